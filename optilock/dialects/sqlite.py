@@ -1,0 +1,9 @@
+"""SQLite."""
+
+from __future__ import annotations
+
+from optilock.dialects.base import Database
+
+
+class SQLite(Database):
+    names = ("sqlite",)

@@ -1,0 +1,115 @@
+"""The errors of optilock: one tree, and each says what to do next.
+
+::
+
+    OptilockError
+    ├── ConfigurationError (ValueError)      bad input: a mapping, an option, a call that cannot work
+    ├── ConcurrencyError (StaleDataError)    somebody else changed the rows first; ``.entries`` has them all
+    │   └── PreconditionFailed               ... and the caller had demanded a version (HTTP 412)
+    ├── CommitOutcomeUnknown                 the connection was lost inside COMMIT; nobody can tell
+    └── CannotMerge                          a field policy found no value that keeps both changes
+
+Every error can be pickled. No message holds SQL, a secret, or a column value of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.orm.exc import StaleDataError
+
+if TYPE_CHECKING:
+    from optilock.entry import Entry
+
+__all__ = [
+    "CannotMerge",
+    "CommitOutcomeUnknown",
+    "ConcurrencyError",
+    "ConfigurationError",
+    "OptilockError",
+    "PreconditionFailed",
+]
+
+
+class OptilockError(Exception):
+    """Root of everything optilock raises."""
+
+
+class ConfigurationError(OptilockError, ValueError):
+    """A mapping, an option or a call that cannot work; the message says what to write instead."""
+
+
+class ConcurrencyError(OptilockError, StaleDataError):
+    """Another writer was first.
+
+    ``entries`` holds every conflicting row of the flush as plain values. It is empty only
+    when the database itself ended the transaction and no row of the unit has moved since
+    (write skew, a predicate that changed): running the unit again is then the answer.
+
+    It is a ``sqlalchemy.orm.exc.StaleDataError``, so handlers written for SQLAlchemy's own
+    versioning keep working.
+    """
+
+    entries: tuple[Entry[Any], ...]
+
+    def __init__(self, entries: Iterable[Entry[Any]] = (), message: str | None = None) -> None:
+        self.entries = tuple(entries)
+        super().__init__(message if message is not None else _describe(self.entries))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.entries, self.args[0], self.__dict__))
+
+
+class PreconditionFailed(ConcurrencyError):
+    """The row is not the version that the caller demanded. Never transient, never resolved.
+
+    RFC 9110 section 15.5.13 (412 Precondition Failed).
+    """
+
+
+class CommitOutcomeUnknown(OptilockError):
+    """The connection was lost inside COMMIT: the work is either stored completely or not at all.
+
+    It is never retried by itself, because running the work twice could apply it twice. Read the
+    rows on a new connection and compare them with what was meant to be stored.
+    """
+
+
+class CannotMerge(OptilockError):
+    """A field policy cannot keep both changes; the conflict then goes to the caller."""
+
+
+def _rebuild(
+    kind: type[ConcurrencyError],
+    entries: tuple[Entry[Any], ...],
+    message: str,
+    state: dict[str, Any],
+) -> ConcurrencyError:
+    error = kind(entries, message)
+    error.__dict__.update(state)
+    return error
+
+
+_SHOWN = 5
+
+
+def _describe(entries: tuple[Entry[Any], ...]) -> str:
+    """What was tried, on which rows, why it usually happens, and what to do next."""
+    if not entries:
+        return (
+            "The database ended the transaction because of a concurrent change, and none of the"
+            " rows of this unit has another version now: the transactions depended on each"
+            " other's reads. Run the whole unit of work again."
+        )
+    lines = [entry.describe() for entry in entries[:_SHOWN]]
+    if len(entries) > _SHOWN:
+        lines.append(f"... and {len(entries) - _SHOWN} more")
+    rows = "1 row was" if len(entries) == 1 else f"{len(entries)} rows were"
+    return (
+        f"{rows} changed by another transaction after this one had read them:\n  "
+        + "\n  ".join(lines)
+        + "\nYour edits were not written. Refresh the objects and apply the edits again,"
+        " set on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run the"
+        " whole unit of work again with optilock.retry."
+    )
