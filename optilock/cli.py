@@ -1,0 +1,51 @@
+"""The command line: ``optilock demo``, and what later joins it.
+
+The commands need click and rich, which the library itself does not; without them the program
+says how to get them instead of showing a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich_click import RichGroup
+
+__all__ = ["commands", "main"]
+
+#: Top-level modules that come with the extra ``demo``.
+_EXTRAS = ("click", "rich", "rich_click")
+
+
+def main() -> None:
+    """Run the program named on the command line."""
+    try:
+        group = commands()
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] not in _EXTRAS:
+            raise
+        print(
+            f"optilock: the command line needs {missing.name}, which is not installed:"
+            ' pip install "optilock[demo]"',
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    group(prog_name="optilock")
+
+
+def commands() -> RichGroup:
+    """The click group with all commands; raises ``ModuleNotFoundError`` without the extra."""
+    import rich_click as click
+
+    from optilock.demo.command import demo
+
+    group = click.RichGroup(
+        name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update."
+    )
+    group.add_command(demo)
+    return group
+
+
+if __name__ == "__main__":
+    main()

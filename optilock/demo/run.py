@@ -1,0 +1,131 @@
+"""All editors under all strategies, one strategy after the other, each on fresh tables.
+
+::
+
+    from optilock.demo.run import Options, run
+
+    for outcome in run(Options(editors=4, edits=25)):
+        print(outcome.name, outcome.losses.lost)
+
+Raises :exc:`~optilock.errors.ConfigurationError` for bad input, before anything is written, and
+:exc:`~optilock.demo.staff.DemoFailed` when an editor could not go on. The tables are dropped in
+either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from optilock.demo.databases import database_url, open_engine, reason
+from optilock.demo.edits import plan
+from optilock.demo.losses import Stored, compare
+from optilock.demo.models import Base
+from optilock.demo.outcome import Outcome, outcome_of
+from optilock.demo.pages import MOST, hot_pages
+from optilock.demo.staff import Staff
+from optilock.demo.strategies import STRATEGIES, Strategy
+from optilock.errors import ConfigurationError
+
+__all__ = ["Options", "run"]
+
+Progress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user may choose; checked when it is made."""
+
+    editors: int = 4
+    #: Per editor.
+    edits: int = 25
+    pages: int = 3
+    seed: int = 1
+    url: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.editors <= 64:
+            raise ConfigurationError(
+                "An update is lost only where two editors meet: --editors takes 2 to 64,"
+                f" not {self.editors}."
+            )
+        if not 1 <= self.edits <= 10_000:
+            raise ConfigurationError(
+                f"Every editor writes something: --edits takes 1 to 10000, not {self.edits}."
+            )
+        if not 1 <= self.pages <= MOST:
+            raise ConfigurationError(f"--pages takes 1 to {MOST}, not {self.pages}.")
+
+
+def run(options: Options, progress: Progress = lambda name, written: None) -> list[Outcome]:
+    """The outcome of every strategy; ``progress`` hears its name and how many edits are over."""
+    originals = hot_pages(options.pages)
+    edits = plan(
+        editors=options.editors, edits=options.edits, pages=list(originals), seed=options.seed
+    )
+    with (
+        database_url(options.url) as url,
+        _tables_of(url) as engine,
+        Staff(url, edits) as staff,
+    ):
+        return [_one(engine, staff, strategy, originals, progress) for strategy in STRATEGIES]
+
+
+def _one(
+    engine: Engine, staff: Staff, strategy: Strategy, originals: dict[str, str], progress: Progress
+) -> Outcome:
+    _fresh_tables(engine, strategy, originals)
+    progress(strategy.name, 0)
+    seconds, reports = staff.work(strategy.name, lambda: progress(strategy.name, 1))
+    committed = list(chain.from_iterable(report.committed for report in reports))
+    return outcome_of(
+        strategy.name,
+        asked=staff.edits_asked,
+        reports=reports,
+        losses=compare(originals, _stored(engine, strategy), committed),
+        seconds=seconds,
+    )
+
+
+@contextmanager
+def _tables_of(url: str) -> Iterator[Engine]:
+    """The engine of the parent; whatever happens, the demo's tables are gone afterwards."""
+    engine = open_engine(url)
+    _refuse_without_tables(engine)
+    try:
+        yield engine
+    finally:
+        Base.metadata.drop_all(engine)
+        engine.dispose()
+
+
+def _refuse_without_tables(engine: Engine) -> None:
+    try:
+        Base.metadata.create_all(engine)
+    except SQLAlchemyError as error:
+        raise ConfigurationError(
+            f"Cannot make the demo's tables on {engine.url.render_as_string(hide_password=True)}:"
+            f" {reason(error, engine.url)}"
+        ) from None
+
+
+def _fresh_tables(engine: Engine, strategy: Strategy, originals: dict[str, str]) -> None:
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all(
+            strategy.model(name=name, body=body, views=0, tags=[])
+            for name, body in originals.items()
+        )
+
+
+def _stored(engine: Engine, strategy: Strategy) -> list[Stored]:
+    with Session(engine) as session:
+        pages = session.scalars(select(strategy.model)).all()
+        return [Stored(page.name, page.body, page.views, page.tags) for page in pages]

@@ -1,0 +1,129 @@
+"""Five ways to write the same edit: read the page, think, write it back.
+
+================================  ==========================================================
+last writer wins                  plain SQLAlchemy, no version
+optimistic, retry                 ``Versioned``; a conflict runs the unit again
+optimistic, merge                 ``Versioned``; a conflict is merged in the same transaction,
+                                  and only what cannot be merged runs again
+pessimistic                       the row is locked when it is read (SELECT ... FOR UPDATE);
+                                  SQLite has no row locks: BEGIN IMMEDIATE locks the file
+serializable, retry               no version and no lock of ours: the database refuses
+================================  ==========================================================
+
+The pause between reading and writing is inside the transaction, and an edit that has to run
+again pauses again: its author has to look at the page once more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from optilock import (
+    Isolation,
+    add_delta,
+    merge_set,
+    merge_text,
+    per_field,
+    serializable,
+    unit_of_work,
+)
+from optilock.demo.edits import Edit, apply
+from optilock.demo.models import Page, PlainWikiPage, WikiPage
+
+__all__ = ["LAST_WRITER_WINS", "MERGE", "STRATEGIES", "Strategy"]
+
+Sessions = sessionmaker[Session]
+Write = Callable[[Edit], None]
+
+#: So many that nobody gives up: the demo shows what strategies cost, not how they fail.
+_ATTEMPTS = 1000
+
+MERGE = per_field(body=merge_text, views=add_delta, tags=merge_set)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A name, the table it works on, and how it writes one edit."""
+
+    name: str
+    model: type[Page]
+    writer: Callable[[Sessions], Write]
+
+
+def last_writer_wins(sessions: Sessions) -> Write:
+    def write(edit: Edit) -> None:
+        with sessions() as session:
+            page = session.get_one(PlainWikiPage, edit.page)
+            _think_and_change(edit, page)
+            session.commit()
+
+    return write
+
+
+def optimistic_retry(sessions: Sessions) -> Write:
+    @unit_of_work(sessions, attempts=_ATTEMPTS)
+    def write(session: Session, edit: Edit) -> None:
+        _think_and_change(edit, session.get_one(WikiPage, edit.page))
+
+    return write
+
+
+def optimistic_merge(sessions: Sessions) -> Write:
+    @unit_of_work(sessions, attempts=_ATTEMPTS, on_conflict=MERGE)
+    def write(session: Session, edit: Edit) -> None:
+        _think_and_change(edit, session.get_one(WikiPage, edit.page))
+
+    return write
+
+
+def pessimistic(sessions: Sessions) -> Write:
+    return _locked_file(sessions) if _is_sqlite(sessions) else _locked_row(sessions)
+
+
+def serializable_retry(sessions: Sessions) -> Write:
+    @unit_of_work(sessions, attempts=_ATTEMPTS, isolation=Isolation.SERIALIZABLE)
+    def write(session: Session, edit: Edit) -> None:
+        _think_and_change(edit, session.get_one(PlainWikiPage, edit.page))
+
+    return write
+
+
+def _locked_row(sessions: Sessions) -> Write:
+    def write(edit: Edit) -> None:
+        with sessions.begin() as session:
+            page = session.get_one(PlainWikiPage, edit.page, with_for_update=True)
+            _think_and_change(edit, page)
+
+    return write
+
+
+def _locked_file(sessions: Sessions) -> Write:
+    def write(edit: Edit) -> None:
+        with serializable(sessions) as session:
+            _think_and_change(edit, session.get_one(PlainWikiPage, edit.page))
+
+    return write
+
+
+def _think_and_change(edit: Edit, page: Page) -> None:
+    time.sleep(edit.pause)
+    apply(edit, page)
+
+
+def _is_sqlite(sessions: Sessions) -> bool:
+    with sessions() as session:
+        return session.get_bind().dialect.name == "sqlite"
+
+
+LAST_WRITER_WINS = Strategy("last writer wins", PlainWikiPage, last_writer_wins)
+STRATEGIES = (
+    LAST_WRITER_WINS,
+    Strategy("optimistic, retry", WikiPage, optimistic_retry),
+    Strategy("optimistic, merge", WikiPage, optimistic_merge),
+    Strategy("pessimistic", PlainWikiPage, pessimistic),
+    Strategy("serializable, retry", PlainWikiPage, serializable_retry),
+)
