@@ -42,7 +42,7 @@ def demo(url: str | None, editors: int, edits: int, pages: int, seed: int, only_
     if only_json:
         print(as_json(outcomes))
     else:
-        show(outcomes, Console())
+        show(options, outcomes, Console())
     _end(outcomes)
 
 

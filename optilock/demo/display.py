@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from optilock.demo.outcome import Outcome
-from optilock.demo.pages import CREDIT
+from optilock.demo.pages import CREDIT, hot_pages
 from optilock.demo.report import table
+from optilock.demo.run import Options
 from optilock.demo.story import Story, story_of
 
 __all__ = ["progress_bar", "show"]
@@ -40,10 +41,14 @@ def progress_bar(strategies: int, edits: int) -> Iterator[Callable[[str, int], N
         yield progress
 
 
-def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """The table, what its words mean, and one conflict."""
+def show(options: Options, outcomes: Sequence[Outcome], console: Console) -> None:
+    """What was run, the table, what its words mean, and one conflict."""
+    console.print(_heading(options), highlight=False)
+    console.print()
     console.print(table(outcomes))
-    console.print(_LEGEND, style="dim", highlight=False)
+    console.print()
+    for line in _legend(options):
+        console.print(line, style="dim", highlight=False)
     entry = next((outcome.told for outcome in outcomes if outcome.told is not None), None)
     story = story_of(entry) if entry is not None else None
     if story is not None:
@@ -51,11 +56,23 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     console.print(f"\n{CREDIT}", style="dim", highlight=False)
 
 
-_LEGEND = (
-    "lost: committed, but its mark, its tag or its view is not in the stored page."
-    " conflicts: another edit came first, and it was noticed."
-    " p50, p99: from reading to committed, pauses and retries included."
-)
+def _heading(options: Options) -> str:
+    names = ", ".join(hot_pages(options.pages)) if options.pages <= _FEW else f"{options.pages}"
+    return (
+        f"{options.editors} editor processes write {options.edits} edits each, the same under"
+        f" every strategy.\nPages: {names}. Database: {options.backend}."
+    )
+
+
+def _legend(options: Options) -> Iterator[str]:
+    yield "lost        committed, but its mark, its tag or its view is not in the stored page"
+    yield "conflicts   another edit came first, and that was noticed"
+    yield "p50, p99    from reading to committed, pauses and retries included"
+    if options.backend == "sqlite":
+        yield "SQLite locks the whole file: the last two strategies are both BEGIN IMMEDIATE here"
+
+
+_FEW = 8
 
 
 def _tell(story: Story, console: Console) -> None:

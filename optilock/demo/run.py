@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -61,6 +61,11 @@ class Options:
             )
         if not 1 <= self.pages <= MOST:
             raise ConfigurationError(f"--pages takes 1 to {MOST}, not {self.pages}.")
+
+    @property
+    def backend(self) -> str:
+        """SQLAlchemy's name of the database: postgresql, sqlite, mysql or mariadb."""
+        return "sqlite" if self.url is None else make_url(self.url).get_backend_name()
 
 
 def run(options: Options, progress: Progress = lambda name, written: None) -> list[Outcome]:
