@@ -2,9 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy import Select, Table
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from optilock.dialects.cause import Cause, error_chain, raised_by
+from optilock.dialects.level import require_level
+from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
+
+
+class BatchForm(Protocol):
+    """A way to write many rows of one table at once."""
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed by others or are gone."""
+
 
 class Database:
     """A database that optilock knows nothing special about."""
 
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
+
+    # -- how rows are written (asked by optilock.guard) ----------------------------------------
+
+    #: The most parameters one statement may carry; ``None`` where no limit matters.
+    max_parameters: int | None = None
+
+    def set_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
+        """One statement for all rows of a table, where the database and the columns allow it."""
+        return None
+
+    def begin_writing(self, connection: Connection, table: Table) -> None:
+        """Make sure that what is read next stays true until the transaction ends."""
+
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+        """``query`` with its rows locked, as weakly as the write that follows allows."""
+        return query.with_for_update(of=table, key_share=not deleting)
+
+    # -- isolation (asked by optilock.isolation and the unit of work) --------------------------
+
+    def level_options(self, level: str) -> dict[str, Any]:
+        """Engine execution options with which every connection begins at ``level``."""
+        return {"isolation_level": level}
+
+    def read_only_options(self) -> dict[str, Any]:
+        """Engine execution options with which every transaction begins read-only."""
+        return {}
+
+    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        """Bring the transaction that has just begun to ``level``, and ask whether it is there."""
+        require_level(connection, level)
+
+    def begin_read_only(self, connection: Connection) -> None:
+        """Make the database refuse every write of the transaction that has just begun."""
+        raise ConfigurationError(
+            f"optilock does not know how to make a transaction of {connection.dialect.name}"
+            " read-only: leave read_only=True out."
+        )
+
+    def begin_savepoints(self, connection: Connection) -> None:
+        """See to it that a savepoint of this transaction never commits by itself."""
+
+    def autocommits(self, connection: Connection) -> bool:
+        """Does every statement commit by itself, so that nothing could be rolled back?"""
+        return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+
+    def transaction_failed(self, connection: Connection) -> bool:
+        """Would COMMIT silently roll back, because of an error earlier in the transaction?"""
+        return False
+
+    def ends_transaction(self, error: BaseException) -> bool:
+        """Has the database rolled back the *whole* transaction when it answers with ``error``?"""
+        return False
+
+    # -- what an error means (asked by optilock.transient) -------------------------------------
+
+    #: Packages of the drivers whose errors this class answers for.
+    drivers: tuple[str, ...] = ()
+    #: Code -> cause. These two are the standard's own (ISO/IEC 9075-2, class 40).
+    causes: Mapping[str | int, Cause] = MappingProxyType(
+        {"40001": Cause.CONFLICT, "40003": Cause.UNKNOWN_OUTCOME}
+    )
+    #: Codes that mean something else when COMMIT raises them.
+    causes_at_commit: Mapping[str | int, Cause] = MappingProxyType({})
+    #: Codes of a lost connection which prove that no COMMIT was carried out on it.
+    lost_before_commit: frozenset[str | int] = frozenset()
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """The codes in one error of the driver, the most exact first; none if it has none."""
+        sqlstate = getattr(error, "sqlstate", None)
+        if isinstance(sqlstate, str):
+            yield sqlstate
+
+    def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
+        """Why the database refused, decided by its codes alone."""
+        codes = self._codes(error)
+        known = {**self.causes, **self.causes_at_commit} if at_commit else self.causes
+        cause = next((known[code] for code in codes if code in known), None)
+        if cause is not None:
+            return cause
+        return Cause.CONNECTION_LOST if error.connection_invalidated else Cause.OTHER
+
+    def rolled_back(self, error: DBAPIError) -> bool:
+        """Does this error, raised by COMMIT, prove that nothing was stored?
+
+        Only an answer of the database does. Silence does not: a lost connection looks the same
+        whether the work was stored or not.
+        """
+        codes = self._codes(error)
+        if not self.lost_before_commit.isdisjoint(codes):
+            return True
+        if error.connection_invalidated:
+            return False
+        cause = self.classify(error, at_commit=True)
+        answered = bool(codes) or isinstance(error, IntegrityError)
+        return answered and cause not in (Cause.CONNECTION_LOST, Cause.UNKNOWN_OUTCOME)
+
+    def _codes(self, error: DBAPIError) -> list[str | int]:
+        chain = error_chain(error.orig)
+        ours = (one for one in chain if not self.drivers or raised_by(one, self.drivers))
+        return [code for one in ours for code in self.codes(one)]

@@ -2,8 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Select, Table
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
 from optilock.dialects.base import Database
+from optilock.dialects.cause import Cause
+from optilock.dialects.undo import undo_with
+from optilock.errors import ConfigurationError
 
 
 class MariaDB(Database):
     names = ("mysql", "mariadb")
+
+    # -- how rows are written --------------------------------------------------------------------
+
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+        """FOR UPDATE through the primary key: a scan of the table would lock every row."""
+        return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update()
+
+    # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
+
+    drivers = ("pymysql", "MySQLdb", "mysql", "mariadb", "asyncmy", "aiomysql", "cymysql")
+    causes = MappingProxyType(
+        {
+            # innodb_snapshot_isolation: SQLSTATE is only HY000, and the transaction is gone
+            1020: Cause.CONFLICT,
+            # group replication refused to certify
+            3101: Cause.CONFLICT,
+            1213: Cause.DEADLOCK,
+            1614: Cause.DEADLOCK,
+            1205: Cause.LOCK_TIMEOUT,
+            1613: Cause.LOCK_TIMEOUT,
+            3572: Cause.LOCK_TIMEOUT,
+            1180: Cause.UNKNOWN_OUTCOME,
+            2002: Cause.CONNECTION_LOST,
+            2003: Cause.CONNECTION_LOST,
+            2006: Cause.CONNECTION_LOST,
+            2013: Cause.CONNECTION_LOST,
+            2055: Cause.CONNECTION_LOST,
+            1053: Cause.CONNECTION_LOST,
+            1927: Cause.CONNECTION_LOST,
+            4031: Cause.CONNECTION_LOST,
+            # the drivers' own "already closed": PyMySQL and mysqlclient 0, mysql-connector -1
+            0: Cause.CONNECTION_LOST,
+            -1: Cause.CONNECTION_LOST,
+        }
+    )
+    causes_at_commit = MappingProxyType(
+        {
+            # Galera certifies at COMMIT: another node's commit was first
+            1213: Cause.CONFLICT,
+            # Galera: the node has lost the others
+            1047: Cause.UNKNOWN_OUTCOME,
+        }
+    )
+    # Never connected, or thrown out while idle.
+    lost_before_commit = frozenset({2002, 2003, 4031})
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """The number alone: the same SQLSTATE stands for different things here."""
+        number = getattr(error, "errno", None)
+        if number is None and error.args:
+            number = error.args[0]
+        if isinstance(number, int):
+            yield number
+
+    # -- isolation -------------------------------------------------------------------------------
+
+    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        super().begin_at(connection, level, read_only=read_only)
+        if level == "REPEATABLE READ" and not read_only:
+            _refuse_writes_over_the_snapshot(connection)
+
+    def begin_read_only(self, connection: Connection) -> None:
+        connection.exec_driver_sql("START TRANSACTION READ ONLY")
+
+    def autocommits(self, connection: Connection) -> bool:
+        """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
+        ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
+        return super().autocommits(connection) if ask is None else bool(ask())
+
+    def ends_transaction(self, error: BaseException) -> bool:
+        """1213 deadlock and 1020 snapshot conflict roll back everything; 1205 its statement only.
+
+        Every driver has the number first in ``args``
+        (https://mariadb.com/kb/en/mariadb-error-code-reference/).
+        """
+        return bool(error.args) and error.args[0] in (1020, 1213)
+
+
+def _refuse_writes_over_the_snapshot(connection: Connection) -> None:
+    """Turn on ``innodb_snapshot_isolation`` for as long as the connection is ours.
+
+    Without it REPEATABLE READ of InnoDB writes over rows that its own snapshot does not show
+    (https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation).
+    """
+    try:
+        found = connection.exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalar()
+    except DBAPIError as error:
+        raise ConfigurationError(
+            "this server has no innodb_snapshot_isolation (MariaDB 10.6.18, 10.11.8, 11.0.6 and"
+            " later have it), so its REPEATABLE READ loses updates of rows without a version:"
+            " use serializable(...), or a unit without isolation= and versioned models."
+        ) from error
+    if not found:
+        connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = ON")
+        undo_with(connection, "SET SESSION innodb_snapshot_isolation = OFF")

@@ -2,8 +2,98 @@
 
 from __future__ import annotations
 
-from optilock.dialects.base import Database
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects.base import BatchForm, Database
+from optilock.dialects.cause import Cause
+from optilock.dialects.postgresql_sets import set_form
+from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
+
+#: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
+_IN_ERROR = 3
 
 
 class PostgreSQL(Database):
     names = ("postgresql",)
+
+    # -- how rows are written --------------------------------------------------------------------
+
+    def set_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
+        return set_form(writes, dialect)
+
+    # -- what an error means (PostgreSQL documentation, appendix A) ------------------------------
+
+    drivers = (
+        "psycopg",
+        "psycopg2",
+        "asyncpg",
+        "sqlalchemy.dialects.postgresql.asyncpg",
+        "pg8000",
+    )
+    causes = MappingProxyType(
+        {
+            "40001": Cause.CONFLICT,
+            "40P01": Cause.DEADLOCK,
+            "55P03": Cause.LOCK_TIMEOUT,
+            # CockroachDB: "result is ambiguous"
+            "40003": Cause.UNKNOWN_OUTCOME,
+            "08007": Cause.UNKNOWN_OUTCOME,
+            "57P01": Cause.CONNECTION_LOST,
+            "57P02": Cause.CONNECTION_LOST,
+            "57P03": Cause.CONNECTION_LOST,
+            "57P05": Cause.CONNECTION_LOST,
+            "25P03": Cause.CONNECTION_LOST,
+            "08": Cause.CONNECTION_LOST,
+            # transaction_timeout: a limit that was set on purpose, as 57014 is
+            "25P04": Cause.OTHER,
+        }
+    )
+    # The server ended these while it waited for a statement, or never let us in.
+    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004"})
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """SQLSTATE and its class: ``sqlstate``, psycopg2's ``pgcode``, pg8000's field ``C``."""
+        fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        named = (getattr(error, "sqlstate", None), getattr(error, "pgcode", None))
+        for found in (*named, fields.get("C")):
+            if isinstance(found, str):
+                yield from (found, found[:2])
+                return
+
+    # -- isolation -------------------------------------------------------------------------------
+
+    def read_only_options(self) -> dict[str, Any]:
+        return {"postgresql_readonly": True}
+
+    def begin_read_only(self, connection: Connection) -> None:
+        """The option above did it, in BEGIN itself; ask whether it is in force."""
+        if connection.exec_driver_sql("SHOW transaction_read_only").scalar() != "on":
+            raise ConfigurationError(
+                "the transaction should be read-only, but PostgreSQL says it is not: something"
+                " else sets postgresql_readonly on this connection; remove it."
+            )
+
+    def transaction_failed(self, connection: Connection) -> bool:
+        """COMMIT of a failed transaction is answered with ROLLBACK, and no error.
+
+        psycopg knows the state; other drivers are asked with a statement that does nothing,
+        which a failed transaction answers with 25P02.
+        """
+        pgconn = getattr(connection.connection.driver_connection, "pgconn", None)
+        if pgconn is not None:
+            return int(pgconn.transaction_status) == _IN_ERROR
+        try:
+            connection.exec_driver_sql("SELECT 1")
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == "25P02":
+                return True
+            raise
+        return False

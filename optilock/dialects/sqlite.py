@@ -2,8 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Select, Table, event, false
+from sqlalchemy.engine import Connection
+
 from optilock.dialects.base import Database
+from optilock.dialects.cause import Cause
+from optilock.dialects.undo import undo_with
+from optilock.errors import ConfigurationError
 
 
 class SQLite(Database):
     names = ("sqlite",)
+
+    # -- how rows are written --------------------------------------------------------------------
+
+    #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
+    max_parameters = 900
+
+    def begin_writing(self, connection: Connection, table: Table) -> None:
+        """Take the write lock with a DELETE that matches nothing: no other writer from here on.
+
+        The sqlite3 module begins a transaction only with the first write; a SELECT before it
+        would hold nothing.
+        """
+        statement = table.delete().where(false())
+        type(connection).execute(connection, statement)
+
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+        return query
+
+    # -- what an error means (https://sqlite.org/rescode.html) -----------------------------------
+
+    drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")
+    causes = MappingProxyType(
+        {
+            # BUSY_SNAPSHOT: what was read is no longer the newest; no waiting helps
+            517: Cause.CONFLICT,
+            # BUSY and its extended forms; LOCKED_SHAREDCACHE (plain LOCKED is one's own doing)
+            5: Cause.LOCK_TIMEOUT,
+            262: Cause.LOCK_TIMEOUT,
+        }
+    )
+    #: IOERR: the journal may or may not have reached the disk.
+    causes_at_commit = MappingProxyType({10: Cause.UNKNOWN_OUTCOME})
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """The extended result code, and the primary one in its lowest byte."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if isinstance(code, int):
+            yield from (code, code & 0xFF)
+
+    # -- isolation -------------------------------------------------------------------------------
+
+    def level_options(self, level: str) -> dict[str, Any]:
+        """None: SQLite has transactions that have begun and ones that have not, and no levels."""
+        return {}
+
+    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        """Send the BEGIN that the driver leaves out until the first write.
+
+        BEGIN alone reads nothing, so the snapshot is taken with a read
+        (https://sqlite.org/lang_transaction.html). A transaction that will write and must be
+        serializable takes the write lock at once, and then never has to give up.
+        """
+        if level == "READ COMMITTED":
+            _require_no_transaction(connection)
+        elif level == "SERIALIZABLE" and not read_only:
+            _begin_immediate(connection)
+        else:
+            _begin(connection)
+            connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
+
+    def begin_read_only(self, connection: Connection) -> None:
+        if not connection.exec_driver_sql("PRAGMA query_only").scalar():
+            connection.exec_driver_sql("PRAGMA query_only = ON")
+            undo_with(connection, "PRAGMA query_only = OFF")
+
+    def begin_savepoints(self, connection: Connection) -> None:
+        """Send BEGIN before the first savepoint.
+
+        Outside a transaction SAVEPOINT begins one and its RELEASE commits it
+        (https://sqlite.org/lang_savepoint.html); the driver sends BEGIN only before a write.
+        """
+
+        @event.listens_for(connection, "savepoint")
+        def savepoint(connection: Connection, name: str) -> None:
+            _begin(connection)
+
+    def autocommits(self, connection: Connection) -> bool:
+        """A connection in autocommit mode on which nobody has sent a BEGIN."""
+        driver = connection.connection.dbapi_connection
+        off = getattr(driver, "isolation_level", "") is None
+        off = off or getattr(driver, "autocommit", None) is True
+        return off and not _in_transaction(connection)
+
+
+def _in_transaction(connection: Connection) -> bool:
+    return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+
+
+def _begin(connection: Connection) -> None:
+    if not _in_transaction(connection):
+        connection.exec_driver_sql("BEGIN")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    # A listener's or the driver's own BEGIN came first, and nothing has been done since.
+    if _in_transaction(connection):
+        connection.exec_driver_sql("ROLLBACK")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _require_no_transaction(connection: Connection) -> None:
+    if _in_transaction(connection):
+        raise ConfigurationError(
+            "READ COMMITTED on SQLite is the mode of the driver, where reads hold no snapshot;"
+            " this engine begins a transaction by itself (an event listener, or the driver's"
+            " autocommit=False): use Isolation.REPEATABLE_READ."
+        )

@@ -1,0 +1,288 @@
+"""PostgreSQL's set form: the held rows of one table in one statement.
+
+::
+
+    WITH held AS MATERIALIZED (
+        SELECT v.*, t.version AS stored
+        FROM unnest(:keys, :expected, :values …) AS v JOIN t ON t.id = v.id
+        ORDER BY t.id FOR NO KEY UPDATE OF t),
+    written AS (
+        UPDATE t SET … FROM held WHERE t.id = held.id AND held.stored = held.expected RETURNING 1)
+    SELECT (what was locked), (what was written)
+    UNION ALL SELECT the keys whose stored token is another one
+
+The rows are locked in key order by the statement itself: sorted input alone does not order the
+locks, and two statements on one table are two orders. FOR NO KEY UPDATE, because FOR UPDATE would
+block the foreign-key checks of other transactions' children. Rows of different column sets share
+the statement: a column that not every row sets has a boolean array beside it.
+
+Values travel in arrays. A type that an array cannot carry exactly (``varchar(n)[]`` would cut
+silently) goes as its plain carrier and is assigned, as a parameter would be; where there is no
+such carrier, the other form is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Delete,
+    Integer,
+    Update,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    types,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Shape, Write
+
+__all__ = ["SetForm", "set_form"]
+
+#: Types that an array carries as they are.
+_PLAIN = (
+    types.BigInteger,
+    types.SmallInteger,
+    types.Integer,
+    types.Boolean,
+    types.Date,
+    types.LargeBinary,
+    types.Uuid,
+)
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """How the values of a column travel."""
+
+    type: TypeEngine[Any]
+    #: Applied to each value before the carrier's own type.
+    prepare: Callable[[Any], Any] | None = None
+    #: Assigned only after a cast to the column's own type.
+    cast_to: TypeEngine[Any] | None = None
+
+    def values(self, values: list[Any]) -> list[Any]:
+        if self.prepare is None:
+            return values
+        return [self.prepare(value) for value in values]
+
+    def restored(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return column if self.cast_to is None else cast(column, self.cast_to)
+
+
+def carrier_of(kind: TypeEngine[Any], dialect: Dialect) -> Carrier | None:
+    """The carrier of a column type, ``None`` when an array cannot hold it."""
+    if getattr(kind, "_has_bind_expression", False):
+        return None
+    if isinstance(kind, TypeDecorator):
+        return _decorated(kind, dialect)
+    if isinstance(kind, types.Enum):
+        return None if kind.native_enum else _as_text(kind, dialect)
+    if isinstance(kind, types.JSON):
+        return _as_json(kind, dialect)
+    if isinstance(kind, types.String):
+        return Carrier(types.Text()) if type(kind).__module__.startswith("sqlalchemy.") else None
+    if isinstance(kind, types.Float):
+        return Carrier(types.Double())
+    if isinstance(kind, types.Numeric):
+        return Carrier(types.Numeric())
+    if isinstance(kind, types.DateTime):
+        return Carrier(types.DateTime(timezone=kind.timezone))
+    if isinstance(kind, types.Time):
+        return Carrier(types.Time(timezone=kind.timezone))
+    if isinstance(kind, types.Interval) and type(kind) is types.Interval:
+        return Carrier(types.Interval())
+    return next((Carrier(kind) for plain in _PLAIN if isinstance(kind, plain)), None)
+
+
+def _decorated(kind: TypeDecorator[Any], dialect: Dialect) -> Carrier | None:
+    if type(kind).bind_processor is not TypeDecorator.bind_processor:
+        return None
+    inner = carrier_of(kind.load_dialect_impl(dialect), dialect)
+    if inner is None:
+        return None
+    outer, deeper = kind.process_bind_param, inner.prepare
+    if type(kind).process_bind_param is TypeDecorator.process_bind_param:
+        return inner
+
+    def prepare(value: Any) -> Any:
+        value = outer(value, dialect)
+        return value if deeper is None else deeper(value)
+
+    return Carrier(inner.type, prepare, inner.cast_to)
+
+
+def _as_text(kind: types.Enum, dialect: Dialect) -> Carrier:
+    return Carrier(types.Text(), kind.dialect_impl(dialect).bind_processor(dialect))
+
+
+def _as_json(kind: types.JSON, dialect: Dialect) -> Carrier:
+    return Carrier(types.Text(), types.JSON.bind_processor(kind, dialect), cast_to=kind)
+
+
+class SetForm:
+    """The statement for one combination of shapes, and its parameters."""
+
+    def __init__(self, shapes: tuple[Shape, ...], carriers: dict[Column[Any], Carrier]) -> None:
+        first = shapes[0]
+        self.shape = first
+        self.columns = {
+            name: column for shape in shapes for name, column in shape.all_sets().items()
+        }
+        #: Columns that some rows leave alone.
+        self.masked = [
+            name for name in self.columns if any(name not in s.all_sets() for s in shapes)
+        ]
+        self.carriers = carriers
+        self.statement = self._statement()
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed or are gone."""
+        from optilock.guard import batch
+
+        rows = batch.native(connection, self.statement, self._arrays(writes)).all()
+        locked, written = rows[0][-2:]
+        width = len(self.shape.keys)
+        stale = {tuple(row[:width]) for row in rows[1:]}
+        batch.must_match(self.shape, locked - len(stale), written)
+        missed = [write for write in writes if write.key() in stale] if stale else []
+        if locked < len(writes):
+            found = batch.present(connection, self.shape, [write.key() for write in writes])
+            missed += [write for write in writes if write.key() not in found]
+        return missed
+
+    def _arrays(self, writes: list[Write]) -> dict[str, list[Any]]:
+        params = [write.params for write in writes]
+        arrays: dict[str, list[Any]] = {}
+        for place, condition in self._compared().items():
+            values = [row[condition.parameter] for row in params]
+            arrays[place] = self.carriers[condition.column].values(values)
+        for place, (name, column) in self._set().items():
+            values = [row.get(name) for row in params]
+            arrays[place] = self.carriers[column].values(values)
+        for place, name in self._masks().items():
+            arrays[place] = [name in row for row in params]
+        return arrays
+
+    # Names of the carried columns: k0 … keys, w0 … expected values, c0 … new values, m0 … masks.
+
+    def _compared(self) -> dict[str, Any]:
+        keys = {f"k{i}": key for i, key in enumerate(self.shape.keys)}
+        return keys | {f"w{i}": c for i, c in enumerate(self.shape.conditions)}
+
+    def _set(self) -> dict[str, tuple[str, Column[Any]]]:
+        return {f"c{i}": item for i, item in enumerate(self.columns.items())}
+
+    def _masks(self) -> dict[str, str]:
+        return {f"m{i}": name for i, name in enumerate(self.masked)}
+
+    def _statement(self) -> Any:
+        shape, table = self.shape, self.shape.table
+        held = self._held()
+        matches = and_(*(held.c[f"s{i}"] == held.c[f"w{i}"] for i in range(len(shape.conditions))))
+        found = and_(
+            *(key.column == held.c[f"k{i}"] for i, key in enumerate(shape.keys)), matches
+        )
+        change: Delete | Update
+        if shape.deletes:
+            change = delete(table).where(found)
+        else:
+            change = update(table).values(self._values(held)).where(found)
+        written = change.returning(literal_column("1").label("one")).cte("optilock_written")
+        keys = [held.c[f"k{i}"] for i in range(len(shape.keys))]
+        locked = select(func.count()).select_from(held).scalar_subquery()
+        count = select(func.count()).select_from(written).scalar_subquery()
+        counts = select(
+            *(cast(null(), key.type).label(key.name) for key in keys),
+            locked.label("locked"),
+            count.label("written"),
+        )
+        differing = or_(
+            *(
+                held.c[f"s{i}"].is_distinct_from(held.c[f"w{i}"])
+                for i in range(len(shape.conditions))
+            )
+        )
+        return union_all(
+            counts,
+            select(*keys, literal(0, Integer), literal(0, Integer)).where(differing),
+        )
+
+    def _held(self) -> Any:
+        shape, table = self.shape, self.shape.table
+        kinds = {place: self.carriers[c.column].type for place, c in self._compared().items()}
+        kinds |= {place: self.carriers[column].type for place, (_, column) in self._set().items()}
+        kinds |= {place: Boolean() for place in self._masks()}
+        given = (
+            func.unnest(*(bindparam(place, type_=ARRAY(kind)) for place, kind in kinds.items()))
+            .table_valued(*(Column(place, kind) for place, kind in kinds.items()), name="given")
+            .render_derived()
+        )
+        keys = list(enumerate(shape.keys))
+        held = (
+            select(
+                *given.c,
+                *(c.column.label(f"s{i}") for i, c in enumerate(shape.conditions)),
+            )
+            .select_from(
+                given.join(table, and_(*(key.column == given.c[f"k{i}"] for i, key in keys)))
+            )
+            .order_by(*(key.column for key in shape.keys))
+            .with_for_update(of=table, key_share=not shape.deletes)
+        )
+        return held.cte("optilock_held").prefix_with("MATERIALIZED")
+
+    def _values(self, held: Any) -> dict[Column[Any], Any]:
+        masks = {name: held.c[place] for place, name in self._masks().items()}
+        values: dict[Column[Any], Any] = {}
+        for place, (name, column) in self._set().items():
+            value = self.carriers[column].restored(held.c[place])
+            if name in masks:
+                untouched = column if column.onupdate is None else _onupdate(column)
+                value = case((masks[name], value), else_=untouched)
+            values[column] = value
+        return values
+
+
+def _onupdate(column: Column[Any]) -> Any:
+    """What a row that leaves the column alone gets: the SQL ``onupdate``, or what it has."""
+    default: Any = column.onupdate
+    return default.arg if default.is_clause_element else column
+
+
+def set_form(writes: list[Write], dialect: Dialect) -> SetForm | None:
+    """The set form for these rows, built once for each combination of shapes."""
+    shapes = tuple(dict.fromkeys(write.shape for write in writes))
+    forms = shapes[0].forms
+    key = frozenset(shapes)
+    if key not in forms:
+        forms[key] = _build(shapes, dialect)
+    form: SetForm | None = forms[key]
+    return form
+
+
+def _build(shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
+    columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].conditions)}
+    columns |= {column for shape in shapes for column in shape.all_sets().values()}
+    carriers = {column: carrier_of(column.type, dialect) for column in columns}
+    usable = {column: carrier for column, carrier in carriers.items() if carrier is not None}
+    return SetForm(shapes, usable) if len(usable) == len(columns) else None

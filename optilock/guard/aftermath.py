@@ -1,0 +1,165 @@
+"""When the database itself ended the transaction: which rows had moved?
+
+At REPEATABLE READ or SERIALIZABLE, with MariaDB's snapshot isolation, or behind a real BEGIN on
+SQLite, a conflict is an error of the database and the transaction is over. What the unit had tried
+is known from its writes and its dirty objects; the rows are read again after the rollback, and
+those whose token moved become the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Mapper, Session
+
+from optilock.conflicts import Attempt, Identity, attempt_of, entry_of, read_stored
+from optilock.entry import Entry
+from optilock.errors import ConcurrencyError
+from optilock.guard.state import watched
+from optilock.guard.writes import Write
+from optilock.transient import ended_by_conflict
+from optilock.versioned import token_attribute
+
+if TYPE_CHECKING:
+    from optilock.guard.flush import Flush
+
+__all__ = ["attempts_in", "capture", "conflict_after_rollback", "conflict_in_flush"]
+
+
+def capture(session: Session) -> None:
+    """Remember what the session wants to write; to be called before a rollback expires it."""
+    states = [obj._sa_instance_state for obj in (*session.dirty, *session.deleted)]
+    watched(session).wanted = attempts_in(states, session, [])
+
+
+def attempts_in(states: Iterable[Any], session: Session, writes: list[Write]) -> list[Attempt]:
+    """Our side of every versioned row among ``states`` that is to be written."""
+    expected = _expected(writes)
+    attempts = []
+    for state in states:
+        mapper = state.mapper
+        token = token_attribute(mapper)
+        if token is None or state.key is None or token not in state.dict:
+            continue
+        place = (mapper.base_mapper, tuple(state.key[1]))
+        version = expected.get(place, state.committed_state.get(token, state.dict[token]))
+        deleting = state.obj() in session.deleted
+        if deleting or state.modified:
+            attempts.append(attempt_of(state, "delete" if deleting else "update", version))
+    return attempts
+
+
+def _expected(writes: list[Write]) -> dict[tuple[Mapper[Any], Identity], Any]:
+    """The version that each row was first expected to have."""
+    expected: dict[tuple[Mapper[Any], Identity], Any] = {}
+    for shape, params in writes:
+        place = (shape.mapper.base_mapper, shape.identity_of(params))
+        expected.setdefault(place, params[shape.token.parameter])
+    return expected
+
+
+def _attempt_of_write(write: Write) -> Attempt:
+    """Our side of a row that an earlier flush of the transaction wrote: key, version and values."""
+    shape, params = write
+    mapper = shape.mapper
+    token = token_attribute(mapper)
+    assert token is not None
+    version = params[shape.token.parameter]
+    values = {
+        mapper.get_property_by_column(column).key: params[name]
+        for name, column in shape.sets.items()
+        if name in params and column is not shape.token.column
+    }
+    return Attempt(
+        mapper,
+        shape.identity_of(params),
+        "delete" if shape.deletes else "update",
+        {token: version},
+        {**values, token: version},
+        values,
+    )
+
+
+def conflict_in_flush(
+    session: Session, flush: Flush, error: DBAPIError
+) -> ConcurrencyError | None:
+    """The conflict behind a database error in a flush, or ``None`` if there is none.
+
+    A row that had already missed explains the error better than the error does: a child's foreign
+    key fails because its parent is gone.
+    """
+    found = [missed.entry for missed in flush.misses if not missed.restored]
+    if not ended_by_conflict(error):
+        return ConcurrencyError(found) if found else None
+    connections = list(flush.known.connections)
+    if len(connections) == 1 and not connections[0].closed and not connections[0].invalidated:
+        with _idle(connections[0]):
+            found = _moved(flush.wanted, lambda _: connections[0], found)
+    return ConcurrencyError(found)
+
+
+@contextmanager
+def _idle(connection: Connection) -> Iterator[None]:
+    """Read on a connection whose transaction is over, and leave it as it was."""
+    inside = connection.in_transaction()
+    try:
+        yield
+    finally:
+        if not inside:
+            connection.rollback()
+
+
+def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyError:
+    """The conflict that ended ``session``'s transaction, its rows read again on a new connection.
+
+    To be called when the transaction is rolled back; ``.entries`` may be empty.
+    """
+    known = watched(session)
+    attempts = {_place(attempt): attempt for attempt in known.wanted}
+    for write in (*known.sent_before, *known.sent):
+        attempt = _attempt_of_write(write)
+        attempts.setdefault(_place(attempt), attempt)
+    known.wanted, known.sent_before = [], []
+    opened: dict[Engine, Connection] = {}
+
+    def connection_for(mapper: Mapper[Any]) -> Connection:
+        engine = session.get_bind(mapper).engine
+        if engine not in opened:
+            opened[engine] = engine.connect()
+        return opened[engine]
+
+    found: list[Entry[Any]] = []
+    try:
+        with suppress(SQLAlchemyError):  # the conflict is the news, not a second failure
+            found = _moved(list(attempts.values()), connection_for, [])
+    finally:
+        for connection in opened.values():
+            connection.close()
+    return ConcurrencyError(found)
+
+
+def _place(attempt: Attempt) -> tuple[Mapper[Any], Identity]:
+    return attempt.mapper.base_mapper, attempt.identity
+
+
+def _moved(attempts: list[Attempt], connection_for: Any, known: list[Entry[Any]]) -> list[Entry[Any]]:
+    """Entries for the rows whose token is not the expected one any more."""
+    found = {(entry.model, entry.identity): entry for entry in known}
+    by_mapper: dict[Mapper[Any], list[Attempt]] = {}
+    for attempt in attempts:
+        by_mapper.setdefault(attempt.mapper, []).append(attempt)
+    for mapper, some in by_mapper.items():
+        token = token_attribute(mapper)
+        assert token is not None
+        stored = read_stored(
+            connection_for(mapper), mapper, [attempt.identity for attempt in some], lock=False
+        )
+        for attempt in some:
+            row = stored.get(attempt.identity)
+            if row is None or row[token] != attempt.original[token]:
+                found.setdefault((mapper.class_, attempt.identity), entry_of(attempt, row))
+    return list(found.values())

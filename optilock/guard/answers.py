@@ -1,0 +1,72 @@
+"""What SQLAlchemy's unit of work is told about a write that is held, or that missed.
+
+Of a result it reads the row count, the values that came back, and which columns it must expire
+or fill in (``compiled.prefetch`` and ``compiled.postfetch``). These two classes answer that much.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Params, Shape
+
+__all__ = ["Accepted", "Counted"]
+
+
+class Accepted:
+    """The answer for rows that are held: every one of them counts as written."""
+
+    __slots__ = ("compiled_parameters", "postfetch", "prefetch", "rowcount")
+
+    returned_defaults = None
+    effective_returning = None
+    isinsert = False
+    executemany = False
+
+    def __init__(self, shape: Shape, *params: Params) -> None:
+        self.prefetch = shape.prefetch
+        self.postfetch = shape.postfetch
+        self.compiled_parameters = params
+        self.rowcount = len(params)
+
+    @property
+    def context(self) -> Accepted:
+        return self
+
+    @property
+    def compiled(self) -> Accepted:
+        return self
+
+
+class Counted:
+    """A real result whose count includes the rows that were judged, or left out, before."""
+
+    def __init__(self, result: Any, rowcount: int, params: Any = None) -> None:
+        self._result = result
+        self.rowcount = rowcount
+        self._params = params
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._result, name)
+
+    @property
+    def context(self) -> Any:
+        return self._result.context if self._params is None else self
+
+    @property
+    def compiled_parameters(self) -> Any:
+        """One set of parameters for each row that SQLAlchemy handed over, in its order."""
+        return self._params if self._params is not None else self._result.compiled_parameters
+
+    @property
+    def compiled(self) -> Any:
+        return self._result.context.compiled
+
+    @property
+    def executemany(self) -> bool:
+        return True
+
+    @property
+    def returned_defaults(self) -> Any:
+        return None if self.rowcount else self._result.returned_defaults

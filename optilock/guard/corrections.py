@@ -1,0 +1,202 @@
+"""Writing what the resolvers decided, in the same transaction.
+
+The stored rows were read with a lock, so a correction is checked against the version that was just
+read and cannot miss again; if it does (a trigger, a policy), that is an error, not another round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Column, Table, bindparam
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.sql import ClauseElement
+
+from optilock.conflicts import Values, columns_of, same
+from optilock.entry import Computed
+from optilock.errors import ConcurrencyError
+from optilock.guard.missed import Missed
+from optilock.guard.onupdate import onupdate_values
+from optilock.versioned import token_attribute
+
+__all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
+
+
+@dataclass
+class Correction:
+    """One stored row, and what it gets."""
+
+    missed: Missed
+    #: Attribute -> new value, or SQL expression; empty when the row stays as it is.
+    values: Values = field(default_factory=dict)
+
+    @property
+    def final(self) -> Values:
+        """What is stored afterwards, as far as it is known here."""
+        known = {k: v for k, v in self.values.items() if not isinstance(v, ClauseElement)}
+        return {**(self.missed.stored or {}), **known}
+
+
+def plan_update(missed: Missed) -> Correction:
+    """Each column from the side that changed it, then what the resolver named."""
+    resolution, entry = missed.resolution, missed.entry
+    assert resolution is not None and missed.stored is not None
+    if resolution.decision == "keep_database":
+        return Correction(missed)
+    values: Values = dict(entry.changes) if entry.action == "update" else {}
+    values.update(resolution.values)
+    names = columns_of(missed.state.mapper)
+    wanted = {
+        name: _expression(missed, name) if isinstance(value, Computed) else value
+        for name, value in values.items()
+    }
+    return Correction(
+        missed,
+        {
+            name: value
+            for name, value in wanted.items()
+            if isinstance(value, ClauseElement) or not same(names[name], value, missed.stored[name])
+        },
+    )
+
+
+def _expression(missed: Missed, name: str) -> Any:
+    return missed.write.shape.expressions[columns_of(missed.state.mapper)[name]]
+
+
+def update_rows(connection: Connection, mapper: Mapper[Any], rows: list[Correction]) -> None:
+    """Write the corrections of one mapper: one statement a table, and one for each expression."""
+    rows = [row for row in rows if row.values]
+    together = [row for row in rows if not _has_expression(row)]
+    for some in [together, *([row] for row in rows if _has_expression(row))]:
+        if some:
+            for row in some:
+                _move_token(mapper, row)
+            for table in tables_of(mapper):
+                _update_table(connection, mapper, table, some)
+
+
+def _has_expression(row: Correction) -> bool:
+    return any(isinstance(value, ClauseElement) for value in row.values.values())
+
+
+def _move_token(mapper: Mapper[Any], row: Correction) -> None:
+    token = token_attribute(mapper)
+    assert token is not None and row.missed.stored is not None
+    params = row.missed.write.params
+    if mapper.version_id_generator:
+        row.values[token] = mapper.version_id_generator(row.missed.stored[token])
+    elif mapper.version_id_col is not None and mapper.version_id_col.key in params:
+        row.values[token] = params[mapper.version_id_col.key]
+
+
+def _update_table(
+    connection: Connection, mapper: Mapper[Any], table: Table, rows: list[Correction]
+) -> None:
+    """The union of the changed columns; a row that leaves one alone writes what is stored."""
+    names = _names_in(mapper, table)
+    touched = {name for row in rows for name in row.values if name in names}
+    if not touched:
+        return
+    token = mapper.version_id_col
+    where = [*table.primary_key, *([token] if token is not None and token.table is table else [])]
+    statement = table.update().where(*(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where))
+    expressions: dict[Any, Any] = {}
+    params = []
+    for row in rows:
+        stored = row.missed.stored
+        assert stored is not None
+        values = {names[name].key: row.values.get(name, stored[name]) for name in touched}
+        for name in touched:
+            if isinstance(row.values.get(name), ClauseElement):
+                expressions[names[name]] = values.pop(names[name].key)
+        automatic = onupdate_values(table, connection, values)
+        values.update(automatic)
+        row.values.update(
+            {n: values[c.key] for n, c in names.items() if c.key in automatic}
+        )
+        identity = {f"optilock_{c.key}": stored[_name_of(mapper, c)] for c in where}
+        params.append({**values, **identity})
+    if expressions:
+        statement = statement.values(expressions)
+    result = type(connection).execute(connection, statement, params if len(params) > 1 else params[0])
+    _must_count(connection, result, params, table, rows)
+
+
+def _must_count(
+    connection: Connection, result: Any, params: list[Any], table: Table, rows: list[Correction]
+) -> None:
+    countable = len(params) == 1 or connection.dialect.supports_sane_multi_rowcount
+    if countable and result.rowcount != len(params):
+        raise ConcurrencyError(
+            [row.missed.entry for row in rows],
+            f"The correction of {len(params)} row(s) of {table.description} was written to"
+            f" {result.rowcount}: the rows keep changing, or a trigger or policy prevents the"
+            " write. The transaction is rolled back; run the unit of work again.",
+        )
+
+
+def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed]) -> None:
+    """Delete rows in the version that is stored now; joined tables first."""
+    token = mapper.version_id_col
+    for table in reversed(tables_of(mapper)):
+        where = [*table.primary_key, *([token] if token is not None and token.table is table else [])]
+        statement = table.delete().where(
+            *(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where)
+        )
+        params = [
+            {f"optilock_{c.key}": (row.stored or {})[_name_of(mapper, c)] for c in where}
+            for row in rows
+        ]
+        result = type(connection).execute(
+            connection, statement, params if len(params) > 1 else params[0]
+        )
+        countable = len(params) == 1 or connection.dialect.supports_sane_multi_rowcount
+        if countable and token is not None and token.table is table and result.rowcount != len(rows):
+            raise StaleDataError(
+                f"DELETE statement on table '{table.description}' expected to delete"
+                f" {len(rows)} row(s); {result.rowcount} were matched."
+            )
+
+
+def insert_row(connection: Connection, missed: Missed) -> Values:
+    """Insert a row again that somebody deleted, with our values; all tables of the mapper."""
+    mapper = missed.state.mapper
+    assert missed.resolution is not None
+    values = {**missed.attempt.current, **missed.resolution.values}
+    token = token_attribute(mapper)
+    if token is not None and mapper.version_id_generator:
+        values[token] = mapper.version_id_generator(missed.attempt.original[token])
+    for table in tables_of(mapper):
+        row = {c.key: values[n] for n, c in _names_in(mapper, table).items() if n in values}
+        type(connection).execute(connection, table.insert(), row)
+    return values
+
+
+def tables_of(mapper: Mapper[Any]) -> list[Table]:
+    """The mapper's tables, the base first."""
+    tables = [m.local_table for m in reversed(list(mapper.iterate_to_root()))]
+    if mapper.concrete:
+        tables = [mapper.local_table]
+    return list(dict.fromkeys(table for table in tables if isinstance(table, Table)))
+
+
+def _names_in(mapper: Mapper[Any], table: Table) -> dict[str, Column[Any]]:
+    """Attribute -> column of one table."""
+    found: dict[str, Column[Any]] = {}
+    for column in _mapped(mapper, table.columns):
+        found[_name_of(mapper, column)] = column
+    return found
+
+
+def _mapped(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> Iterable[Column[Any]]:
+    mapped = {c for attribute in mapper.column_attrs for c in attribute.columns}
+    return (column for column in columns if column in mapped)
+
+
+def _name_of(mapper: Mapper[Any], column: Column[Any]) -> str:
+    return mapper.get_property_by_column(column).key

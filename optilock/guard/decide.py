@@ -1,0 +1,99 @@
+"""Asking the resolvers. A decision for every row, or the error that the caller gets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import MissingGreenlet
+
+from optilock import events
+from optilock.entry import Computed, Entry
+from optilock.errors import ConcurrencyError, ConfigurationError
+from optilock.resolvers import Resolution, check_resolution, choose
+
+if TYPE_CHECKING:
+    from optilock.conflicts import Attempt
+
+__all__ = ["decide", "resolver_for"]
+
+
+class Refused(Exception):
+    """Internal: a resolver broke; its error is attached to the conflict."""
+
+
+def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | None:
+    """The unit's resolver, else the class's own, else none."""
+    return choose(on_conflict, model) or getattr(model, "__on_conflict__", None)
+
+
+def decide(
+    entries: list[Entry[Any]], on_conflict: Any, *, notes: list[str] | None = None
+) -> list[Resolution] | Exception:
+    """One resolution for each entry, or what is to be raised instead.
+
+    A resolver that raises leaves the conflict as the error, with its own error as the cause. One
+    that returns something that cannot be done is a ``ConfigurationError``.
+    """
+    events.emit(lambda: events.Conflict(tuple(entries)))
+    resolutions: list[Resolution] = []
+    for entry in entries:
+        resolver = resolver_for(on_conflict, entry.model)
+        if resolver is None:
+            return ConcurrencyError(entries)
+        try:
+            answer = _awaited(resolver(entry))
+        except Exception as error:
+            return _broken(entries, error)
+        try:
+            resolution = check_resolution(answer, entry)
+        except ConfigurationError as error:
+            error.__cause__ = ConcurrencyError(entries)
+            return error
+        if resolution.decision == "reject":
+            return ConcurrencyError(entries)
+        resolutions.append(resolution)
+    return resolutions
+
+
+def _broken(entries: list[Entry[Any]], error: Exception) -> Exception:
+    if isinstance(error, ConfigurationError):
+        error.__cause__ = ConcurrencyError(entries)
+        return error
+    conflict = ConcurrencyError(entries)
+    conflict.__cause__ = error
+    conflict.add_note(f"optilock: the resolver itself failed with {type(error).__name__}")
+    return conflict
+
+
+def _awaited(answer: Any) -> Any:
+    """The answer of an async resolver, which an AsyncSession's flush can wait for."""
+    if not inspect.isawaitable(answer):
+        return answer
+    from sqlalchemy.util.concurrency import await_only
+
+    try:
+        return await_only(answer)  # type: ignore[arg-type]
+    except MissingGreenlet:
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise ConfigurationError(
+            "An async resolver was given to a sync session: use it with AsyncUnitOfWork or an"
+            " AsyncSession, or write it as a plain function."
+        ) from None
+
+
+def impossible(attempt: Attempt, stored: Any, resolution: Resolution) -> str | None:
+    """Why a row that is gone cannot be inserted again, if it cannot."""
+    from optilock.conflicts import columns_of
+
+    if stored is not None or resolution.decision == "keep_database":
+        return None
+    values = {**attempt.current, **resolution.values}
+    for name, column in columns_of(attempt.mapper).items():
+        if isinstance(values.get(name), Computed):
+            return f"{name} was set to a SQL expression"
+        if name not in values and not column.server_default and column.default is None:
+            return f"{name} was never loaded"
+    return None

@@ -1,0 +1,378 @@
+"""One guarded flush: the unit of work's writes are held, sent together, and judged.
+
+For the length of one flush the session's own connections answer ``execute`` through
+:class:`Flush`. An UPDATE of a versioned row is kept and answered with a small result; any other
+statement first sends what is held, so that whoever asks the database sees what was written. Rows
+that missed are remembered, not raised: SQLAlchemy finishes as if all went well, and the conflict
+is settled, or raised by ``flush()`` afterwards with the transaction still alive.
+
+Nothing private of the compiler or the driver is touched. If SQLAlchemy ever stops sending the unit
+of work's statements this way, the guard sees none of them and native checking goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Delete, Update
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.session import UOWTransaction
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.conflicts import Attempt, attempt_of, read_stored
+from optilock.errors import ConfigurationError
+from optilock.guard.aftermath import attempts_in
+from optilock.guard.answers import Accepted, Counted
+from optilock.guard.batch import send
+from optilock.guard.onupdate import fill_in
+from optilock.guard.restore import restore_gone
+from optilock.guard.dependents import without_missed
+from optilock.guard.keep import Kept
+from optilock.guard.missed import Missed
+from optilock.guard.state import Watched
+from optilock.guard.writes import Shape, Write, shape_of
+from optilock.versioned import ignored_columns
+
+__all__ = ["Flush"]
+
+Execute = Callable[..., Any]
+_ARMED = ("execute", "scalar", "exec_driver_sql")
+
+
+class _Shapes(dict[Any, Shape | None]):
+    """The shapes of one statement, kept on it: they live as long as the mapper's statement does."""
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__()
+        self.owner = owner
+
+
+class Flush:
+    """The guard's side of one ``session.flush()``."""
+
+    def __init__(self, session: Session, known: Watched) -> None:
+        self.session = session
+        self.known = known
+        self.on_conflict = known.on_conflict
+        self.uow: UOWTransaction | None = None
+        self.misses: list[Missed] = []
+        #: Raised by ``flush()`` once SQLAlchemy has finished.
+        self.error: Exception | None = None
+        #: Edits of refused rows, put back once SQLAlchemy has finished.
+        self.kept: list[Kept] = []
+        self.expire_later: list[tuple[Any, list[str]]] = []
+        self.expunge_later: list[Any] = []
+        #: Rows to be deleted that somebody else has deleted, known before the flush began.
+        self.gone_already: set[InstanceState[Any]] = set()
+        #: What the flush wanted to write, taken when the database reported an error.
+        self.wanted: list[Attempt] = []
+        self._held: dict[Connection, dict[Any, list[Write]]] = {}
+        self._keys: set[tuple[Any, Any]] = set()
+        self._missed: set[tuple[Any, Any]] = set()
+        self._states: dict[Any, InstanceState[Any]] | None = None
+
+    # -- arming ------------------------------------------------------------------------------
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Answer for the session's connections until the flush is over."""
+        for connection in self.known.connections:
+            self.arm(connection)
+        try:
+            yield
+        finally:
+            for connection in self.known.connections:
+                for name in _ARMED:
+                    connection.__dict__.pop(name, None)
+
+    def arm(self, connection: Connection) -> None:
+        """Answer for ``connection``; it stays the same object of the same type."""
+        native = type(connection).execute.__get__(connection)
+
+        def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
+            try:
+                return answer(statement, parameters, options)
+            except DBAPIError:
+                self.remember()
+                raise
+
+        def answer(statement: Any, parameters: Any, options: Any) -> Any:
+            if type(statement) in (Update, Delete) and "compiled_cache" in (
+                options.get("execution_options") or ()
+            ):
+                return self._written(connection, native, statement, parameters, options)
+            self.drain(connection)
+            return native(statement, parameters, **options)
+
+        def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
+            return execute(statement, parameters, **options).scalar()
+
+        def exec_driver_sql(*args: Any, **options: Any) -> Any:
+            self.drain(connection)
+            return type(connection).exec_driver_sql(connection, *args, **options)
+
+        connection.__dict__.update(execute=execute, scalar=scalar, exec_driver_sql=exec_driver_sql)
+
+    def remember(self) -> None:
+        """Take our side of every row now: the rollback that follows expires the objects."""
+        if self.uow is not None and not self.wanted:
+            held = [w for some in self._held.values() for ws in some.values() for w in ws]
+            self.wanted = attempts_in(self.uow.states, self.session, [*self.known.sent, *held])
+
+    def conclude(self) -> None:
+        """After SQLAlchemy has finished: put refused edits back and raise, or tidy up."""
+        for kept in self.kept:
+            kept.put_back()
+        for obj, names in self.expire_later:
+            self.session.expire(obj, names)
+        for obj in self.expunge_later:
+            self.session.expunge(obj)
+        if self.error is not None:
+            raise self.error
+
+    # -- one statement of the unit of work ---------------------------------------------------
+
+    def _written(
+        self, connection: Connection, native: Execute, statement: Any, params: Any, options: Any
+    ) -> Any:
+        uow = self.uow
+        if uow is None or not params:
+            return native(statement, params, **options)
+        rows = params if isinstance(params, list) else [params]
+        shape = self._shape(connection, statement, rows[0])
+        if shape is None:
+            return self._unguarded(connection, native, statement, params, options)
+        _must_count(connection)
+        if isinstance(params, list):
+            return self._many(connection, shape, rows, options)
+        write = Write(shape, params)
+        if params.get(shape.token.parameter) is None:
+            self._without_version(connection, write)
+            return Accepted(shape, params)
+        if shape.ignored_only:
+            return self._ignoring(connection, native, write, options)
+        if self._is_missed(write):
+            return Accepted(shape, params)  # the second UPDATE of a row that missed before
+        if shape.perhaps_ignored and self._only_ignored(write):
+            return Accepted(shape, {**params, shape.token.column.key: params[shape.token.parameter]})
+        if shape.alone or len(uow.states) == 1:
+            self.drain(connection)
+            return self._single(connection, native, write, options)
+        return self._hold(connection, write)
+
+    def _shape(self, connection: Connection, statement: Any, params: Any) -> Shape | None:
+        shapes = statement.__dict__.get("_optilock_shapes")
+        if shapes is None or shapes.owner is not statement:  # SQLAlchemy copies statements
+            shapes = statement.__dict__["_optilock_shapes"] = _Shapes(statement)
+        names = frozenset(params)
+        try:
+            return shapes[connection.dialect.name, names]
+        except KeyError:
+            mapper = self._mapper_of(statement)
+            shape = mapper and shape_of(statement, names, mapper, connection.dialect)
+            return shapes.setdefault((connection.dialect.name, names), shape)
+
+    def _mapper_of(self, statement: Any) -> Mapper[Any] | None:
+        assert self.uow is not None
+        for mapper in self.uow.mappers:
+            if statement.table in mapper.tables and mapper.version_id_col is not None:
+                return mapper
+        return None
+
+    def _hold(self, connection: Connection, write: Write) -> Accepted:
+        key = (write.shape.statement, write.key())
+        if key in self._keys:
+            self.drain(connection)  # post_update writes the same row a second time
+        if write.shape.prefetch:
+            fill_in(write, connection)
+        self._keys.add(key)
+        by_statement = self._held.get(connection)
+        if by_statement is None:
+            by_statement = self._held[connection] = {}
+        held = by_statement.get(write.shape.statement)
+        if held is None:
+            by_statement[write.shape.statement] = [write]
+        else:
+            held.append(write)
+        return Accepted(write.shape, write.params)
+
+    def _single(self, connection: Connection, native: Execute, write: Write, options: Any) -> Any:
+        """The plain statement of one row, and its real count."""
+        self.known.sent.append(write)
+        result = native(write.shape.statement, write.params, **options)
+        if result.rowcount == 0:
+            self._miss(connection, [write])
+            return Counted(result, 1)
+        return result
+
+    def _ignoring(self, connection: Connection, native: Execute, write: Write, options: Any) -> Any:
+        """Only ignored columns change: neither check the version nor move it."""
+        self.drain(connection)
+        shape, params = write
+        token = shape.token
+        statement = shape.table.update().where(
+            *(key.column == shape.bind(key) for key in shape.keys)
+        )
+        kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
+        result = native(statement.values(shape.expressions), kept)
+        if result.rowcount == 0:
+            self._miss(connection, [write])
+            return Counted(result, 1)
+        return result
+
+    def _many(
+        self, connection: Connection, shape: Shape, rows: list[Any], options: Any
+    ) -> Counted | Accepted:
+        """DELETEs, and the UPDATEs of post_update: a list of rows in one call."""
+        self.drain(connection)
+        writes = []
+        for write in (Write(shape, row) for row in rows):
+            if write.params.get(shape.token.parameter) is None:
+                self._without_version(connection, write)
+            elif not (self._is_missed(write) or self._is_gone(write)):
+                writes.append(write)
+        if not shape.deletes:
+            for write in writes:
+                if shape.prefetch:
+                    fill_in(write, connection)
+        self._send(connection, writes)
+        return Accepted(shape, *rows)
+
+    def _unguarded(
+        self, connection: Connection, native: Execute, statement: Any, params: Any, options: Any
+    ) -> Any:
+        """A statement without a token: tables of a row that missed are not written."""
+        self.drain(connection)
+        if not (self.misses or self.gone_already) or not isinstance(params, list):
+            return native(statement, params, **options)
+        kept = without_missed(self, statement, params)
+        if len(kept) == len(params):
+            return native(statement, params, **options)
+        if not kept:
+            return Accepted.nothing(statement, params, connection.dialect)
+        result = native(statement, kept, **options)
+        return Counted(result, result.rowcount + len(params) - len(kept), params)
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def drain(self, connection: Connection) -> None:
+        """Send what is held for ``connection``, one statement a table."""
+        held = self._held.pop(connection, None)
+        if not held:
+            return
+        self._keys.clear()
+        for writes in held.values():
+            self._send(connection, writes)
+
+    def drain_all(self) -> None:
+        for connection in tuple(self._held):
+            self.drain(connection)
+
+    def _send(self, connection: Connection, writes: list[Write]) -> None:
+        if not writes:
+            return
+        self.known.sent.extend(writes)
+        self._miss(connection, send(connection, writes))
+
+    # -- rows that missed --------------------------------------------------------------------
+
+    def _miss(self, connection: Connection, writes: list[Write]) -> None:
+        """Take our side from the objects now, and read what is stored instead."""
+        by_mapper: dict[Mapper[Any], list[Missed]] = {}
+        for write in writes:
+            missed = self._missed_row(connection, write)
+            by_mapper.setdefault(missed.state.mapper, []).append(missed)
+        for mapper, some in by_mapper.items():
+            stored = read_stored(connection, mapper, [m.attempt.identity for m in some])
+            for missed in some:
+                missed.stored = stored.get(missed.attempt.identity)
+        if writes and self.uow is not None and len(self.uow.states) > 1:
+            restore_gone(self, [m for some in by_mapper.values() for m in some])
+
+    def _missed_row(
+        self, connection: Connection, write: Write, problem: Exception | None = None
+    ) -> Missed:
+        state = self.state_of(write)
+        shape, params = write
+        attempt = attempt_of(
+            state,
+            "delete" if self.is_delete(state) else "update",
+            params.get(shape.token.parameter),
+            expressions=shape.expressions,
+            computed=shape.prefetch,
+        )
+        missed = Missed(write, state, state.obj(), connection, attempt, None, problem)
+        self.misses.append(missed)
+        self.skip(write)
+        return missed
+
+    def _without_version(self, connection: Connection, write: Write) -> None:
+        """A row whose version is NULL cannot be checked: it is not written, and ``flush()`` says so."""
+        self._missed_row(connection, write, _null_version(write))
+
+    def skip(self, write: Write) -> None:
+        """Do not send further statements for this row."""
+        self._missed.add((write.shape.table, write.key()))
+
+    def is_delete(self, state: InstanceState[Any]) -> bool:
+        return self.uow is not None and self.uow.states.get(state, (False, False))[0]
+
+    def _is_missed(self, write: Write) -> bool:
+        return bool(self._missed) and (write.shape.table, write.key()) in self._missed
+
+    def _is_gone(self, write: Write) -> bool:
+        return bool(self.gone_already) and self.state_of(write) in self.gone_already
+
+    # -- whose row it is ---------------------------------------------------------------------
+
+    def state_of(self, write: Write) -> InstanceState[Any]:
+        """The object behind a write."""
+        if self._states is None:
+            self._states = self._index()
+        base = write.shape.mapper.base_mapper
+        return self._states[base, write.shape.identity_of(write.params)]
+
+    def _index(self) -> dict[Any, InstanceState[Any]]:
+        assert self.uow is not None
+        found: dict[Any, InstanceState[Any]] = {}
+        for state, (is_delete, _) in self.uow.states.items():
+            mapper = state.mapper
+            key = state.key or mapper.identity_key_from_instance(state.obj())
+            place = (mapper.base_mapper, tuple(key[1]))
+            if place not in found or not is_delete:
+                found[place] = state
+        return found
+
+    def _only_ignored(self, write: Write) -> bool:
+        state = self.state_of(write)
+        ignored = ignored_columns(state.mapper)
+        return all(
+            set(state.mapper.column_attrs[name].columns) <= ignored
+            for name in state.committed_state
+            if name in state.mapper.column_attrs
+        )
+
+
+def _must_count(connection: Connection) -> None:
+    if not connection.dialect.supports_sane_rowcount:
+        raise ConfigurationError(
+            f"The driver {connection.dialect.driver!r} cannot tell how many rows a statement"
+            " matched, so a lost update could not be seen. Use a driver that counts rows"
+            " (psycopg, asyncpg, sqlite3, pymysql); nothing was written."
+        )
+
+
+def _null_version(write: Write) -> ConfigurationError:
+    shape = write.shape
+    table, column = shape.table.fullname, shape.token.column.name
+    return ConfigurationError(
+        f"{shape.mapper.class_.__name__} {write.key()!r} has no version: {table}.{column} is NULL,"
+        f" probably because the row is older than the column. Give every row a version, for"
+        f" example UPDATE {table} SET {column} = 1 WHERE {column} IS NULL, and declare the column"
+        " NOT NULL."
+    )
+

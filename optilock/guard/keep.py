@@ -1,0 +1,59 @@
+"""A refused row keeps its edits.
+
+SQLAlchemy believes that the row was written and marks the object clean. Afterwards the edits are
+put back as they were: pending values, history, the version that was read. The next flush tries the
+row again, and conflicts again, until it is resolved, refreshed or expunged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.conflicts import Values, columns_of
+from optilock.guard.missed import Missed
+from optilock.versioned import token_attribute
+
+__all__ = ["Kept"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a refused row gets back after the flush."""
+
+    state: InstanceState[Any]
+    #: Held until the object is dirty again: nobody else may reference it.
+    obj: Any
+    token: str | None
+    version: Any
+    #: Attribute -> pending value, and attribute -> value before the edit.
+    pending: Values
+    before: Values
+
+    @classmethod
+    def of(cls, missed: Missed) -> Kept:
+        """Taken before SQLAlchemy marks the object clean."""
+        state, shape = missed.state, missed.write.shape
+        token = token_attribute(state.mapper)
+        names = [name for name in columns_of(state.mapper) if name != token]
+        before = {n: state.committed_state[n] for n in names if n in state.committed_state}
+        pending = {name: state.dict[name] for name in before if name in state.dict}
+        for column, expression in shape.expressions.items():
+            name = state.mapper.get_property_by_column(column).key
+            pending[name] = expression
+            before[name] = missed.attempt.original.get(name)
+        version = missed.attempt.original.get(token) if token else None
+        return cls(state, missed.obj, token, version, pending, before)
+
+    def put_back(self) -> None:
+        """Make the object as dirty as it was, without events or validators."""
+        state = self.state
+        if self.token is not None:
+            state.dict[self.token] = self.version
+            state.committed_state.pop(self.token, None)
+        for name, value in self.pending.items():
+            state.dict[name] = value
+            state.expired_attributes.discard(name)
+            state._modified_event(state.dict, state.manager[name].impl, self.before[name])

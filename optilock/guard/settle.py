@@ -1,0 +1,183 @@
+"""The end of a guarded flush: every row that missed is settled, or none is.
+
+Called when SQLAlchemy has sent everything and before it marks objects clean. Where all resolvers
+have an answer the corrections are written and the objects equal the stored rows. Where one refuses,
+nothing is corrected, and :mod:`optilock.guard.keep` makes the objects dirty again afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper
+
+from optilock import events
+from optilock.conflicts import columns_of, read_stored
+from optilock.errors import ConcurrencyError
+from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
+from optilock.guard.decide import decide, impossible
+from optilock.guard.dependents import changed_links, has_dependents
+from optilock.guard.keep import Kept
+from optilock.guard.missed import Missed
+from optilock.guard.refresh import equal_to_stored, stale_relationships
+from optilock.guard.restore import restore
+
+if TYPE_CHECKING:
+    from optilock.guard.flush import Flush
+
+__all__ = ["settle"]
+
+
+def settle(flush: Flush) -> None:
+    """Resolve the rows that missed, or remember the error that ``flush()`` will raise."""
+    flush.drain_all()
+    misses = [missed for missed in flush.misses if not missed.restored]
+    if not misses:
+        return
+    error = _decide(flush, misses)
+    if error is None:
+        _apply(flush, misses)
+        events.emit(lambda: events.Resolved(tuple(missed.entry for missed in misses)))
+        return
+    if any(_half_written(flush, missed) for missed in misses):
+        raise error  # SQLAlchemy rolls back: dependents of these rows were already written
+    flush.error = error
+    flush.kept = [Kept.of(missed) for missed in misses]
+    for missed in misses:
+        if missed.attempt.action == "delete":
+            _not_deleted(flush, missed)
+
+
+def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
+    for missed in misses:
+        if missed.problem is not None:
+            return missed.problem
+    answer = decide([missed.entry for missed in misses], flush.on_conflict)
+    if isinstance(answer, Exception):
+        return answer
+    reasons = []
+    for missed, resolution in zip(misses, answer, strict=True):
+        missed.resolution = resolution
+        reason = impossible(missed.attempt, missed.stored, resolution) or _cannot_drop(missed)
+        if reason:
+            reasons.append(f"optilock: {missed.entry.describe()}: {reason}")
+    if not reasons:
+        return None
+    error = ConcurrencyError(missed.entry for missed in misses)
+    for reason in reasons:
+        error.add_note(reason)
+    return error
+
+
+def _cannot_drop(missed: Missed) -> str | None:
+    """Dropping our edits must drop what was written on their account, which nobody can take back."""
+    assert missed.resolution is not None
+    if missed.resolution.decision != "keep_database" or missed.attempt.action != "update":
+        return None
+    links = changed_links(missed.state)
+    return f"its {', '.join(links)} were written in the same flush" if links else None
+
+
+def _half_written(flush: Flush, missed: Missed) -> bool:
+    """Was something already written on account of a row that is now left alone?"""
+    if missed.attempt.action == "delete":
+        return has_dependents(missed.state.mapper)
+    keys = {missed.state.mapper.get_property_by_column(c).key for c in missed.state.mapper.primary_key}
+    return not keys.isdisjoint(missed.attempt.changes)
+
+
+def _apply(flush: Flush, misses: list[Missed]) -> None:
+    for (connection, mapper), some in _grouped(misses).items():
+        _apply_updates(flush, connection, mapper, [m for m in some if _stays(m)])
+        doomed = [m for m in some if not m.gone and not _stays(m)]
+        if doomed:
+            delete_rows(connection, mapper, doomed)
+        for missed in some:
+            if missed.gone:
+                _apply_gone(flush, missed)
+
+
+def _grouped(misses: Iterable[Missed]) -> dict[tuple[Connection, Mapper[Any]], list[Missed]]:
+    groups: dict[tuple[Connection, Mapper[Any]], list[Missed]] = {}
+    for missed in misses:
+        groups.setdefault((missed.connection, missed.state.mapper), []).append(missed)
+    return groups
+
+
+def _stays(missed: Missed) -> bool:
+    """Is the row in the table afterwards, and was before?"""
+    assert missed.resolution is not None
+    if missed.gone:
+        return False
+    return missed.attempt.action == "update" or missed.resolution.decision != "overwrite"
+
+
+def _apply_updates(
+    flush: Flush, connection: Connection, mapper: Mapper[Any], some: list[Missed]
+) -> None:
+    if not some:
+        return
+    rows = [plan_update(missed) for missed in some]
+    update_rows(connection, mapper, rows)
+    if mapper.version_id_generator is False:
+        _read_again(connection, mapper, [row for row in rows if row.values])
+    for row in rows:
+        missed = row.missed
+        if missed.attempt.action == "delete":
+            _not_deleted(flush, missed)
+        _take_over(flush, row)
+
+
+def _read_again(connection: Connection, mapper: Mapper[Any], rows: list[Correction]) -> None:
+    """A version that the database makes is known only after the write."""
+    stored = read_stored(connection, mapper, [row.missed.attempt.identity for row in rows])
+    for row in rows:
+        row.missed.stored = stored[row.missed.attempt.identity]
+        row.values = {}
+
+
+def _take_over(flush: Flush, row: Correction) -> None:
+    state = row.missed.state
+    final = row.final
+    unknown = [
+        name
+        for name, column in columns_of(state.mapper).items()
+        if row.values and name in state.dict and _computed_later(column, row.values, name)
+    ]
+    relationships = stale_relationships(state, final)
+    equal_to_stored(state, final, flush.uow)
+    if relationships or unknown:
+        flush.expire_later.append((row.missed.obj, [*relationships, *unknown]))
+
+
+def _computed_later(column: Any, values: dict[str, Any], name: str) -> bool:
+    if name in values:
+        return hasattr(values[name], "__clause_element__") or hasattr(values[name], "compile")
+    return column.server_onupdate is not None or (
+        column.onupdate is not None and column.onupdate.is_clause_element
+    )
+
+
+def _apply_gone(flush: Flush, missed: Missed) -> None:
+    assert missed.resolution is not None
+    kept = missed.resolution.decision == "keep_database"
+    if missed.attempt.action == "update":
+        if kept:
+            flush.expunge_later.append(missed.obj)
+        else:
+            restore(flush, missed)
+    elif missed.resolution.decision == "write":
+        _not_deleted(flush, missed)
+        restore(flush, missed)
+
+
+def _not_deleted(flush: Flush, missed: Missed) -> None:
+    """Keep SQLAlchemy from treating the object as deleted."""
+    assert flush.uow is not None
+    flush.uow.states[missed.state] = (False, True)
+    if flush.error is None:
+        flush.session.add(missed.obj)  # takes the delete mark off
+
+

@@ -1,0 +1,57 @@
+"""What optilock knows of one watched session."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
+
+from optilock.conflicts import Attempt
+from optilock.guard.writes import Write
+
+if TYPE_CHECKING:
+    from optilock.guard.flush import Flush
+
+__all__ = ["Watched", "is_watched", "options", "watched"]
+
+
+@dataclass(eq=False)
+class Watched:
+    """Kept on the session, for as long as the session lives."""
+
+    #: The resolver, or mapping of classes to resolvers, for this session.
+    on_conflict: Any = None
+    #: The session's connections in the running transaction.
+    connections: weakref.WeakSet[Connection] = field(default_factory=weakref.WeakSet)
+    #: The flush that is running.
+    flush: Flush | None = None
+    #: Writes of the running transaction, and of the one before it, in case the database ended it.
+    sent: list[Write] = field(default_factory=list)
+    sent_before: list[Write] = field(default_factory=list)
+    #: What was not yet written when the transaction failed.
+    wanted: list[Attempt] = field(default_factory=list)
+
+
+def is_watched(session: Session) -> bool:
+    """Does the guard see this session's flushes?"""
+    return hasattr(type(session), "_optilock")
+
+
+def watched(session: Session) -> Watched:
+    """What optilock knows of ``session``."""
+    known: Watched | None = session.__dict__.get("_optilock_watched")
+    if known is None:
+        known = Watched(getattr(type(session), "_optilock", None))
+        session.__dict__["_optilock_watched"] = known
+    return known
+
+
+def options(session: Session, *, on_conflict: Any) -> None:
+    """Set the resolver of one session; it goes before the one given to ``watch``."""
+    from optilock.resolvers import check_on_conflict
+
+    check_on_conflict(on_conflict)
+    watched(session).on_conflict = on_conflict

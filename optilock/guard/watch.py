@@ -1,0 +1,173 @@
+"""``watch``: the guarded flush for sessions one already has.
+
+::
+
+    SessionLocal = optilock.watch(sessionmaker(engine), on_conflict=merge_fields)
+
+That is all an application with its own session handling needs (a FastAPI dependency,
+Flask-SQLAlchemy, a Celery task). Whatever flushes a watched session (``flush``, ``commit``,
+autoflush, ``begin_nested``) is guarded; nothing else about it changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
+
+from optilock.errors import ConfigurationError
+from optilock.guard.aftermath import conflict_after_rollback, conflict_in_flush
+from optilock.guard.before import check_before
+from optilock.guard.flush import Flush
+from optilock.guard.settle import settle
+from optilock.guard.state import watched
+from optilock.resolvers import check_on_conflict
+from optilock.transient import ended_by_conflict
+
+__all__ = ["guard_class", "watch"]
+
+T = TypeVar("T")
+
+
+def watch(target: T, *, on_conflict: Any = None) -> T:
+    """Guard every session that ``target`` makes, and return ``target``.
+
+    ``target`` is a ``sessionmaker``, ``async_sessionmaker``, ``scoped_session``,
+    ``async_scoped_session`` or a ``Session`` class. ``on_conflict`` is a resolver, or a mapping of
+    model classes to resolvers; without one a conflict is raised as ``ConcurrencyError``.
+
+    Raises ``ConfigurationError`` for any other target, for a resolver that is not one, and for an
+    engine whose driver cannot count rows.
+    """
+    check_on_conflict(on_conflict)
+    guard_class(_session_class(target), on_conflict)
+    return target
+
+
+def _session_class(target: Any) -> type[Session]:
+    """The session class that ``target`` instantiates and that belongs to it alone."""
+    factory = getattr(target, "session_factory", None)  # scoped_session, async_scoped_session
+    if factory is not None:
+        return _session_class(factory)
+    if isinstance(target, sessionmaker):
+        _check_engine(target.kw.get("bind"))
+        return target.class_
+    if isinstance(target, type) and issubclass(target, Session):
+        return target
+    if hasattr(target, "class_") and hasattr(target.class_, "sync_session_class"):
+        _check_engine(getattr(target.kw.get("bind"), "sync_engine", None))
+        return _sync_class_of(target)
+    raise ConfigurationError(
+        f"watch() got {target!r}: it takes a sessionmaker, an async_sessionmaker, a scoped_session"
+        " or a Session class. For one session, watch the sessionmaker that makes it."
+    )
+
+
+def _sync_class_of(target: Any) -> type[Session]:
+    """An async_sessionmaker's own subclass of the Session behind its AsyncSessions."""
+    given = target.kw.get("sync_session_class") or target.class_.sync_session_class
+    if "_optilock" not in given.__dict__:
+        given = type(given.__name__, (given,), {})
+        target.kw["sync_session_class"] = given
+    result: type[Session] = given
+    return result
+
+
+def _check_engine(bind: Any) -> None:
+    dialect = getattr(bind, "dialect", None)
+    if dialect is not None and not dialect.supports_sane_rowcount:
+        raise ConfigurationError(
+            f"The driver {dialect.driver!r} cannot tell how many rows a statement matched, so a"
+            " lost update could not be seen. Use a driver that counts rows (psycopg, asyncpg,"
+            " sqlite3, pymysql)."
+        )
+
+
+def guard_class(cls: type[Session], on_conflict: Any = None) -> None:
+    """Guard the flush of ``cls`` and its subclasses; a second time only sets the resolver."""
+    first = "_optilock" not in cls.__dict__
+    cls._optilock = on_conflict  # type: ignore[attr-defined]
+    if not first:
+        return
+    cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
+    cls.commit = _guarded_commit(cls.commit)  # type: ignore[method-assign]
+    for name, listener in _LISTENERS.items():
+        event.listen(cls, name, listener, propagate=True)
+
+
+def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def flush(self: Session, objects: Any = None) -> None:
+        known = watched(self)
+        if known.flush is not None:  # a watched class below, or a flush inside a flush
+            return original(self, objects)
+        known.flush = running = Flush(self, known)
+        try:
+            with running.armed():
+                original(self, objects)
+        except DBAPIError as error:
+            conflict = conflict_in_flush(self, running, error)
+            if conflict is None:
+                raise
+            raise conflict from error
+        finally:
+            known.flush = None
+        running.conclude()
+
+    return flush
+
+
+def _guarded_commit(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def commit(self: Session) -> None:
+        try:
+            original(self)
+        except DBAPIError as error:
+            if not ended_by_conflict(error, at_commit=True):
+                raise
+            raise conflict_after_rollback(self, error) from error
+
+    return commit
+
+
+def _after_begin(session: Session, _: SessionTransaction, connection: Any) -> None:
+    """Remember the session's own connections; one that begins inside a flush is guarded at once."""
+    if isinstance(connection, Connection):
+        known = watched(session)
+        known.connections.add(connection)
+        if known.flush is not None:
+            known.flush.arm(connection)
+
+
+def _before_flush(session: Session, uow: Any, objects: Any) -> None:
+    running = watched(session).flush
+    if running is not None and running.uow is None:
+        check_before(running, objects)
+        running.uow = uow
+
+
+def _after_flush(session: Session, uow: Any) -> None:
+    running = watched(session).flush
+    if running is not None and running.uow is uow:
+        settle(running)
+
+
+def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
+    if transaction.parent is None:
+        known = watched(session)
+        known.sent_before, known.sent = known.sent, []
+        known.connections = weakref.WeakSet()
+
+
+_LISTENERS: dict[str, Callable[..., None]] = {
+    "after_begin": _after_begin,
+    "before_flush": _before_flush,
+    "after_flush": _after_flush,
+    "after_transaction_end": _after_transaction_end,
+}

@@ -1,0 +1,7 @@
+"""Concurrency tokens: what says that a row is still the one that was read. One file a kind."""
+
+from optilock.tokens.base import Token
+from optilock.tokens.counter import Counter
+from optilock.tokens.unique import Unique
+
+__all__ = ["Counter", "Token", "Unique"]

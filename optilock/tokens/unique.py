@@ -1,0 +1,29 @@
+"""A random value with every write.
+
+A row that was deleted and inserted again never passes for its predecessor, and the value tells
+nobody how often the row was written.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Uuid
+from sqlalchemy.types import TypeEngine
+
+from optilock.tokens.base import Token
+
+__all__ = ["Unique"]
+
+
+@dataclass(frozen=True)
+class Unique(Token):
+    """A random UUID (version 4, RFC 9562) with every write."""
+
+    def type(self) -> TypeEngine[Any]:
+        return Uuid()
+
+    def next(self, value: Any) -> uuid.UUID:
+        return uuid.uuid4()
