@@ -1,0 +1,1 @@
+"""What optilock costs and saves, one file per question; ``python -m benchmarks`` lists them."""

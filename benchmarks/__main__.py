@@ -1,0 +1,96 @@
+"""Run the benchmarks, or list them.
+
+::
+
+    python -m benchmarks                                 # the list
+    python -m benchmarks overhead batch                  # these two, as a Markdown table
+    python -m benchmarks batch --quick --database sqlite
+    python -m benchmarks overhead --rounds 100 --markdown overhead.md --json
+
+The table goes to standard output, progress to standard error. ``--json`` prints JSON in the table's
+place, with the seconds behind the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.environment import facts
+from benchmarks.plan import MANY, Plan
+from benchmarks.servers import DATABASES, Place, places
+from benchmarks.table import Line, markdown, to_json
+
+__all__ = ["BENCHMARKS", "main"]
+
+#: Every benchmark: a module of this package with ``run(place, plan)``.
+BENCHMARKS = ("overhead", "batch", "overlap")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; 0, or 1 when a goal was not reached."""
+    asked = _parser().parse_args(arguments)
+    if not asked.benchmark:
+        print(_listing(), end="")
+        return 0
+    plan = Plan(rounds=asked.rounds, quick=asked.quick, many=asked.rows)
+    with places(asked.database or DATABASES) as found:
+        lines = list(_run(asked.benchmark, found, plan))
+        about = facts(_command(arguments), found)
+    table = markdown(lines, about)
+    if asked.markdown is not None:
+        asked.markdown.write_text(table, encoding="utf-8")
+    print(to_json(lines, about) if asked.json else table)
+    return int(any(line.reached is False for line in lines))
+
+
+def _run(names: Sequence[str], found: Sequence[Place], plan: Plan) -> Iterator[Line]:
+    for name in names:
+        for place in found:
+            print(f"{name}: {place.label}", file=sys.stderr)
+            yield from importlib.import_module(f"benchmarks.{name}").run(place, plan)
+
+
+def _listing() -> str:
+    """The name and the question of every benchmark."""
+    questions = {name: importlib.import_module(f"benchmarks.{name}").__doc__ for name in BENCHMARKS}
+    return "".join(
+        f"{name:<10}{(text or '').splitlines()[0]}\n" for name, text in questions.items()
+    )
+
+
+def _command(arguments: Sequence[str] | None) -> str:
+    return " ".join(["python -m benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Ratios of optilock to SQLAlchemy's own check, measured in one run.",
+    )
+    parser.add_argument("benchmark", nargs="*", help=f"any of: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--rounds", type=_positive, metavar="N", help="rounds of every comparison")
+    parser.add_argument("--quick", action="store_true", help="few rounds and only the main sizes")
+    parser.add_argument(
+        "--rows", type=_positive, default=MANY, metavar="N", help="rows of a batch (default 1000)"
+    )
+    parser.add_argument(
+        "--database", action="append", choices=DATABASES, help="only this one; may be repeated"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    return parser
+
+
+def _positive(value: str) -> int:
+    number = int(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

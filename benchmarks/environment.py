@@ -1,0 +1,44 @@
+"""What made the figures: the command, and the versions of everything that took part."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from collections.abc import Iterable
+from importlib.metadata import version
+
+from sqlalchemy import text
+
+from benchmarks.servers import Place, opened
+
+__all__ = ["facts"]
+
+
+def facts(command: str, places: Iterable[Place]) -> dict[str, str]:
+    """Name -> fact, to be printed under a table."""
+    return {
+        "command": f"`{command}`",
+        "Python": f"{platform.python_version()}, {os.cpu_count()} cores",
+        "SQLAlchemy": version("sqlalchemy"),
+        **_servers({place.direct for place in places}),
+    }
+
+
+def _servers(urls: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for url in urls:
+        with opened(url) as engine:
+            if engine.dialect.name == "sqlite":
+                found["SQLite"] = sqlite3.sqlite_version
+                continue
+            with engine.connect() as connection:
+                found["PostgreSQL"] = str(connection.scalar(text("SHOW server_version")))
+            found["psycopg"] = f"{version('psycopg')} ({_implementation()})"
+    return dict(sorted(found.items()))
+
+
+def _implementation() -> str:
+    import psycopg
+
+    return psycopg.pq.__impl__

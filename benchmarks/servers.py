@@ -1,0 +1,96 @@
+"""The databases a benchmark runs on, made for the run and removed after it.
+
+==============  =====================================================================
+``socket``      an embedded PostgreSQL on a unix socket: no network at all
+``delayed``     the same server by TCP, every reply 1 ms later (see ``delay.py``)
+``sqlite``      a file
+==============  =====================================================================
+
+Nothing is synced to disk (``fsync=off``, ``PRAGMA synchronous=OFF``): waiting for a disk is the
+same for every subject, so it would only move the ratios of the commit towards 1.00. Autovacuum is
+off, because it would be paid by whoever happens to run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+
+from benchmarks.delay import delayed
+from benchmarks.postgresql import embedded
+
+__all__ = ["DATABASES", "Place", "places"]
+
+DATABASES = ("socket", "delayed", "sqlite")
+_LABELS = {"socket": "PostgreSQL, socket", "delayed": "PostgreSQL, 1 ms", "sqlite": "SQLite"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database to measure on."""
+
+    name: str
+    url: str
+    #: The same database without the delay, for what is not measured.
+    direct: str
+
+    @property
+    def label(self) -> str:
+        """What the tables call it."""
+        return _LABELS[self.name]
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """An engine with one connection: the subjects share it, and with it the server process."""
+        with opened(self.url) as engine:
+            yield engine
+
+    @contextmanager
+    def others(self) -> Iterator[Engine]:
+        """An engine for the other writer, past the delay."""
+        with opened(self.direct) as engine:
+            yield engine
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Engine]:
+    """An engine with one connection, closed afterwards."""
+    engine = create_engine(url, pool_size=1, max_overflow=0)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _do_not_sync)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def places(names: Collection[str] = DATABASES) -> Iterator[list[Place]]:
+    """The databases of these names, running."""
+    with ExitStack() as stack:
+        made: list[Place] = []
+        if {"socket", "delayed"} & set(names):
+            host, port, direct = stack.enter_context(embedded())
+            made += [Place("socket", direct, direct)] if "socket" in names else []
+            if "delayed" in names:
+                near = stack.enter_context(delayed(host, port))
+                made.append(Place("delayed", _by_tcp(host, near), direct))
+        if "sqlite" in names:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optilock-bench-"))
+            url = f"sqlite:///{Path(folder) / 'bench.db'}"
+            made.append(Place("sqlite", url, url))
+        yield made
+
+
+def _do_not_sync(connection: Any, record: Any) -> None:
+    connection.execute("PRAGMA synchronous=OFF")
+
+
+def _by_tcp(host: str, port: int) -> str:
+    return f"postgresql+psycopg://postgres@{host}:{port}/postgres?sslmode=disable"

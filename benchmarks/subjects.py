@@ -1,0 +1,192 @@
+"""The four ways to write changed rows that the benchmarks compare.
+
+=============  ==========================================================================
+native         SQLAlchemy's ``version_id_col`` on a plain ``Session``: the 1.00 of the tables
+unversioned    the same model without a version: lost updates are not noticed
+hand-written   Core: one checked UPDATE for each set of columns, judged by its row count
+optilock       a ``Versioned`` model in a watched session
+=============  ==========================================================================
+
+All run on one engine with one connection: the same server process answers all of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Engine,
+    String,
+    Table,
+    Update,
+    bindparam,
+    cast,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import Session, sessionmaker
+
+from benchmarks.measure import Timing
+from benchmarks.models import MODELS, create, next_touch, table_of
+from optilock import watch
+
+__all__ = ["ByHand", "ByOrm", "Shape", "build"]
+
+_stamps = itertools.count(1)
+
+
+class Shape(enum.Enum):
+    """Which columns the rows of one flush set."""
+
+    SAME = "same columns"
+    ALTERNATING = "alternating columns"
+    LIVELY = "mapper events and onupdate"
+
+    def values(self, index: int, stamp: int) -> dict[str, Any]:
+        """The new values of the row at ``index``; ``stamp`` makes them differ from the old."""
+        if self is not Shape.ALTERNATING:
+            return {"name": f"name {stamp}", "amount": stamp}
+        return {"name": f"name {stamp}"} if index % 2 else {"amount": stamp}
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass
+class ByOrm:
+    """Rows loaded, changed, flushed and committed by a ``Session``."""
+
+    sessions: sessionmaker[Session]
+    model: type[Any]
+    rows: int
+    shape: Shape
+    #: What others do after the rows were read and before they are written; not timed.
+    meanwhile: Callable[[], None] = field(default=_nothing)
+
+    def __call__(self) -> Timing:
+        with self.sessions() as session:
+            begin = perf_counter()
+            loaded = self._load(session)
+            read = perf_counter()
+            self._change(loaded)
+            changed = perf_counter()
+            self.meanwhile()
+            resumed = perf_counter()
+            session.flush()
+            flushed = perf_counter()
+            session.commit()
+            done = perf_counter()
+        return Timing(read - begin, changed - read, flushed - resumed, done - flushed)
+
+    def _load(self, session: Session) -> Sequence[Any]:
+        if self.rows == 1:
+            return [session.get_one(self.model, 1)]
+        rows = select(self.model).where(self.model.id <= self.rows).order_by(self.model.id)
+        return session.scalars(rows).all()
+
+    def _change(self, loaded: Iterable[Any]) -> None:
+        stamp = next(_stamps)
+        for index, row in enumerate(loaded):
+            for name, value in self.shape.values(index, stamp).items():
+                setattr(row, name, value)
+
+
+@dataclass
+class ByHand:
+    """The same in Core: as short as it gets, and as little said when a row was missed."""
+
+    engine: Engine
+    table: Table
+    rows: int
+    shape: Shape
+
+    def __call__(self) -> Timing:
+        with self.engine.connect() as connection:
+            begin = perf_counter()
+            rows = select(self.table).where(self.table.c.id <= self.rows)
+            loaded = connection.execute(rows.order_by(self.table.c.id)).all()
+            read = perf_counter()
+            groups = self._grouped(loaded)
+            changed = perf_counter()
+            for names, values in groups.items():
+                self._write(connection, names, values)
+            flushed = perf_counter()
+            connection.commit()
+            done = perf_counter()
+        return Timing(read - begin, changed - read, flushed - changed, done - flushed)
+
+    def _grouped(self, loaded: Iterable[Any]) -> Mapping[tuple[str, ...], list[dict[str, Any]]]:
+        stamp = next(_stamps)
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for index, row in enumerate(loaded):
+            values = self.shape.values(index, stamp)
+            if self.shape is Shape.LIVELY:
+                values["touched"] = next_touch()
+            keyed = {"key": row.id, "expected": row.version, **values}
+            groups.setdefault(tuple(values), []).append(keyed)
+        return groups
+
+    def _write(self, connection: Any, names: tuple[str, ...], values: list[dict[str, Any]]) -> None:
+        if self.engine.dialect.name == "postgresql" and len(values) > 1:
+            columns = {name: [row[name] for row in values] for name in values[0]}
+            written = connection.execute(_update_from_arrays(self.table, names), columns).rowcount
+        else:
+            written = connection.execute(_update_by_key(self.table, names), values).rowcount
+        if written != len(values):
+            raise RuntimeError(f"{len(values) - written} rows of {self.table.name} were missed")
+
+
+@functools.cache
+def _update_by_key(table: Table, names: tuple[str, ...]) -> Update:
+    return (
+        update(table)
+        .where(table.c.id == bindparam("key"), table.c.version == bindparam("expected"))
+        .values({name: bindparam(name) for name in names})
+        .values(version=table.c.version + 1)
+    )
+
+
+@functools.cache
+def _update_from_arrays(table: Table, names: tuple[str, ...]) -> Update:
+    arrays: dict[str, type[Any]] = {"key": BigInteger, "expected": BigInteger}
+    arrays |= {name: String if name == "name" else BigInteger for name in names}
+    given = func.unnest(
+        *(cast(bindparam(name), ARRAY(kind)) for name, kind in arrays.items())
+    ).table_valued(*arrays, name="given")
+    return (
+        update(table)
+        .where(table.c.id == given.c.key, table.c.version == given.c.expected)
+        .values({name: given.c[name] for name in names})
+        .values(version=table.c.version + 1)
+    )
+
+
+Subject = ByOrm | ByHand
+
+
+def build(
+    engine: Engine, rows: int, shape: Shape, *, only: Iterable[str] = tuple(MODELS)
+) -> dict[str, Subject]:
+    """The subjects that ``only`` names, each on a new table of ``rows`` rows."""
+    return {name: _subject(name, engine, rows, shape) for name in only}
+
+
+def _subject(name: str, engine: Engine, rows: int, shape: Shape) -> Subject:
+    model = MODELS[name][shape is Shape.LIVELY]
+    create(engine, model, rows)
+    if name == "hand-written":
+        return ByHand(engine, table_of(model), rows, shape)
+    sessions = sessionmaker(engine)
+    if name == "optilock":
+        sessions = watch(sessions)
+    return ByOrm(sessions, model, rows, shape)
