@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pymysql
+import pymysql  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import (
@@ -58,7 +58,8 @@ def at_commit(orig: BaseException, *, lost: bool = False) -> DBAPIError:
 
 
 def postgresql(sqlstate: str) -> Exception:
-    return psycopg.errors.lookup(sqlstate)("text in any language")
+    error: Exception = psycopg.errors.lookup(sqlstate)("text in any language")
+    return error
 
 
 def asyncpg(sqlstate: str) -> Exception:

@@ -1,0 +1,126 @@
+"""Which units of work, and which attempt of a retry, are running here and now.
+
+"Here" is the thread or the task that opened them. A context variable alone would not do: a child
+task and a worker thread get a copy of it, and would write into a session that belongs to their
+parent. So each entry knows its owner, and a copy in other hands finds nothing::
+
+    running = enter(sessions, unit)
+    find(sessions, UnitOfWork)       # the unit; None in a child task or another thread
+    inside_unit()                    # True; False there
+    leave(running)
+
+A unit that was left is gone from every copy, too. ``leave`` may be called from another context
+than ``enter`` (generators of web frameworks do that).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from weakref import ref
+
+__all__ = [
+    "Running",
+    "RunningAttempt",
+    "begin_attempt",
+    "current_attempt",
+    "end_attempt",
+    "enter",
+    "find",
+    "inside_unit",
+    "leave",
+]
+
+U = TypeVar("U")
+_Owner = ref[Any]
+
+
+@dataclass(eq=False)
+class Running:
+    """One unit of work between its begin and its end."""
+
+    key: object
+    unit: object | None
+    owner: _Owner
+
+
+@dataclass(frozen=True)
+class RunningAttempt:
+    """One attempt of a retry: its number, from 1, and when the first began."""
+
+    number: int
+    #: ``time.monotonic()``, in seconds.
+    started: float
+    owner: _Owner = field(repr=False)
+
+
+_units: ContextVar[tuple[Running, ...]] = ContextVar("optilock_units", default=())
+_attempt: ContextVar[RunningAttempt | None] = ContextVar("optilock_attempt", default=None)
+
+
+def enter(key: object, unit: object) -> Running:
+    """Remember that ``unit`` runs here on ``key`` (the session factory it was opened with)."""
+    running = Running(key, unit, _here())
+    _units.set((*_units.get(), running))
+    return running
+
+
+def leave(running: Running) -> None:
+    """The unit has ended, everywhere; leaving it twice does nothing."""
+    running.unit = None
+    _units.set(tuple(one for one in _units.get() if one.unit is not None))
+
+
+def find(key: object, kind: type[U]) -> U | None:
+    """The innermost unit of this ``kind`` that runs here on ``key``."""
+    for running in reversed(_ours()):
+        if running.key is key and isinstance(running.unit, kind):
+            return running.unit
+    return None
+
+
+def inside_unit() -> bool:
+    """Does a unit of work run here, on whatever sessions?"""
+    return bool(_ours())
+
+
+def begin_attempt(number: int, started: float) -> RunningAttempt | None:
+    """An attempt begins here; gives the one around it, for :func:`end_attempt`."""
+    around = _attempt.get()
+    _attempt.set(RunningAttempt(number, started, _here()))
+    return around
+
+
+def end_attempt(around: RunningAttempt | None) -> None:
+    """The attempt is over, and the one around it is the current one again."""
+    _attempt.set(around)
+
+
+def current_attempt() -> RunningAttempt | None:
+    """The attempt that runs here; ``None`` without a retry."""
+    found = _attempt.get()
+    return found if found is not None and found.owner() is _here()() else None
+
+
+def _ours() -> list[Running]:
+    running = _units.get()
+    if not running:
+        return []
+    here = _here()()
+    return [one for one in running if one.unit is not None and one.owner() is here]
+
+
+def _here() -> _Owner:
+    """The task, or the thread where no task runs.
+
+    Held weakly: numbers are used again, and a context must not keep its own task alive. Inside
+    SQLAlchemy's ``run_sync`` the task is still the one that called it.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return ref(task if task is not None else threading.current_thread())
