@@ -20,7 +20,7 @@ _log = logging.getLogger("optilock")
 
 
 def undo_with(connection: Connection, statement: str) -> None:
-    """Send ``statement`` when ``connection`` goes back to its pool; the last one asked for first."""
+    """Send ``statement`` when ``connection`` goes back to its pool; the last asked for first."""
     connection.info.setdefault(_KEY, []).append(statement)
     pool = connection.engine.pool
     if not event.contains(pool, "checkin", _checkin):

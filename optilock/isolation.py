@@ -1,0 +1,179 @@
+"""Isolation levels: asked for, checked to be in force, and put back afterwards.
+
+::
+
+    from optilock import Isolation, UnitOfWork, repeatable_read, serializable
+
+    with serializable(SessionLocal) as session:                 # no anomaly at all
+        ...
+    with repeatable_read(SessionLocal, read_only=True) as session:   # one picture of the data
+        ...
+    with UnitOfWork(SessionLocal, isolation=Isolation.READ_COMMITTED) as session:
+        ...
+
+A unit without ``isolation=`` runs at the engine's own level. With it:
+
+* the level is set before the transaction begins, on every connection the session takes, also when
+  it is bound to several engines;
+* the server is asked whether it is in force, which costs a round trip;
+* what was set on a connection is undone before the connection goes back to its pool.
+
+``REPEATABLE_READ`` means the same everywhere: *no lost update and a stable snapshot*, whether the
+rows have versions or not. MariaDB needs ``innodb_snapshot_isolation`` for that, which is turned on
+for the unit, or the unit is refused on servers that do not have it. On SQLite a real BEGIN is
+sent and the snapshot is taken with a read; ``SERIALIZABLE`` sends BEGIN IMMEDIATE.
+
+At these two levels a conflict ends the transaction, so it cannot be resolved inside it: use
+:func:`optilock.unit_of_work`, which runs the whole unit again. ``docs/isolation.md`` says per
+database what each level still allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from optilock.dialects import database_of
+from optilock.errors import ConfigurationError
+from optilock.parts import Part
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import (
+        AsyncEngine,
+        AsyncSession,
+        async_scoped_session,
+        async_sessionmaker,
+    )
+
+    from optilock.asyncio import AsyncUnitOfWork
+    from optilock.unit_of_work import UnitOfWork
+    from optilock.unit_options import UnitOptionsWithoutIsolation
+
+    AS = TypeVar("AS", bound=AsyncSession)
+
+__all__ = ["AtLevel", "Isolation", "ReadOnly", "repeatable_read", "serializable"]
+
+S = TypeVar("S", bound=Session)
+
+
+class Isolation(Enum):
+    """A level of isolation, by its name in the SQL standard (ISO/IEC 9075-2, 4.41.4)."""
+
+    READ_COMMITTED = "READ COMMITTED"
+    REPEATABLE_READ = "REPEATABLE READ"
+    SERIALIZABLE = "SERIALIZABLE"
+
+
+class AtLevel(Part):
+    """The part that brings a unit to an isolation level."""
+
+    def __init__(self, level: Isolation, *, read_only: bool) -> None:
+        self.level = level.value
+        self.read_only = read_only
+
+    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
+        return database_of(engine.dialect).level_options(self.level)
+
+    def begin(self, session: Session) -> None:
+        if isinstance(session.bind, Connection):
+            raise ConfigurationError(
+                "this session is bound to a Connection, whose transaction may have begun, so its"
+                " isolation level cannot be set: bind the sessionmaker to an Engine, or leave"
+                " isolation= out."
+            )
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        database = database_of(connection.dialect)
+        database.begin_at(connection, self.level, read_only=self.read_only)
+
+
+class ReadOnly(Part):
+    """The part of units that only read: the database refuses their writes."""
+
+    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
+        return database_of(engine.dialect).read_only_options()
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        database_of(connection.dialect).begin_read_only(connection)
+
+    def before_flush(self, session: Session) -> None:
+        changed = [*session.new, *session.deleted]
+        changed += [obj for obj in session.dirty if session.is_modified(obj)]
+        if changed:
+            names = ", ".join(sorted({type(obj).__name__ for obj in changed}))
+            raise ConfigurationError(
+                f"this unit of work is read_only=True, but objects were changed in it ({names}):"
+                " change them in a unit that may write, or expunge them first."
+            )
+
+
+@overload
+def serializable(
+    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[S]: ...
+@overload
+def serializable(
+    sessions: Engine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[Session]: ...
+@overload
+def serializable(
+    sessions: async_sessionmaker[AS] | async_scoped_session[AS],
+    **options: Unpack[UnitOptionsWithoutIsolation],
+) -> AsyncUnitOfWork[AS]: ...
+@overload
+def serializable(
+    sessions: AsyncEngine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> AsyncUnitOfWork[AsyncSession]: ...
+def serializable(sessions: Any, **options: Any) -> Any:
+    """A unit of work whose result is that of some order of the transactions, one after another.
+
+    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
+    """
+    return _unit(sessions, Isolation.SERIALIZABLE, options)
+
+
+@overload
+def repeatable_read(
+    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[S]: ...
+@overload
+def repeatable_read(
+    sessions: Engine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[Session]: ...
+@overload
+def repeatable_read(
+    sessions: async_sessionmaker[AS] | async_scoped_session[AS],
+    **options: Unpack[UnitOptionsWithoutIsolation],
+) -> AsyncUnitOfWork[AS]: ...
+@overload
+def repeatable_read(
+    sessions: AsyncEngine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> AsyncUnitOfWork[AsyncSession]: ...
+def repeatable_read(sessions: Any, **options: Any) -> Any:
+    """A unit of work that sees one snapshot and overwrites nothing that changed since.
+
+    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
+    """
+    return _unit(sessions, Isolation.REPEATABLE_READ, options)
+
+
+def _unit(sessions: Any, level: Isolation, options: dict[str, Any]) -> Any:
+    # Imported late: units are made of parts, and this file has parts and makes units.
+    from optilock.unit_sessions import is_async
+
+    if "isolation" in options:
+        raise ConfigurationError(
+            f"the level is already in the name ({level.name}): leave isolation= out, or use"
+            " UnitOfWork(sessions, isolation=...)."
+        )
+    if is_async(sessions):
+        from optilock.asyncio import AsyncUnitOfWork
+
+        return AsyncUnitOfWork(sessions, isolation=level, **options)
+    from optilock.unit_of_work import UnitOfWork
+
+    return UnitOfWork(sessions, isolation=level, **options)

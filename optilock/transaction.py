@@ -1,0 +1,320 @@
+"""The transaction of a unit of work: one that is its own, or a place in a running one.
+
+All of it is sync and knows one sync ``Session``; ``optilock.unit_of_work`` and
+``optilock.asyncio`` are the two ways to open and leave it.
+
+Leaving has two steps. ``prepare`` flushes: whatever goes wrong there, nothing is stored.
+``complete`` sends COMMIT, or rolls back, and closes; it must not be interrupted, because after
+COMMIT was sent nobody but the database knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Protocol
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, SessionTransaction
+
+from optilock import events, running
+from optilock.dialects import database_of
+from optilock.dialects.ended import ended_by, watch_errors
+from optilock.errors import (
+    CommitOutcomeUnknown,
+    ConcurrencyError,
+    ConfigurationError,
+    OptilockError,
+)
+from optilock.guard import capture, conflict_after_rollback
+from optilock.guard import options as guard_options
+from optilock.transient import commit_outcome_unknown, ended_by_conflict
+from optilock.unit_options import Options
+from optilock.unit_sessions import own
+
+__all__ = ["Joined", "OwnTransaction", "Savepoint", "Transaction"]
+
+_log = logging.getLogger("optilock")
+
+
+class Transaction(Protocol):
+    """What a unit of work opens and leaves."""
+
+    def begin(self) -> None: ...
+    def prepare(self) -> None: ...
+    def complete(self, error: BaseException | None) -> None: ...
+
+
+class OwnTransaction:
+    """A session and a transaction that begin and end with the unit."""
+
+    def __init__(self, session: Session, public: Any, options: Options) -> None:
+        self.session = session
+        #: What the unit yields: ``session``, or the AsyncSession in front of it.
+        self.public = public
+        self.options = options
+        self.parts = options.parts()
+        self.doomed_by: BaseException | None = None
+        self.connections: list[Connection] = []
+        self._committing = False
+        self._routes: dict[Engine, Engine] = {}
+
+    # -- opening and leaving -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        attempt = running.current_attempt()
+        self._attempts = 1 if attempt is None else attempt.number
+        self._started = time.monotonic() if attempt is None else attempt.started
+        if self.options.on_conflict is not None:
+            guard_options(self.session, on_conflict=self.options.on_conflict)
+        for part in self.parts:
+            part.begin(self.session)
+        own(self.session, self)
+        self._transaction = _begin_once(self.session)
+
+    def prepare(self) -> None:
+        """Everything that comes before COMMIT.
+
+        Raises:
+            OptilockError: an inner unit failed, or the database has ended the transaction.
+            ConcurrencyError: the flush met a conflict.
+        """
+        self._refuse_if_doomed()
+        if not self._running():
+            return
+        for part in self.parts:
+            part.before_flush(self.session)
+        self._refuse_if_ended()
+        self.session.flush()
+        for part in self.parts:
+            part.before_commit(self.session)
+
+    def complete(self, error: BaseException | None) -> None:
+        """COMMIT without an ``error``, roll back with one; close in any case.
+
+        Raises:
+            CommitOutcomeUnknown: the connection was lost inside COMMIT.
+            ConcurrencyError: another transaction's change ended this one.
+        """
+        try:
+            if error is None:
+                self._commit()
+            else:
+                self._give_up(error)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._close(error)
+
+    def doom(self, error: BaseException) -> None:
+        """Never commit, because of ``error``; the first one counts."""
+        if self.doomed_by is None:
+            self.doomed_by = error
+
+    # -- what the session tells ------------------------------------------------------------------
+
+    def route(self, bind: Engine | Connection) -> Engine | Connection:
+        """The engine whose connections begin as the parts want it; the same one each time."""
+        if not self.parts or isinstance(bind, Connection) or bind in self._routes.values():
+            return bind
+        if bind not in self._routes:
+            wanted = {k: v for part in self.parts for k, v in part.engine_options(bind).items()}
+            self._routes[bind] = bind.execution_options(**wanted) if wanted else bind
+        return self._routes[bind]
+
+    def connected(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        try:
+            self._take(connection)
+        except ConfigurationError as error:
+            self.doom(error)
+            raise
+
+    def committing_now(self) -> None:
+        self._committing = True
+
+    def _take(self, connection: Connection) -> None:
+        database = database_of(connection.dialect)
+        _refuse_autocommit(connection)
+        watch_errors(connection, database)
+        database.begin_savepoints(connection)
+        for part in self.parts:
+            part.connected(self.session, connection)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        if not self._running():
+            return
+        try:
+            self.session.commit()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        events.emit(self._committed)
+
+    def _committed(self) -> events.Committed:
+        return events.Committed(self._attempts, time.monotonic() - self._started)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Roll back, and raise what ``error`` means if that is more than it says."""
+        conflict = ended_by_conflict(error, at_commit=self._committing)
+        if conflict:
+            capture(self.session)
+        if self._committing:
+            self._clear_connections()
+        self._roll_back(error)
+        if self._committing:
+            self._explain_commit(error)
+        if conflict and isinstance(error, DBAPIError):
+            raise conflict_after_rollback(self.session, error) from error
+
+    def _clear_connections(self) -> None:
+        """Roll back below SQLAlchemy, which takes a transaction whose COMMIT failed for ended.
+
+        On SQLite it goes on after SQLITE_BUSY, and would be stored by whoever has the connection
+        next.
+        """
+        for connection in self.connections:
+            if connection.closed or connection.invalidated:
+                continue
+            try:
+                connection.dialect.do_rollback(connection.connection)
+            except Exception:
+                connection.invalidate()
+
+    def _explain_commit(self, error: BaseException) -> None:
+        """COMMIT had been asked for. Is it certain that nothing is stored?"""
+        if self.options.read_only:
+            return
+        if not isinstance(error, Exception):
+            error.add_note("optilock: interrupted inside COMMIT; the work may be stored or not")
+        elif commit_outcome_unknown(error):
+            raise CommitOutcomeUnknown(_UNKNOWN) from error
+        elif len(self.connections) > 1 and not self.session.twophase and _from_database(error):
+            raise CommitOutcomeUnknown(_HALF) from error
+
+    def _roll_back(self, error: BaseException) -> None:
+        """End the transaction; a rollback that fails never hides ``error``."""
+        try:
+            self._transaction.__exit__(type(error), error, None)
+        except Exception:
+            _log.warning("rolling back failed; the connection is thrown away", exc_info=True)
+            self.session.invalidate()
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            for part in self.parts:
+                part.after(self.session, error)
+        finally:
+            own(self.session, None)
+            self._transaction.__exit__(OptilockError, None, None)
+            self.session.close()
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def _running(self) -> bool:
+        """False when the body has committed or rolled back by itself."""
+        return self.session.get_transaction() is not None
+
+    def _refuse_if_doomed(self) -> None:
+        if self.doomed_by is None:
+            return
+        if isinstance(self.doomed_by, ConfigurationError):
+            raise self.doomed_by
+        raise OptilockError(
+            "this unit of work is rolled back: an inner unit that had joined it failed, and its"
+            " error was caught outside of it. Let the error out, catch it inside the inner unit,"
+            " or give the inner unit savepoint=True, so that only its own work is undone."
+        ) from self.doomed_by
+
+    def _refuse_if_ended(self) -> None:
+        for connection in self.connections:
+            if connection.invalidated or connection.closed:
+                continue
+            error = ended_by(connection)
+            if error is not None or database_of(connection.dialect).transaction_failed(connection):
+                raise OptilockError(
+                    "this unit of work cannot be committed: the database ended its transaction"
+                    " with an error at an earlier statement, and that error was caught inside"
+                    " the unit. Let it out, so that the unit runs again, or try the statement in"
+                    " a savepoint (session.begin_nested())."
+                ) from error
+
+
+class Joined:
+    """A place in the outer unit: commits nothing, and an error dooms the outer one."""
+
+    def __init__(self, outer: OwnTransaction) -> None:
+        self.outer = outer
+
+    def begin(self) -> None:
+        pass
+
+    def prepare(self) -> None:
+        pass
+
+    def complete(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.outer.doom(error)
+
+
+class Savepoint:
+    """A place in the outer unit that can be undone alone."""
+
+    def __init__(self, outer: OwnTransaction) -> None:
+        self.outer = outer
+
+    def begin(self) -> None:
+        self._nested = self.outer.session.begin_nested()
+
+    def prepare(self) -> None:
+        self.outer.session.flush()
+
+    def complete(self, error: BaseException | None) -> None:
+        if error is None:
+            self._nested.commit()
+        elif self._nested.is_active:
+            self._undo(error)
+
+    def _undo(self, error: BaseException) -> None:
+        try:
+            self._nested.rollback()
+        except Exception:
+            # The whole transaction is gone, and the savepoint with it (MariaDB 1213, 1020).
+            self.outer.doom(error)
+
+
+def _begin_once(session: Session) -> SessionTransaction:
+    """SQLAlchemy refuses to go on after a commit inside its own ``with`` block."""
+    transaction = session.begin()
+    transaction.__enter__()
+    return transaction
+
+
+def _refuse_autocommit(connection: Connection) -> None:
+    if database_of(connection.dialect).autocommits(connection):
+        raise ConfigurationError(
+            "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit"
+            " of work could not take anything back. Give the unit an engine without"
+            ' isolation_level="AUTOCOMMIT".'
+        )
+
+
+def _from_database(error: BaseException) -> bool:
+    seen = error.__cause__ if isinstance(error, ConcurrencyError) else error
+    return isinstance(seen, DBAPIError)
+
+
+_UNKNOWN = (
+    "the connection was lost inside COMMIT, so this unit of work is either stored completely or"
+    " not at all, and nobody can tell from here. Read the rows again and compare before you run"
+    " it once more; make the work safe to repeat if that matters."
+)
+_HALF = (
+    "COMMIT failed on one of several databases of this unit of work, and another one may have"
+    " committed already. Compare the rows on each; use sessionmaker(twophase=True) where the"
+    " databases support it."
+)

@@ -1,0 +1,129 @@
+"""The options of a unit of work: checked once, compared when units meet, turned into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+from optilock.backoff import Seconds
+from optilock.errors import ConfigurationError
+from optilock.isolation import AtLevel, Isolation, ReadOnly
+from optilock.parts import Part
+from optilock.resolvers import Resolver, check_on_conflict
+from optilock.retry import Hook, On, Policy
+
+__all__ = [
+    "OnConflict",
+    "Options",
+    "RetriedUnitOptions",
+    "UnitOptions",
+    "UnitOptionsWithoutIsolation",
+    "options_from",
+    "policy_from",
+]
+
+OnConflict = Resolver | Mapping[type[Any], Resolver] | None
+
+
+class UnitOptionsWithoutIsolation(TypedDict, total=False):
+    """The keywords of ``serializable`` and ``repeatable_read``."""
+
+    on_conflict: OnConflict
+    read_only: bool
+    savepoint: bool
+    independent: bool
+
+
+class UnitOptions(UnitOptionsWithoutIsolation, total=False):
+    """The keywords of :class:`optilock.UnitOfWork`."""
+
+    isolation: Isolation | None
+
+
+class RetryOptions(TypedDict, total=False):
+    """The keywords of :func:`optilock.retry`."""
+
+    attempts: int
+    on: On
+    deadline: Seconds | None
+    wait_initial: Seconds
+    wait_max: Seconds
+    before_retry: Hook | None
+
+
+class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):
+    """The keywords of :func:`optilock.unit_of_work`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one unit of work should run."""
+
+    on_conflict: OnConflict = None
+    isolation: Isolation | None = None
+    read_only: bool = False
+    savepoint: bool = False
+    independent: bool = False
+
+    def __post_init__(self) -> None:
+        check_on_conflict(self.on_conflict)
+        if self.isolation is not None and not isinstance(self.isolation, Isolation):
+            raise ConfigurationError(
+                f"isolation={self.isolation!r} is no level: write"
+                f" {' or '.join(f'Isolation.{level.name}' for level in Isolation)}."
+            )
+        if self.savepoint and self.independent:
+            raise ConfigurationError(
+                "savepoint=True joins the outer unit and independent=True does not: take one."
+            )
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that these options ask for, in the order in which they are told."""
+        parts: list[Part] = []
+        if self.isolation is not None:
+            parts.append(AtLevel(self.isolation, read_only=self.read_only))
+        if self.read_only:
+            parts.append(ReadOnly())
+        return tuple(parts)
+
+    def require_room_in(self, outer: Options) -> None:
+        """Refuse an inner unit that asks for what the running outer unit does not give.
+
+        Raises:
+            ConfigurationError: an option is given and differs.
+        """
+        for name in ("on_conflict", "isolation", "read_only"):
+            wanted, has = getattr(self, name), getattr(outer, name)
+            if wanted and wanted != has:
+                raise ConfigurationError(
+                    f"this unit of work joins one that has already begun with {name}={has!r}, so"
+                    f" it cannot have {name}={wanted!r}: give the option to the outer unit, or"
+                    " independent=True to this one, which then commits on its own."
+                )
+
+
+def options_from(given: Mapping[str, Any]) -> Options:
+    """Checked options from keywords.
+
+    Raises:
+        ConfigurationError: there is no such option, or its value cannot work.
+    """
+    known = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(
+                f"a unit of work has no option {name!r}; it has {', '.join(known)}."
+            )
+    return Options(**given)
+
+
+def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
+    """The retry's part and the unit's part of the keywords of ``unit_of_work``.
+
+    Raises:
+        ConfigurationError: there is no such option, or its value cannot work.
+    """
+    about_retry = {k: v for k, v in given.items() if k in RetryOptions.__annotations__}
+    about_unit = {k: v for k, v in given.items() if k not in about_retry}
+    return Policy(**about_retry), options_from(about_unit)

@@ -1,0 +1,149 @@
+"""The sessions of units of work: made by the caller's factory, in a guarded class of their own.
+
+The factory is not changed. A copy makes its sessions in a subclass of the session class, so that
+its settings, its listeners and what ``configure()`` says later go on to count.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
+
+from optilock.errors import ConfigurationError
+from optilock.guard.watch import guard_class
+
+__all__ = [
+    "Owner",
+    "SyncSessions",
+    "is_async",
+    "make_async_session",
+    "make_session",
+    "own",
+    "registry_of",
+]
+
+SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
+
+_KEY = "optilock.unit"
+_WAYS = "a sessionmaker, a scoped_session or an Engine"
+_ASYNC_WAYS = "an async_sessionmaker, an async_scoped_session or an AsyncEngine"
+
+
+class Owner(Protocol):
+    """What a session of a unit tells its unit."""
+
+    def route(self, bind: Engine | Connection) -> Engine | Connection: ...
+    def connected(self, connection: Connection) -> None: ...
+    def committing_now(self) -> None: ...
+
+
+def is_async(sessions: object) -> bool:
+    """Does ``sessions`` make AsyncSessions?
+
+    Raises:
+        ConfigurationError: it makes no sessions at all.
+    """
+    if isinstance(sessions, (sessionmaker, scoped_session, Engine)):
+        return False
+    # Imported late: SQLAlchemy's asyncio half needs greenlet, which need not be there.
+    from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sessionmaker
+
+    if isinstance(sessions, (async_sessionmaker, async_scoped_session, AsyncEngine)):
+        return True
+    raise ConfigurationError(
+        f"a unit of work got {type(sessions).__name__!r}, which makes no sessions: give it"
+        f" {_WAYS}, or for async code {_ASYNC_WAYS}."
+    )
+
+
+def own(session: Session, owner: Owner | None) -> None:
+    """From here on ``session`` tells ``owner`` what happens (None: nobody)."""
+    if owner is None:
+        session.info.pop(_KEY, None)
+    else:
+        session.info[_KEY] = owner
+
+
+def make_session(sessions: Any) -> Session:
+    """A new guarded session of a sync factory."""
+    if isinstance(sessions, Engine):
+        return _FOR_ENGINES(bind=sessions, expire_on_commit=False)
+    maker = copy.copy(_factory_of(sessions, sessionmaker))
+    maker.class_ = _unit_class(maker.class_)
+    session: Session = maker()
+    return session
+
+
+def make_async_session(sessions: Any) -> Any:
+    """A new AsyncSession of an async factory, with a guarded session behind it."""
+    from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+
+    if isinstance(sessions, AsyncEngine):
+        return AsyncSession(sessions, sync_session_class=_FOR_ENGINES, expire_on_commit=False)
+    maker = _factory_of(sessions, async_sessionmaker)
+    given = maker.kw.get("sync_session_class") or maker.class_.sync_session_class
+    return maker(sync_session_class=_unit_class(given))
+
+
+def registry_of(sessions: Any) -> Any:
+    """The registry of a scoped session, in which the unit's session takes the place."""
+    return getattr(sessions, "registry", None)
+
+
+def _factory_of(sessions: Any, kind: type[Any]) -> Any:
+    factory = getattr(sessions, "session_factory", sessions)
+    if not isinstance(factory, kind):
+        raise ConfigurationError(
+            f"the scoped session is made over {type(factory).__name__!r}: make it over"
+            f" {'a' if kind is sessionmaker else 'an'} {kind.__name__}."
+        )
+    return factory
+
+
+class _UnitSession(Session):
+    """Asks the unit that owns it about engine options."""
+
+    def get_bind(self, *args: Any, **kwargs: Any) -> Engine | Connection:
+        bind = super().get_bind(*args, **kwargs)
+        owner: Owner | None = self.info.get(_KEY)
+        return bind if owner is None else owner.route(bind)
+
+
+def _unit_class(cls: type[Session]) -> type[Session]:
+    """The guarded subclass of ``cls``; kept on ``cls``, so that both live equally long."""
+    if issubclass(cls, _UnitSession):
+        return cls
+    known: type[Session] | None = cls.__dict__.get("_optilock_unit_class")
+    if known is None:
+        known = type(f"Unit{cls.__name__}", (_UnitSession, cls), {})
+        if not hasattr(known, "_optilock"):
+            guard_class(known)
+        _listen(known)
+        cls._optilock_unit_class = known  # type: ignore[attr-defined]
+    return known
+
+
+def _listen(cls: type[Session]) -> None:
+    @event.listens_for(cls, "after_begin")
+    def after_begin(session: Session, over: SessionTransaction, connection: Connection) -> None:
+        if not over.nested:
+            _tell(session, lambda owner: owner.connected(connection))
+
+    @event.listens_for(cls, "before_commit")
+    def before_commit(session: Session) -> None:
+        if not session.in_nested_transaction():
+            _tell(session, lambda owner: owner.committing_now())
+
+
+def _tell(session: Session, what: Callable[[Owner], None]) -> None:
+    owner: Owner | None = session.info.get(_KEY)
+    if owner is not None:
+        what(owner)
+
+
+_FOR_ENGINES = _unit_class(Session)
