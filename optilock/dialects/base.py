@@ -36,7 +36,7 @@ class Database:
     #: The most parameters one statement may carry; ``None`` where no limit matters.
     max_parameters: int | None = None
 
-    def set_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
+    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
         """One statement for all rows of a table, where the database and the columns allow it."""
         return None
 

@@ -26,7 +26,7 @@ class PostgreSQL(Database):
 
     # -- how rows are written --------------------------------------------------------------------
 
-    def set_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
+    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
         return set_form(writes, dialect)
 
     # -- what an error means (PostgreSQL documentation, appendix A) ------------------------------

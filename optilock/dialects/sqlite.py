@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, Table, event, false
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
 
-from optilock.dialects.base import Database
+from optilock.dialects.base import BatchForm, Database
 from optilock.dialects.cause import Cause
 from optilock.dialects.undo import undo_with
+from optilock.dialects.sqlite_rows import RowByRow
 from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
 
 
 class SQLite(Database):
@@ -22,6 +26,10 @@ class SQLite(Database):
 
     #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
     max_parameters = 900
+
+    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
+        """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
+        return None if dialect.is_async else RowByRow()
 
     def begin_writing(self, connection: Connection, table: Table) -> None:
         """Take the write lock with a DELETE that matches nothing: no other writer from here on.

@@ -37,7 +37,7 @@ def send(connection: Connection, writes: list[Write]) -> list[Write]:
     if len(writes) == 1:
         return _one(connection, writes[0])
     database = database_of(connection.dialect)
-    form = database.set_form(writes, connection.dialect)
+    form = database.batch_form(writes, connection.dialect)
     if form is None:
         return _lock_and_look(connection, writes)
     return form.send(connection, writes)

@@ -65,7 +65,7 @@ def plan_update(missed: Missed) -> Correction:
 
 
 def _expression(missed: Missed, name: str) -> Any:
-    return missed.write.shape.expressions[columns_of(missed.state.mapper)[name]]
+    return missed.expressions[columns_of(missed.state.mapper)[name]]
 
 
 def update_rows(connection: Connection, mapper: Mapper[Any], rows: list[Correction]) -> None:
@@ -87,7 +87,7 @@ def _has_expression(row: Correction) -> bool:
 def _move_token(mapper: Mapper[Any], row: Correction) -> None:
     token = token_attribute(mapper)
     assert token is not None and row.missed.stored is not None
-    params = row.missed.write.params
+    params = row.missed.params
     if mapper.version_id_generator:
         row.values[token] = mapper.version_id_generator(row.missed.stored[token])
     elif mapper.version_id_col is not None and mapper.version_id_col.key in params:

@@ -53,7 +53,7 @@ def without_missed(flush: Flush, statement: Any, params: list[Any]) -> list[Any]
     compared = compared_columns(statement)
     if not compared:
         return params
-    states = [*(missed.state for missed in flush.misses), *flush.gone_already]
+    states = [*(missed.state for missed in flush.misses), *flush.skipped]
     missed = {
         tuple(_key_in(state, column) for column in compared)
         for state in states

@@ -12,8 +12,7 @@ of work's statements this way, the guard sees none of them and native checking g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Delete, Update
@@ -32,6 +31,7 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.dependents import without_missed
 from optilock.guard.keep import Kept
+from optilock.guard.look import look
 from optilock.guard.missed import Missed
 from optilock.guard.state import Watched
 from optilock.guard.writes import Shape, Write, shape_of
@@ -66,8 +66,9 @@ class Flush:
         self.kept: list[Kept] = []
         self.expire_later: list[tuple[Any, list[str]]] = []
         self.expunge_later: list[Any] = []
-        #: Rows to be deleted that somebody else has deleted, known before the flush began.
-        self.gone_already: set[InstanceState[Any]] = set()
+        #: Objects that nothing is to be written for any more.
+        self.skipped: set[InstanceState[Any]] = set()
+        self._judged: set[Any] = set()
         #: What the flush wanted to write, taken when the database reported an error.
         self.wanted: list[Attempt] = []
         self._held: dict[Connection, dict[Any, list[Write]]] = {}
@@ -77,17 +78,15 @@ class Flush:
 
     # -- arming ------------------------------------------------------------------------------
 
-    @contextmanager
-    def armed(self) -> Iterator[None]:
+    def arm_all(self) -> None:
         """Answer for the session's connections until the flush is over."""
         for connection in self.known.connections:
             self.arm(connection)
-        try:
-            yield
-        finally:
-            for connection in self.known.connections:
-                for name in _ARMED:
-                    connection.__dict__.pop(name, None)
+
+    def disarm_all(self) -> None:
+        for connection in self.known.connections:
+            for name in _ARMED:
+                connection.__dict__.pop(name, None)
 
     def arm(self, connection: Connection) -> None:
         """Answer for ``connection``; it stays the same object of the same type."""
@@ -233,7 +232,7 @@ class Flush:
         for write in (Write(shape, row) for row in rows):
             if write.params.get(shape.token.parameter) is None:
                 self._without_version(connection, write)
-            elif not (self._is_missed(write) or self._is_gone(write)):
+            elif not self._is_missed(write):
                 writes.append(write)
         if not shape.deletes:
             for write in writes:
@@ -247,7 +246,8 @@ class Flush:
     ) -> Any:
         """A statement without a token: tables of a row that missed are not written."""
         self.drain(connection)
-        if not (self.misses or self.gone_already) or not isinstance(params, list):
+        self._judge_apart(connection, statement.table)
+        if not (self.misses or self.skipped) or not isinstance(params, list):
             return native(statement, params, **options)
         kept = without_missed(self, statement, params)
         if len(kept) == len(params):
@@ -256,6 +256,25 @@ class Flush:
             return Accepted.nothing(statement, params, connection.dialect)
         result = native(statement, kept, **options)
         return Counted(result, result.rowcount + len(params) - len(kept), params)
+
+    def _judge_apart(self, connection: Connection, table: Any) -> None:
+        """A base table is written before the joined table that has the version: look there first."""
+        assert self.uow is not None
+        if table in self._judged:
+            return
+        self._judged.add(table)
+        states = [
+            state
+            for mapper, some in self.uow.mappers.items()
+            if _version_apart(mapper) and table is mapper.base_mapper.local_table
+            for state in some
+            if state.modified and not self.is_delete(state)
+        ]
+        for stale in look(self.session, states, deleting=False) if states else ():
+            self.skipped.add(stale.state)
+            self.misses.append(
+                Missed(stale.state, stale.obj, connection, stale.attempt, {}, {}, stale.stored)
+            )
 
     # -- sending -----------------------------------------------------------------------------
 
@@ -305,7 +324,9 @@ class Flush:
             expressions=shape.expressions,
             computed=shape.prefetch,
         )
-        missed = Missed(write, state, state.obj(), connection, attempt, None, problem)
+        missed = Missed(
+            state, state.obj(), connection, attempt, shape.expressions, params, problem=problem
+        )
         self.misses.append(missed)
         self.skip(write)
         return missed
@@ -322,10 +343,9 @@ class Flush:
         return self.uow is not None and self.uow.states.get(state, (False, False))[0]
 
     def _is_missed(self, write: Write) -> bool:
-        return bool(self._missed) and (write.shape.table, write.key()) in self._missed
-
-    def _is_gone(self, write: Write) -> bool:
-        return bool(self.gone_already) and self.state_of(write) in self.gone_already
+        if self._missed and (write.shape.table, write.key()) in self._missed:
+            return True
+        return bool(self.skipped) and self.state_of(write) in self.skipped
 
     # -- whose row it is ---------------------------------------------------------------------
 
@@ -355,6 +375,12 @@ class Flush:
             for name in state.committed_state
             if name in state.mapper.column_attrs
         )
+
+
+def _version_apart(mapper: Mapper[Any]) -> bool:
+    """Is the version in another table than the one that is written first?"""
+    token = mapper.version_id_col
+    return token is not None and token.table is not mapper.base_mapper.local_table
 
 
 def _must_count(connection: Connection) -> None:

@@ -35,12 +35,12 @@ class Kept:
     @classmethod
     def of(cls, missed: Missed) -> Kept:
         """Taken before SQLAlchemy marks the object clean."""
-        state, shape = missed.state, missed.write.shape
+        state = missed.state
         token = token_attribute(state.mapper)
         names = [name for name in columns_of(state.mapper) if name != token]
         before = {n: state.committed_state[n] for n in names if n in state.committed_state}
         pending = {name: state.dict[name] for name in before if name in state.dict}
-        for column, expression in shape.expressions.items():
+        for column, expression in missed.expressions.items():
             name = state.mapper.get_property_by_column(column).key
             pending[name] = expression
             before[name] = missed.attempt.original.get(name)

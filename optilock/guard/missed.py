@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import Column
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Attempt, Values, entry_of
 from optilock.entry import Entry
-from optilock.guard.writes import Write
 from optilock.resolvers import Resolution
 
 __all__ = ["Missed"]
@@ -20,13 +21,15 @@ __all__ = ["Missed"]
 class Missed:
     """Our attempt, what is stored instead, and what was decided about it."""
 
-    write: Write
     state: InstanceState[Any]
     #: Held so that an object nobody else references lives until it is dirty again.
     obj: Any
     connection: Connection
     attempt: Attempt
-    stored: Values | None
+    #: SQL expressions among our new values, and all parameters as they were to be sent.
+    expressions: Mapping[Column[Any], Any]
+    params: Mapping[str, Any]
+    stored: Values | None = None
     #: Set where no resolver may settle the row (its version is NULL).
     problem: Exception | None = None
     resolution: Resolution | None = None

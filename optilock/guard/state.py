@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ class Watched:
     #: The resolver, or mapping of classes to resolvers, for this session.
     on_conflict: Any = None
     #: The session's connections in the running transaction.
-    connections: weakref.WeakSet[Connection] = field(default_factory=weakref.WeakSet)
+    connections: list[Connection] = field(default_factory=list)
     #: The flush that is running.
     flush: Flush | None = None
     #: Writes of the running transaction, and of the one before it, in case the database ended it.

@@ -12,7 +12,6 @@ autoflush, ``begin_nested``) is guarded; nothing else about it changes.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -109,14 +108,15 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             return original(self, objects)
         known.flush = running = Flush(self, known)
         try:
-            with running.armed():
-                original(self, objects)
+            running.arm_all()
+            original(self, objects)
         except DBAPIError as error:
             conflict = conflict_in_flush(self, running, error)
             if conflict is None:
                 raise
             raise conflict from error
         finally:
+            running.disarm_all()
             known.flush = None
         running.conclude()
 
@@ -140,7 +140,8 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Any) -> No
     """Remember the session's own connections; one that begins inside a flush is guarded at once."""
     if isinstance(connection, Connection):
         known = watched(session)
-        known.connections.add(connection)
+        if connection not in known.connections:
+            known.connections.append(connection)
         if known.flush is not None:
             known.flush.arm(connection)
 
@@ -148,7 +149,8 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Any) -> No
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     running = watched(session).flush
     if running is not None and running.uow is None:
-        check_before(running, objects)
+        if session.deleted:
+            check_before(running, objects)
         running.uow = uow
 
 
@@ -162,7 +164,7 @@ def _after_transaction_end(session: Session, transaction: SessionTransaction) ->
     if transaction.parent is None:
         known = watched(session)
         known.sent_before, known.sent = known.sent, []
-        known.connections = weakref.WeakSet()
+        known.connections = []
 
 
 _LISTENERS: dict[str, Callable[..., None]] = {

@@ -1,0 +1,57 @@
+"""SQLite's form: row by row inside one ``executemany``, with the exact count of each.
+
+There is no network to save, so the cheapest exact answer is the row count of every UPDATE. The
+event ``do_executemany`` lets the driver's loop be this one; logs and tracers still see the one
+``executemany`` that it is.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
+
+__all__ = ["RowByRow"]
+
+_OPTION = "optilock_counts"
+
+
+class RowByRow:
+    """Every row judged by its own count."""
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed by others or are gone."""
+        if not event.contains(connection.dialect, "do_executemany", _counting):
+            event.listen(connection.dialect, "do_executemany", _counting)
+        missed: list[Write] = []
+        for shape, group in groupby(sorted(writes, key=_shape_order), key=lambda write: write.shape):
+            some = list(group)
+            counts: list[int] = []
+            params = [write.params for write in some]
+            type(connection).execute(
+                connection,
+                shape.statement,
+                params if len(params) > 1 else [params[0]],
+                execution_options={_OPTION: counts},
+            )
+            missed += [write for write, count in zip(some, counts, strict=True) if not count]
+        return missed
+
+
+def _shape_order(write: Write) -> int:
+    return id(write.shape)
+
+
+def _counting(cursor: Any, statement: str, parameters: Any, context: Any) -> bool | None:
+    counts = None if context is None else context.execution_options.get(_OPTION)
+    if counts is None:
+        return None
+    for row in parameters:
+        cursor.execute(statement, row)
+        counts.append(cursor.rowcount)
+    return True
