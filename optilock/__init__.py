@@ -1,1 +1,78 @@
-"""optilock."""
+"""Optimistic concurrency for SQLAlchemy: no lost update, every conflict with its three values."""
+
+from typing import TYPE_CHECKING, Any
+
+from optilock import events
+from optilock.entry import Entry
+from optilock.errors import (
+    CannotMerge,
+    CommitOutcomeUnknown,
+    ConcurrencyError,
+    ConfigurationError,
+    OptilockError,
+    PreconditionFailed,
+)
+from optilock.etag import etag_of
+from optilock.guard import watch
+from optilock.isolation import Isolation, repeatable_read, serializable
+from optilock.merge import add_delta, merge_json, merge_set, merge_text
+from optilock.resolvers import (
+    Resolution,
+    client_wins,
+    merge_fields,
+    per_field,
+    reject,
+    store_wins,
+)
+from optilock.retry import retry, retrying
+from optilock.tokens import Counter, Unique
+from optilock.transient import is_transient
+from optilock.unit_of_work import UnitOfWork, unit_of_work
+from optilock.versioned import Versioned
+
+if TYPE_CHECKING:
+    from optilock.asyncio import AsyncUnitOfWork
+
+__all__ = [
+    "AsyncUnitOfWork",
+    "CannotMerge",
+    "CommitOutcomeUnknown",
+    "ConcurrencyError",
+    "ConfigurationError",
+    "Counter",
+    "Entry",
+    "Isolation",
+    "OptilockError",
+    "PreconditionFailed",
+    "Resolution",
+    "Unique",
+    "UnitOfWork",
+    "Versioned",
+    "add_delta",
+    "client_wins",
+    "etag_of",
+    "events",
+    "is_transient",
+    "merge_fields",
+    "merge_json",
+    "merge_set",
+    "merge_text",
+    "per_field",
+    "reject",
+    "repeatable_read",
+    "retry",
+    "retrying",
+    "serializable",
+    "store_wins",
+    "unit_of_work",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """``AsyncUnitOfWork`` needs greenlet, which not every installation has: loaded when asked for."""
+    if name == "AsyncUnitOfWork":
+        from optilock.asyncio import AsyncUnitOfWork
+
+        return AsyncUnitOfWork
+    raise AttributeError(f"module 'optilock' has no attribute {name!r}")
