@@ -22,6 +22,7 @@ from sqlalchemy.exc import (
     InvalidRequestError,
     OperationalError,
 )
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
@@ -58,8 +59,7 @@ def at_commit(orig: BaseException, *, lost: bool = False) -> DBAPIError:
 
 
 def postgresql(sqlstate: str) -> Exception:
-    error: Exception = psycopg.errors.lookup(sqlstate)("text in any language")
-    return error
+    return psycopg.errors.lookup(sqlstate)("text in any language")
 
 
 def asyncpg(sqlstate: str) -> Exception:
@@ -67,7 +67,8 @@ def asyncpg(sqlstate: str) -> Exception:
 
 
 def mariadb(number: int) -> Exception:
-    return pymysql.err.OperationalError(number, "text in any language")
+    error: Exception = pymysql.err.OperationalError(number, "text in any language")
+    return error
 
 
 def sqlite(code: int) -> Exception:
@@ -379,3 +380,17 @@ class TestSQLiteItself:
             mine.exec_driver_sql("INSERT INTO t VALUES (1)")
 
         assert cause_of(raised.value) is Cause.OTHER
+
+    def test_the_async_driver_raises_the_same_codes(self, tmp_path: Path) -> None:
+        async def story() -> BaseException:
+            url = f"sqlite+aiosqlite:///{tmp_path / 'x.db'}"
+            engine = create_async_engine(url, connect_args={"timeout": 0})
+            async with engine.connect() as mine, engine.connect() as other:
+                await other.exec_driver_sql("CREATE TABLE t (v INTEGER)")
+                await other.exec_driver_sql("BEGIN IMMEDIATE")
+                with pytest.raises(OperationalError) as raised:
+                    await mine.exec_driver_sql("INSERT INTO t VALUES (1)")
+            await engine.dispose()
+            return raised.value
+
+        assert is_transient(asyncio.run(story()))
