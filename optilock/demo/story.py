@@ -56,7 +56,10 @@ def _before(entry: Entry[Any], database: Mapping[str, Any]) -> Iterator[str]:
         f"{_author(ours)} reads page {entry.identity[0]!r}: version {entry.original['version']},"
         f" {entry.original['views']} views."
     )
-    yield f"While {_author(ours)} thinks, {_author(theirs)} stores version {database['version']}."
+    yield (
+        f"While {_author(ours)} thinks, version {database['version']} is stored by"
+        f" {_author(theirs)}."
+    )
     yield (
         f"{_author(ours)} writes ... WHERE version = {entry.original['version']}: no row matches,"
         " so nothing is overwritten. The stored row is read, and each column is settled:"
@@ -78,7 +81,7 @@ def _rows(
     yield (
         "body",
         f"{len(original['body'].splitlines())} lines",
-        *_three(_plus(_new_lines(original, side)) for side in sides),
+        *_three(_plus(_numbered(side, _new_lines(original, side))) for side in sides),
     )
 
 
@@ -94,6 +97,12 @@ def _new_tags(original: Mapping[str, Any], side: Mapping[str, Any]) -> list[str]
 def _new_lines(original: Mapping[str, Any], side: Mapping[str, Any]) -> list[str]:
     known = set(original["body"].splitlines())
     return [line for line in side["body"].splitlines() if line not in known]
+
+
+def _numbered(side: Mapping[str, Any], lines: Sequence[str]) -> list[str]:
+    """Each line with its place in the text; the demo never writes the same line twice."""
+    everything = side["body"].splitlines()
+    return [f"line {everything.index(line) + 1}: {line}" for line in lines]
 
 
 def _plus(added: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def test_the_default_run_shows_the_table_and_a_conflict(shown: str, word: str) -
 
 
 def test_the_pages_are_credited(shown: str) -> None:
-    assert "Python Software Foundation" in shown
+    assert "(c) Python Software Foundation, PSF License Version 2" in " ".join(shown.split())
 
 
 @pytest.fixture(scope="module")

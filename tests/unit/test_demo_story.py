@@ -38,7 +38,7 @@ def test_the_story_says_who_read_which_version_and_who_was_first() -> None:
     assert story is not None
     reads, meanwhile, writes = story.before
     assert reads == "editor 2 reads page 'with': version 5, 4 views."
-    assert meanwhile == "While editor 2 thinks, editor 3 stores version 6."
+    assert meanwhile == "While editor 2 thinks, version 6 is stored by editor 3."
     assert "WHERE version = 5" in writes
 
 
@@ -48,5 +48,6 @@ def test_the_story_has_the_three_values_of_each_column_and_the_merged_one() -> N
     views, tags, body = story.rows
     assert views == ("views", "4", "5", "5", "6")
     assert tags == ("tags", "1 tags", "+ edit-2-7", "+ edit-3-9", "+ edit-3-9\n+ edit-2-7")
-    assert body[2:4] == ("+ [edit 2-7] Checked.", "+ [edit 3-9] An example would help here.")
-    assert body[4] == "+ [edit 2-7] Checked.\n+ [edit 3-9] An example would help here."
+    assert body[2] == "+ line 2: [edit 2-7] Checked."
+    assert body[3] == "+ line 6: [edit 3-9] An example would help here."
+    assert body[4] == f"{body[2]}\n+ line 7: [edit 3-9] An example would help here."
