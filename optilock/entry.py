@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
+from optilock.errors import ConfigurationError
+
 __all__ = ["Action", "Computed", "Entry", "Kind"]
 
 T = TypeVar("T")
@@ -25,7 +27,7 @@ Action = Literal["update", "delete", "verify"]
 
 @dataclass(frozen=True)
 class Computed:
-    """Stands for a SQL expression (``page.views = Page.views + 1``): its value is not known here."""
+    """Stands for a SQL expression (``page.views = Page.views + 1``), whose value is not known."""
 
     attribute: str
 
@@ -52,7 +54,7 @@ class Entry(Generic[T]):
     database: Mapping[str, Any] | None
     #: The part of ``current`` that this session changed, never the version.
     changes: Mapping[str, Any]
-    #: Attributes that both sides changed to different values; never the version, never ignored ones.
+    #: Attributes that both sides changed to different values; never the version or ignored ones.
     conflicting: frozenset[str] = field(default_factory=frozenset)
     #: The attribute that holds the version, ``None`` for a token without a column.
     token: str | None = None
@@ -62,6 +64,7 @@ class Entry(Generic[T]):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
+        object.__setattr__(self, "conflicting", frozenset(self.conflicting))
 
     def __hash__(self) -> int:
         return hash((self.model, self.identity))
@@ -74,8 +77,6 @@ class Entry(Generic[T]):
         """Set our changes on a fresh object of the same row, and return it."""
         for name, value in self.changes.items():
             if isinstance(value, Computed):
-                from optilock.errors import ConfigurationError
-
                 raise ConfigurationError(
                     f"{self.model.__name__}.{name} was set to a SQL expression, which an entry"
                     " cannot carry: assign the expression to the fresh object yourself."

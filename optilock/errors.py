@@ -3,17 +3,19 @@
 ::
 
     OptilockError
-    ├── ConfigurationError (ValueError)      bad input: a mapping, an option, a call that cannot work
-    ├── ConcurrencyError (StaleDataError)    somebody else changed the rows first; ``.entries`` has them all
-    │   └── PreconditionFailed               ... and the caller had demanded a version (HTTP 412)
-    ├── CommitOutcomeUnknown                 the connection was lost inside COMMIT; nobody can tell
-    └── CannotMerge                          a field policy found no value that keeps both changes
+    ├── ConfigurationError (ValueError)     bad input: a mapping, an option, a call that cannot work
+    ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
+    │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
+    └── CannotMerge                         a field policy found no value that keeps both changes
 
-Every error can be pickled. No message holds SQL, a secret, or a column value of a row.
+Every error can be pickled, with its notes and, if that can be pickled too, its cause. No message
+holds SQL, a secret, or a column value of a row besides its key and versions.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,9 @@ __all__ = [
 class OptilockError(Exception):
     """Root of everything optilock raises."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), self.args, _state(self))
+
 
 class ConfigurationError(OptilockError, ValueError):
     """A mapping, an option or a call that cannot work; the message says what to write instead."""
@@ -55,10 +60,16 @@ class ConcurrencyError(OptilockError, StaleDataError):
 
     def __init__(self, entries: Iterable[Entry[Any]] = (), message: str | None = None) -> None:
         self.entries = tuple(entries)
-        super().__init__(message if message is not None else _describe(self.entries))
+        super().__init__(message if message is not None else _describe(self.entries, self._advice))
+
+    _advice = (
+        "Your edits were not written. Refresh the objects and apply the edits again,"
+        " set on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run the"
+        " whole unit of work again with optilock.retry."
+    )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.entries, self.args[0], self.__dict__))
+        return (type(self), (self.entries, self.args[0]), _state(self))
 
 
 class PreconditionFailed(ConcurrencyError):
@@ -66,6 +77,11 @@ class PreconditionFailed(ConcurrencyError):
 
     RFC 9110 section 15.5.13 (412 Precondition Failed).
     """
+
+    _advice = (
+        "Your edits were not written, because they were meant for the version that was demanded."
+        " Read the row again, decide anew, and demand the version that you have seen then."
+    )
 
 
 class CommitOutcomeUnknown(OptilockError):
@@ -80,21 +96,26 @@ class CannotMerge(OptilockError):
     """A field policy cannot keep both changes; the conflict then goes to the caller."""
 
 
-def _rebuild(
-    kind: type[ConcurrencyError],
-    entries: tuple[Entry[Any], ...],
-    message: str,
-    state: dict[str, Any],
-) -> ConcurrencyError:
-    error = kind(entries, message)
-    error.__dict__.update(state)
-    return error
+def _state(error: BaseException) -> dict[str, Any]:
+    """What a copy needs besides the arguments; pickle drops causes, and many cannot be pickled."""
+    state = dict(error.__dict__)
+    if error.__cause__ is not None and _can_be_pickled(error.__cause__):
+        state["__cause__"] = error.__cause__
+    return state
+
+
+def _can_be_pickled(error: BaseException) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
 
 
 _SHOWN = 5
 
 
-def _describe(entries: tuple[Entry[Any], ...]) -> str:
+def _describe(entries: tuple[Entry[Any], ...], advice: str) -> str:
     """What was tried, on which rows, why it usually happens, and what to do next."""
     if not entries:
         return (
@@ -109,7 +130,5 @@ def _describe(entries: tuple[Entry[Any], ...]) -> str:
     return (
         f"{rows} changed by another transaction after this one had read them:\n  "
         + "\n  ".join(lines)
-        + "\nYour edits were not written. Refresh the objects and apply the edits again,"
-        " set on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run the"
-        " whole unit of work again with optilock.retry."
+        + f"\n{advice}"
     )

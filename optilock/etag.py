@@ -52,8 +52,8 @@ def etag_of(obj: object) -> str:
     if version is _NOT_LOADED:
         raise ConfigurationError(
             f"The version of this {name} is not loaded: a commit has expired it, or it was"
-            " deferred. Take the ETag before the commit, call session.refresh() first, or create the sessions"
-            " with expire_on_commit=False."
+            " deferred. Take the ETag before the commit, call session.refresh(), or create the"
+            " sessions with expire_on_commit=False."
         )
     if version is None:
         raise ConfigurationError(

@@ -79,12 +79,19 @@ def add_delta(original: Any, current: Any, database: Any) -> Any:
 def _kind_of_number(value: Any) -> type[Any]:
     for kind in (int, float, Decimal, timedelta):
         if isinstance(value, kind) and not isinstance(value, bool):
-            if isinstance(value, float | Decimal) and not math.isfinite(value):
+            if not _is_finite(value):
                 raise CannotMerge("add_delta cannot add to infinity or NaN")
             return kind
     if value is None:
         raise CannotMerge("add_delta cannot add to NULL: nobody can say what it counted")
     raise CannotMerge(f"add_delta cannot add a {type(value).__name__}")
+
+
+def _is_finite(value: Any) -> bool:
+    # math.isfinite() would make a float of a Decimal, and 1E+5000 infinite.
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _decimal(value: int | Decimal) -> Decimal:
@@ -120,7 +127,7 @@ def merge_set(original: Any, current: Any, database: Any) -> Any:
     elements that cannot be hashed, and for a list that holds an element twice.
     """
     before, ours, theirs = (_elements(value) for value in (original, current, database))
-    if theirs == before:
+    if list(theirs) == list(before):
         return current
     removed, added = before.keys() - ours.keys(), ours.keys() - before.keys()
     merged = [theirs[key] for key in theirs if key not in removed]
