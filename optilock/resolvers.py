@@ -117,7 +117,7 @@ class Resolution:
         return cls("keep_database")
 
     @classmethod
-    def reject(cls, reason: str | None = None) -> Resolution:
+    def reject(cls, *, reason: str | None = None) -> Resolution:
         """Let the conflict out as a ``ConcurrencyError``."""
         return cls("reject", reason=reason)
 
@@ -201,7 +201,7 @@ class PerField:
 def _without_choice(entry: Entry[Any]) -> Resolution | None:
     """Rows for which all resolvers but `reject` have the same answer."""
     if entry.action == "verify":
-        return Resolution.reject("a row that was to stay as it is has changed")
+        return Resolution.reject(reason="a row that was to stay as it is has changed")
     if entry.action == "delete" and entry.kind == "deleted":
         return Resolution.keep_database()
     return None
@@ -210,20 +210,22 @@ def _without_choice(entry: Entry[Any]) -> Resolution | None:
 def _only_updates(entry: Entry[Any]) -> Resolution | None:
     """No column can be merged with a row that is not there."""
     if entry.action == "delete" or entry.kind == "deleted":
-        return Resolution.reject("one side deleted the row, which no merge of columns can settle")
+        return Resolution.reject(
+            reason="one side deleted the row, which no merge of columns can settle"
+        )
     return None
 
 
 def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution:
     missing = entry.conflicting - policies.keys()
     if missing:
-        return Resolution.reject(f"both sides changed {', '.join(sorted(missing))}")
+        return Resolution.reject(reason=f"both sides changed {', '.join(sorted(missing))}")
     values = {}
     for name in _changed_by_both(entry, policies):
         try:
             values[name] = policies[name](*_three_values(entry, name))
         except CannotMerge as error:
-            return Resolution.reject(f"{name}: {error}")
+            return Resolution.reject(reason=f"{name}: {error}")
     return Resolution.write(values)
 
 
