@@ -241,6 +241,14 @@ class TestWaits:
         assert time.waits
         assert time.now < 102.0
 
+    def test_a_far_deadline_does_not_lift_the_limit_of_attempts(self, time: Time) -> None:
+        work = Work(*conflicts(5))
+
+        with pytest.raises(ConcurrencyError):
+            time.policy(attempts=3, deadline=1000).call(work)
+
+        assert work.calls == 3
+
     def test_a_deadline_of_zero_leaves_one_attempt(self, time: Time) -> None:
         work = Work(*conflicts(5))
 
