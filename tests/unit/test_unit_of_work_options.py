@@ -1,0 +1,134 @@
+"""What a unit of work refuses before anything runs, and how decorated functions look."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from optilock.asyncio import AsyncUnitOfWork
+from optilock.errors import ConfigurationError
+from optilock.isolation import Isolation, repeatable_read, serializable
+from optilock.unit_of_work import UnitOfWork, unit_of_work
+
+ENGINE = create_engine("sqlite://")
+SESSIONS = sessionmaker(ENGINE)
+ASYNC_ENGINE = create_async_engine("sqlite+aiosqlite://")
+ASYNC_SESSIONS = async_sessionmaker(ASYNC_ENGINE)
+
+
+def nothing(session: Session) -> None: ...
+
+
+async def nothing_async(session: AsyncSession) -> None: ...
+
+
+@pytest.mark.parametrize("sessions", [ASYNC_SESSIONS, ASYNC_ENGINE])
+def test_the_sync_unit_refuses_async_sessions(sessions):
+    with pytest.raises(ConfigurationError, match="AsyncUnitOfWork"):
+        UnitOfWork(sessions)
+
+
+@pytest.mark.parametrize("sessions", [SESSIONS, ENGINE, scoped_session(SESSIONS)])
+def test_the_async_unit_refuses_sync_sessions(sessions):
+    with pytest.raises(ConfigurationError, match="UnitOfWork"):
+        AsyncUnitOfWork(sessions)
+
+
+@pytest.mark.parametrize("unit", [UnitOfWork, AsyncUnitOfWork, serializable, unit_of_work])
+def test_what_makes_no_sessions_is_refused(unit):
+    with pytest.raises(ConfigurationError, match="makes no sessions"):
+        unit(Session(ENGINE))
+
+
+def test_a_scoped_session_over_something_else_than_a_sessionmaker_is_refused():
+    with pytest.raises(ConfigurationError, match="sessionmaker"):
+        UnitOfWork(scoped_session(lambda: Session(ENGINE))).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"isolation": "SERIALIZABLE"}, "Isolation.SERIALIZABLE"),
+        ({"savepoint": True, "independent": True}, "take one"),
+        ({"on_conflict": "merge"}, "not a resolver"),
+        ({"isolated": True}, "no option 'isolated'"),
+    ],
+)
+@pytest.mark.parametrize("unit", [UnitOfWork, unit_of_work])
+def test_bad_options_are_refused_before_anything_runs(unit, options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        unit(SESSIONS, **options)
+
+
+def test_attempts_must_be_at_least_one():
+    with pytest.raises(ConfigurationError, match="attempts=0"):
+        unit_of_work(SESSIONS, attempts=0)
+
+
+def test_an_async_function_needs_async_sessions():
+    with pytest.raises(ConfigurationError, match="async_sessionmaker"):
+        unit_of_work(SESSIONS)(nothing_async)
+
+
+def test_a_plain_function_needs_sync_sessions():
+    with pytest.raises(ConfigurationError, match="async def"):
+        unit_of_work(ASYNC_SESSIONS)(nothing)
+
+
+def test_a_function_that_takes_no_session_is_refused():
+    with pytest.raises(ConfigurationError, match="takes no session"):
+        unit_of_work(SESSIONS)(lambda: None)
+
+
+def test_a_generator_is_refused():
+    def rows(session):
+        yield 1
+
+    with pytest.raises(ConfigurationError, match="generator"):
+        unit_of_work(SESSIONS)(rows)
+
+
+def test_the_level_is_not_given_twice():
+    with pytest.raises(ConfigurationError, match="isolation="):
+        serializable(SESSIONS, isolation=Isolation.SERIALIZABLE)
+
+
+@pytest.mark.parametrize("unit", [serializable, repeatable_read])
+def test_isolation_helpers_give_the_unit_that_fits_the_sessions(unit):
+    assert isinstance(unit(SESSIONS), UnitOfWork)
+    assert isinstance(unit(ASYNC_SESSIONS), AsyncUnitOfWork)
+
+
+def test_a_decorated_function_shows_its_callers_no_session():
+    @unit_of_work(SESSIONS)
+    def rename(session: Session, account_id: int, *, owner: str = "Ada") -> None:
+        """Give an account to somebody."""
+
+    assert list(inspect.signature(rename).parameters) == ["account_id", "owner"]
+    assert rename.__name__ == "rename"
+    assert rename.__doc__ == "Give an account to somebody."
+
+
+def test_one_object_is_one_unit():
+    unit = UnitOfWork(SESSIONS)
+    with unit:
+        pass
+    with pytest.raises(ConfigurationError, match="already been entered"), unit:
+        pass
+
+
+def test_sync_units_need_no_greenlet():
+    """SQLAlchemy 2.1 does not install it."""
+    program = (
+        "import sys; sys.modules['greenlet'] = None\n"
+        "from sqlalchemy import create_engine\n"
+        "from optilock.unit_of_work import UnitOfWork\n"
+        "with UnitOfWork(create_engine('sqlite://')) as session: session.connection()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
