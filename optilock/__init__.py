@@ -70,7 +70,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """``AsyncUnitOfWork`` needs greenlet, which not every installation has: loaded when asked for."""
+    """``AsyncUnitOfWork`` needs greenlet, which may be absent: loaded when it is asked for."""
     if name == "AsyncUnitOfWork":
         from optilock.asyncio import AsyncUnitOfWork
 

@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Column, Select, Table, select, tuple_
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.attributes import NO_VALUE
+from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
@@ -68,8 +68,7 @@ def columns_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
     return {
         attribute.key: attribute.columns[0]
         for attribute in mapper.column_attrs
-        if isinstance(attribute.columns[0], Column)
-        and attribute.columns[0].table in mapper.tables
+        if isinstance(attribute.columns[0], Column) and attribute.columns[0].table in mapper.tables
     }
 
 
@@ -97,9 +96,9 @@ def attempt_of(
         before = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
         if before is not NO_VALUE:
             original[name] = detached(before, name)
-        if name in state.committed_state and name in state.dict and name != token:
-            if not _equal(state, name, state.dict[name], before):  # a SQL expression never is
-                changes[name] = current[name]
+        edited = name in state.committed_state and name in state.dict and name != token
+        if edited and not _equal(state, name, state.dict[name], before):
+            changes[name] = current[name]
     for column in expressions or ():
         name = mapper.get_property_by_column(column).key
         changes[name] = current[name] = Computed(name)
@@ -140,7 +139,7 @@ def read_stored(
     names = columns_of(mapper)
     if only:
         names = {name: names[name] for name in only}
-    keys = list(mapper.primary_key)
+    keys: list[Any] = list(mapper.primary_key)
     database = database_of(connection.dialect)
     found: dict[Identity, Values] = {}
     query = select(*keys, *names.values()).select_from(mapper.persist_selectable)
@@ -162,7 +161,7 @@ def _token_table(mapper: Mapper[Any]) -> Table:
     return table
 
 
-def _where(query: Select[Any], keys: list[Column[Any]], identities: list[Identity]) -> Select[Any]:
+def _where(query: Select[Any], keys: list[Any], identities: list[Identity]) -> Select[Any]:
     if len(keys) == 1:
         return query.where(keys[0].in_([key for (key,) in identities])).order_by(*keys)
     return query.where(tuple_(*keys).in_(identities)).order_by(*keys)

@@ -11,6 +11,7 @@ It is a value: no session, no lazy loading, safe to pickle, to log, or to hand t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -74,13 +75,18 @@ class Entry(Generic[T]):
         return (Entry, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values))
 
     def apply_to(self, obj: T) -> T:
-        """Set our changes on a fresh object of the same row, and return it."""
+        """Set our changes on a fresh object of the same row, and return it.
+
+        Raises ``ConfigurationError``, before anything is set, when a change is a SQL expression.
+        """
         for name, value in self.changes.items():
             if isinstance(value, Computed):
                 raise ConfigurationError(
                     f"{self.model.__name__}.{name} was set to a SQL expression, which an entry"
                     " cannot carry: assign the expression to the fresh object yourself."
                 )
+        # The object may change its values in place; the entry must not change with them.
+        for name, value in copy.deepcopy(dict(self.changes)).items():
             setattr(obj, name, value)
         return obj
 

@@ -69,7 +69,8 @@ _NOT_LOADED = object()
 def _state_of(obj: object) -> InstanceState[Any]:
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState):
-        what = f"the class {obj.__name__}" if isinstance(obj, type) else f"a {type(obj).__name__}"
+        kind = obj.__name__ if isinstance(obj, type) else type(obj).__name__
+        what = f"the class {kind}" if isinstance(obj, type) else f"an object of {kind}"
         raise ConfigurationError(
             f"etag_of() takes an object of a mapped class that a session has loaded, not {what}."
         )

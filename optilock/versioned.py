@@ -36,7 +36,7 @@ from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.resolvers import Resolver
+from optilock.resolvers import Resolver, check_resolver_for
 from optilock.tokens import Counter, Token
 
 if TYPE_CHECKING:
@@ -172,8 +172,6 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Refuse what cannot work while the class is being mapped, and close the attribute."""
-    from optilock.resolvers import check_resolver_for
-
     key = _check_token_attribute(mapper, cls)
     for name in cls.__version_ignore__:
         if name == key:
@@ -194,18 +192,20 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
 
 
 def _check_token_attribute(mapper: Mapper[Any], cls: type[Any]) -> str:
+    column = mapper.version_id_col
+    assert isinstance(column, Column)
     try:
         key = token_attribute(mapper)
     except Exception as error:
         raise ConfigurationError(
-            f"{cls.__name__}: the version column {mapper.version_id_col.key!r} is excluded from"
+            f"{cls.__name__}: the version column {column.key!r} is excluded from"
             " the mapping (include_properties or exclude_properties). Map it."
         ) from error
     wanted = cls.__version_token__.name
     if key != wanted and mapper.inherits is None:
         raise ConfigurationError(
             f"{cls.__name__}: the version column is mapped as {key!r}, but __version_token__ says"
-            f" name={wanted!r}. Write name={key!r}, column={mapper.version_id_col.name!r}."
+            f" name={wanted!r}. Write name={key!r}, column={column.name!r}."
         )
     assert key is not None
     return key

@@ -1,4 +1,4 @@
-"""What differs between databases, as one class: each engine's file overrides what it does otherwise."""
+"""What differs between databases, as one class: each engine's file overrides what differs."""
 
 from __future__ import annotations
 

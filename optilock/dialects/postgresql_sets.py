@@ -136,7 +136,13 @@ def _as_text(kind: types.Enum, dialect: Dialect) -> Carrier:
 
 
 def _as_json(kind: types.JSON, dialect: Dialect) -> Carrier:
-    return Carrier(types.Text(), types.JSON.bind_processor(kind, dialect), cast_to=kind)
+    return Carrier(types.Text(), _json_text(kind, dialect), cast_to=kind)
+
+
+def _json_text(kind: Any, dialect: Dialect) -> Callable[[Any], Any]:
+    """The generic serializer: drivers wrap JSON in objects of their own, which arrays refuse."""
+    processor: Callable[[Any], Any] = types.JSON.bind_processor(kind, dialect)  # type: ignore[no-untyped-call]
+    return processor
 
 
 class SetForm:
@@ -199,9 +205,7 @@ class SetForm:
         shape, table = self.shape, self.shape.table
         held = self._held()
         matches = and_(*(held.c[f"s{i}"] == held.c[f"w{i}"] for i in range(len(shape.conditions))))
-        found = and_(
-            *(key.column == held.c[f"k{i}"] for i, key in enumerate(shape.keys)), matches
-        )
+        found = and_(*(key.column == held.c[f"k{i}"] for i, key in enumerate(shape.keys)), matches)
         change: Delete | Update
         if shape.deletes:
             change = delete(table).where(found)

@@ -11,8 +11,8 @@ from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.base import BatchForm, Database
 from optilock.dialects.cause import Cause
-from optilock.dialects.undo import undo_with
 from optilock.dialects.sqlite_rows import RowByRow
+from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -29,7 +29,9 @@ class RowByRow:
         if not event.contains(connection.dialect, "do_executemany", _counting):
             event.listen(connection.dialect, "do_executemany", _counting)
         missed: list[Write] = []
-        for shape, group in groupby(sorted(writes, key=_shape_order), key=lambda write: write.shape):
+        for shape, group in groupby(
+            sorted(writes, key=_shape_order), key=lambda write: write.shape
+        ):
             some = list(group)
             counts: list[int] = []
             params = [write.params for write in some]

@@ -84,9 +84,7 @@ def _attempt_of_write(write: Write) -> Attempt:
     )
 
 
-def conflict_in_flush(
-    session: Session, flush: Flush, error: DBAPIError
-) -> ConcurrencyError | None:
+def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> ConcurrencyError | None:
     """The conflict behind a database error in a flush, or ``None`` if there is none.
 
     A row that had already missed explains the error better than the error does: a child's foreign
@@ -146,7 +144,9 @@ def _place(attempt: Attempt) -> tuple[Mapper[Any], Identity]:
     return attempt.mapper.base_mapper, attempt.identity
 
 
-def _moved(attempts: list[Attempt], connection_for: Any, known: list[Entry[Any]]) -> list[Entry[Any]]:
+def _moved(
+    attempts: list[Attempt], connection_for: Any, known: list[Entry[Any]]
+) -> list[Entry[Any]]:
     """Entries for the rows whose token is not the expected one any more."""
     found = {(entry.model, entry.identity): entry for entry in known}
     by_mapper: dict[Mapper[Any], list[Attempt]] = {}

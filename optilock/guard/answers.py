@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optilock.guard.writes import Params, Shape
 
-__all__ = ["Accepted", "Counted"]
+__all__ = ["Accepted", "Counted", "Nothing"]
 
 
 class Accepted:
@@ -70,3 +70,15 @@ class Counted:
     @property
     def returned_defaults(self) -> Any:
         return None if self.rowcount else self._result.returned_defaults
+
+
+class Nothing(Accepted):
+    """The answer where every row of a statement was left out."""
+
+    __slots__ = ()
+    executemany = True
+
+    def __init__(self, params: list[Params]) -> None:
+        self.prefetch, self.postfetch = (), ()
+        self.compiled_parameters = tuple(params)
+        self.rowcount = len(params)

@@ -51,7 +51,8 @@ def _one(connection: Connection, write: Write) -> list[Write]:
 def _lock_and_look(connection: Connection, writes: list[Write]) -> list[Write]:
     shape = writes[0].shape
     stored = _locked_tokens(connection, shape, [write.key() for write in writes])
-    matched, missed = [], []
+    matched: list[Write] = []
+    missed: list[Write] = []
     for write in writes:
         found = stored.get(write.key())
         expected = tuple(write.params[c.parameter] for c in write.shape.conditions)
@@ -136,4 +137,3 @@ def must_match(shape: Shape, expected: int, matched: int) -> None:
             f"{verb.upper()} statement on table '{shape.table.description}' expected to {verb}"
             f" {expected} row(s); {matched} were matched."
         )
-

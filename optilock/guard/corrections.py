@@ -90,8 +90,8 @@ def _move_token(mapper: Mapper[Any], row: Correction) -> None:
     params = row.missed.params
     if mapper.version_id_generator:
         row.values[token] = mapper.version_id_generator(row.missed.stored[token])
-    elif mapper.version_id_col is not None and mapper.version_id_col.key in params:
-        row.values[token] = params[mapper.version_id_col.key]
+    elif (column := mapper.version_id_col) is not None and str(column.key) in params:
+        row.values[token] = params[str(column.key)]
 
 
 def _update_table(
@@ -104,7 +104,9 @@ def _update_table(
         return
     token = mapper.version_id_col
     where = [*table.primary_key, *([token] if token is not None and token.table is table else [])]
-    statement = table.update().where(*(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where))
+    statement = table.update().where(
+        *(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where)
+    )
     expressions: dict[Any, Any] = {}
     params = []
     for row in rows:
@@ -116,14 +118,14 @@ def _update_table(
                 expressions[names[name]] = values.pop(names[name].key)
         automatic = onupdate_values(table, connection, values)
         values.update(automatic)
-        row.values.update(
-            {n: values[c.key] for n, c in names.items() if c.key in automatic}
-        )
+        row.values.update({n: values[c.key] for n, c in names.items() if c.key in automatic})
         identity = {f"optilock_{c.key}": stored[_name_of(mapper, c)] for c in where}
         params.append({**values, **identity})
     if expressions:
         statement = statement.values(expressions)
-    result = type(connection).execute(connection, statement, params if len(params) > 1 else params[0])
+    result = type(connection).execute(
+        connection, statement, params if len(params) > 1 else params[0]
+    )
     _must_count(connection, result, params, table, rows)
 
 
@@ -144,7 +146,10 @@ def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed])
     """Delete rows in the version that is stored now; joined tables first."""
     token = mapper.version_id_col
     for table in reversed(tables_of(mapper)):
-        where = [*table.primary_key, *([token] if token is not None and token.table is table else [])]
+        where = [
+            *table.primary_key,
+            *([token] if token is not None and token.table is table else []),
+        ]
         statement = table.delete().where(
             *(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where)
         )
@@ -156,7 +161,12 @@ def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed])
             connection, statement, params if len(params) > 1 else params[0]
         )
         countable = len(params) == 1 or connection.dialect.supports_sane_multi_rowcount
-        if countable and token is not None and token.table is table and result.rowcount != len(rows):
+        if (
+            countable
+            and token is not None
+            and token.table is table
+            and result.rowcount != len(rows)
+        ):
             raise StaleDataError(
                 f"DELETE statement on table '{table.description}' expected to delete"
                 f" {len(rows)} row(s); {result.rowcount} were matched."

@@ -74,7 +74,7 @@ def _awaited(answer: Any) -> Any:
     from sqlalchemy.util.concurrency import await_only
 
     try:
-        return await_only(answer)  # type: ignore[arg-type]
+        return await_only(answer)
     except MissingGreenlet:
         if inspect.iscoroutine(answer):
             answer.close()

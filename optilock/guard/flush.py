@@ -19,20 +19,20 @@ from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.orm.session import UOWTransaction
 from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from optilock.conflicts import Attempt, attempt_of, read_stored
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import attempts_in
-from optilock.guard.answers import Accepted, Counted
+from optilock.guard.answers import Accepted, Counted, Nothing
 from optilock.guard.batch import send
-from optilock.guard.onupdate import fill_in
-from optilock.guard.restore import restore_gone
 from optilock.guard.dependents import without_missed
 from optilock.guard.keep import Kept
 from optilock.guard.look import look
 from optilock.guard.missed import Missed
+from optilock.guard.onupdate import fill_in
+from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
 from optilock.guard.writes import Shape, Write, shape_of
 from optilock.versioned import ignored_columns
@@ -157,7 +157,9 @@ class Flush:
         if self._is_missed(write):
             return Accepted(shape, params)  # the second UPDATE of a row that missed before
         if shape.perhaps_ignored and self._only_ignored(write):
-            return Accepted(shape, {**params, shape.token.column.key: params[shape.token.parameter]})
+            return Accepted(
+                shape, {**params, shape.token.column.key: params[shape.token.parameter]}
+            )
         if shape.alone or len(uow.states) == 1:
             self.drain(connection)
             return self._single(connection, native, write, options)
@@ -169,11 +171,13 @@ class Flush:
             shapes = statement.__dict__["_optilock_shapes"] = _Shapes(statement)
         names = frozenset(params)
         try:
-            return shapes[connection.dialect.name, names]
+            shape: Shape | None = shapes[connection.dialect.name, names]
         except KeyError:
             mapper = self._mapper_of(statement)
-            shape = mapper and shape_of(statement, names, mapper, connection.dialect)
-            return shapes.setdefault((connection.dialect.name, names), shape)
+            dialect = connection.dialect
+            shape = shape_of(statement, names, mapper, dialect) if mapper is not None else None
+            shapes[connection.dialect.name, names] = shape
+        return shape
 
     def _mapper_of(self, statement: Any) -> Mapper[Any] | None:
         assert self.uow is not None
@@ -253,12 +257,12 @@ class Flush:
         if len(kept) == len(params):
             return native(statement, params, **options)
         if not kept:
-            return Accepted.nothing(statement, params, connection.dialect)
+            return Nothing(params)
         result = native(statement, kept, **options)
         return Counted(result, result.rowcount + len(params) - len(kept), params)
 
     def _judge_apart(self, connection: Connection, table: Any) -> None:
-        """A base table is written before the joined table that has the version: look there first."""
+        """A base table is written before the joined table with the version: look there first."""
         assert self.uow is not None
         if table in self._judged:
             return
@@ -332,7 +336,7 @@ class Flush:
         return missed
 
     def _without_version(self, connection: Connection, write: Write) -> None:
-        """A row whose version is NULL cannot be checked: it is not written, and ``flush()`` says so."""
+        """A row whose version is NULL cannot be checked: it is left out; ``flush()`` says so."""
         self._missed_row(connection, write, _null_version(write))
 
     def skip(self, write: Write) -> None:
@@ -401,4 +405,3 @@ def _null_version(write: Write) -> ConfigurationError:
         f" example UPDATE {table} SET {column} = 1 WHERE {column} IS NULL, and declare the column"
         " NOT NULL."
     )
-

@@ -68,7 +68,9 @@ def _look(
             state.obj(),
             connection,
             attempt_of(
-                state, "delete" if state.obj() in session.deleted else "update", _expected(state, token)
+                state,
+                "delete" if state.obj() in session.deleted else "update",
+                _expected(state, token),
             ),
             stored.get(_identity(state)),
         )
@@ -83,5 +85,6 @@ def _identity(state: State) -> tuple[Any, ...]:
 
 def _expected(state: State, token: str) -> Any:
     if token not in state.dict:
-        return state.attrs[token].load_history().unchanged[0]
+        history: Any = state.attrs[token].load_history()
+        return history.unchanged[0]
     return state.committed_state.get(token, state.dict[token])

@@ -72,7 +72,7 @@ def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
 
 
 def _cannot_drop(missed: Missed) -> str | None:
-    """Dropping our edits must drop what was written on their account, which nobody can take back."""
+    """Dropping our edits would have to take back what was written on their account."""
     assert missed.resolution is not None
     if missed.resolution.decision != "keep_database" or missed.attempt.action != "update":
         return None
@@ -84,7 +84,9 @@ def _half_written(flush: Flush, missed: Missed) -> bool:
     """Was something already written on account of a row that is now left alone?"""
     if missed.attempt.action == "delete":
         return has_dependents(missed.state.mapper)
-    keys = {missed.state.mapper.get_property_by_column(c).key for c in missed.state.mapper.primary_key}
+    keys = {
+        missed.state.mapper.get_property_by_column(c).key for c in missed.state.mapper.primary_key
+    }
     return not keys.isdisjoint(missed.attempt.changes)
 
 
@@ -179,5 +181,3 @@ def _not_deleted(flush: Flush, missed: Missed) -> None:
     flush.uow.states[missed.state] = (False, True)
     if flush.error is None:
         flush.session.add(missed.obj)  # takes the delete mark off
-
-

@@ -14,7 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Column, Delete, Table, Update, bindparam
+from sqlalchemy import (
+    Column,
+    Delete,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    Update,
+    bindparam,
+)
+from sqlalchemy.dialects.postgresql import ExcludeConstraint
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
@@ -112,12 +121,12 @@ def shape_of(
     """Read the shape of a statement of the unit of work; ``None`` if it is not a guarded one."""
     table = statement.table
     token = mapper.version_id_col
-    if token is None or not isinstance(table, Table):
+    if not isinstance(token, Column) or not isinstance(table, Table):
         return None
     compared = compared_columns(statement)
     if compared is None or token not in compared:
         return None
-    keys = tuple(Condition(column, name) for column, name in compared.items() if column is not token)
+    keys = tuple(Condition(col, name) for col, name in compared.items() if col is not token)
     where = {condition.parameter for condition in keys} | {compared[token]}
     sets = _sets(statement, table, names, where)
     expressions = dict(getattr(statement, "_values", None) or {})
@@ -183,13 +192,9 @@ def _computed(
 
 def _order_matters(table: Table) -> set[Column[Any]]:
     """Columns whose uniqueness is checked row by row: ``u = u - 1`` must run in the given order."""
-    from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint
-
     found: set[Column[Any]] = {column for column in table.columns if column.unique}
     for constraint in table.constraints:
-        if isinstance(constraint, PrimaryKeyConstraint | UniqueConstraint) or (
-            constraint.__visit_name__ == "exclude_constraint"
-        ):
+        if isinstance(constraint, (PrimaryKeyConstraint, UniqueConstraint, ExcludeConstraint)):
             found.update(constraint.columns)
     for index in table.indexes:
         if index.unique:
