@@ -67,9 +67,9 @@ def add_delta(original: Any, current: Any, database: Any) -> Any:
     if kinds == {int}:
         return database + (current - original)
     if kinds <= {int, Decimal}:
-        return _exact_sum(current, database, -_decimal(original))
+        return _exact_sum(original, current, database)
     if kinds <= {int, float}:
-        return _rounded_sum(current, database, -original)
+        return _rounded_sum(original, current, database)
     raise CannotMerge(
         "add_delta cannot add numbers of different kinds"
         f" ({', '.join(sorted(kind.__name__ for kind in kinds))})"
@@ -94,23 +94,19 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _decimal(value: int | Decimal) -> Decimal:
-    return _EXACT.create_decimal(value)
-
-
-def _exact_sum(*values: int | Decimal) -> Decimal:
-    total = Decimal(0)
+def _exact_sum(original: Any, current: Any, database: Any) -> Decimal:
+    # Every step in this context: operators round to the 28 digits of the thread's own.
+    exact = _EXACT.create_decimal
     try:
-        for value in values:
-            total = _EXACT.add(total, _decimal(value))
+        delta = _EXACT.subtract(exact(current), exact(original))
+        return _EXACT.add(exact(database), delta)
     except DecimalException:
         raise CannotMerge("add_delta cannot keep every digit of the sum") from None
-    return total
 
 
-def _rounded_sum(*values: float) -> float:
+def _rounded_sum(original: float, current: float, database: float) -> float:
     try:
-        return math.fsum(values)
+        return math.fsum((database, current, -original))
     except OverflowError:
         raise CannotMerge("add_delta: the sum is too large for a float") from None
 
