@@ -12,7 +12,7 @@ from rich.text import Text
 
 from optilock.demo.outcome import Outcome
 from optilock.demo.pages import CREDIT, hot_pages
-from optilock.demo.report import table
+from optilock.demo.report import table, verdict
 from optilock.demo.run import Options
 from optilock.demo.story import Story, story_of
 
@@ -46,7 +46,7 @@ def show(options: Options, outcomes: Sequence[Outcome], console: Console) -> Non
     console.print(_heading(options), highlight=False)
     console.print()
     console.print(table(outcomes))
-    console.print()
+    console.print(f"\n{verdict(outcomes)}\n", style="bold", highlight=False)
     for line in _legend(options):
         console.print(line, style="dim", highlight=False)
     entry = next((outcome.told for outcome in outcomes if outcome.told is not None), None)
@@ -65,11 +65,11 @@ def _heading(options: Options) -> str:
 
 
 def _legend(options: Options) -> Iterator[str]:
-    yield "lost        committed, but its mark, its tag or its view is not in the stored page"
+    yield "lost        committed, but its mark, tag or view is not in the stored page"
     yield "conflicts   another edit came first, and that was noticed"
     yield "p50, p99    from reading to committed, pauses and retries included"
     if options.backend == "sqlite":
-        yield "SQLite locks the whole file: the last two strategies are both BEGIN IMMEDIATE here"
+        yield "SQLite has one lock for all rows: the last two are both BEGIN IMMEDIATE here"
 
 
 _FEW = 8

@@ -17,7 +17,7 @@ from rich.table import Table
 from optilock.demo.outcome import Outcome, percentile
 from optilock.demo.strategies import LAST_WRITER_WINS
 
-__all__ = ["as_json", "complaints", "table"]
+__all__ = ["as_json", "complaints", "table", "verdict"]
 
 
 def as_json(outcomes: Sequence[Outcome]) -> str:
@@ -34,6 +34,17 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     for outcome in outcomes:
         grid.add_row(outcome.name, *_cells(outcome))
     return grid
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """One sentence: how many edits each strategy lost."""
+    lossy = [outcome for outcome in outcomes if outcome.losses.lost]
+    told = ", ".join(
+        f"{outcome.name} lost {outcome.losses.lost} of {outcome.committed} committed edits"
+        for outcome in lossy
+    )
+    others = "all strategies" if not lossy else "the others"
+    return f"{told}{'; ' if lossy else ''}{others} lost none."
 
 
 def complaints(outcomes: Sequence[Outcome]) -> list[str]:

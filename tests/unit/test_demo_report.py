@@ -10,7 +10,7 @@ from rich.console import Console
 
 from optilock.demo.losses import Losses
 from optilock.demo.outcome import Outcome, percentile
-from optilock.demo.report import as_json, complaints, table
+from optilock.demo.report import as_json, complaints, table, verdict
 
 NONE_LOST = Losses(0, 0, ())
 PLAIN = Outcome(
@@ -44,6 +44,12 @@ def test_any_other_strategy_must_not_lose_double_damage_or_give_up_an_edit() -> 
         replace(GUARDED, committed=99),
     )
     assert [len(complaints([PLAIN, each])) for each in bad] == [1, 1, 1, 1]
+
+
+def test_the_verdict_names_the_strategies_that_lost_edits() -> None:
+    said = "last writer wins lost 60 of 100 committed edits; the others lost none."
+    assert verdict([PLAIN, GUARDED]) == said
+    assert verdict([GUARDED]) == "all strategies lost none."
 
 
 def test_the_json_has_every_figure_of_every_strategy() -> None:
