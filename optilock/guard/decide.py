@@ -52,9 +52,19 @@ def decide(
             error.__cause__ = ConcurrencyError(entries)
             return error
         if resolution.decision == "reject":
-            return ConcurrencyError(entries)
+            return _rejected(entries, entry, resolution.reason)
         resolutions.append(resolution)
     return resolutions
+
+
+def _rejected(
+    entries: list[Entry[Any]], entry: Entry[Any], reason: str | None
+) -> ConcurrencyError:
+    conflict = ConcurrencyError(entries)
+    if reason:
+        key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
+        conflict.add_note(f"optilock: {entry.model.__name__} {key!r} was not resolved: {reason}")
+    return conflict
 
 
 def _broken(entries: list[Entry[Any]], error: Exception) -> Exception:
