@@ -41,7 +41,7 @@ def etag_of(obj: object) -> str:
     state = _state_of(obj)
     key = _version_attribute(state.mapper)
     name = state.class_.__name__
-    if state.deleted or state.was_deleted:
+    if state.was_deleted:
         raise ConfigurationError(f"This {name} is deleted: a row that is gone has no ETag.")
     if not state.has_identity:
         raise ConfigurationError(

@@ -247,6 +247,16 @@ def test_a_deleted_row_has_none(session: Session) -> None:
         etag_of(account)
 
 
+def test_a_row_whose_deletion_was_rolled_back_has_one_again(session: Session) -> None:
+    account = session.get_one(Account, 1)
+    session.delete(account)
+    session.flush()
+    session.rollback()
+    session.refresh(account)
+
+    assert etag_of(account) == '"1"'
+
+
 def test_an_expired_object_says_how_to_get_one(session: Session) -> None:
     account = session.get_one(Account, 1)
     session.commit()

@@ -115,7 +115,7 @@ def test_a_decimal_keeps_more_digits_than_the_default_context_has() -> None:
     assert add_delta(Decimal(0), Decimal("0.01"), big) == Decimal(
         "1234567890123456789012345678901234567890.02"
     )
-    assert add_delta(10**30, 10**30 + 1, Decimal(0)) == 1
+    assert add_delta(1, 10**30 + 2, Decimal(0)) == 10**30 + 1
 
 
 @pytest.mark.parametrize(
