@@ -32,7 +32,11 @@ BENCHMARKS = ("overhead", "batch", "overlap")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; 0, or 1 when a goal was not reached."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    unknown = sorted(set(asked.benchmark) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     if not asked.benchmark:
         print(_listing(), end="")
         return 0

@@ -34,6 +34,7 @@ def delayed(host: str, port: int, *, seconds: float = 0.001) -> Iterator[int]:
     # Threads of the benchmark's own process would wait for its interpreter lock.
     process = context.Process(target=_serve, args=(theirs, host, port, seconds), daemon=True)
     process.start()
+    theirs.close()  # else we would wait for ever for a child that could not start
     try:
         yield ours.recv()
     finally:

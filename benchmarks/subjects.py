@@ -73,6 +73,11 @@ class ByOrm:
     #: What others do after the rows were read and before they are written; not timed.
     meanwhile: Callable[[], None] = field(default=_nothing)
 
+    @property
+    def table(self) -> Table:
+        """The table that the rows are in."""
+        return table_of(self.model)
+
     def __call__(self) -> Timing:
         with self.sessions() as session:
             begin = perf_counter()

@@ -1,0 +1,225 @@
+"""The benchmarks: how figures are made of times, and that every one of them runs.
+
+The runs here are tiny and on SQLite only. They say nothing about speed: a goal that is missed
+by two rounds of a few rows is no failure of these tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.measure import SPANS, Ratio, Timing, interleave, median, ratio, rotated
+from benchmarks.models import heard
+from benchmarks.plan import LONG, MANY, MEDIUM, SHORT, Plan
+from benchmarks.servers import Place, places
+from benchmarks.statements import counted
+from benchmarks.subjects import Shape, build
+from benchmarks.table import COLUMNS, CountLine, RatioLine, compare, markdown, to_json
+
+SOCKET = Place("socket", "unused", "unused")
+DELAYED = Place("delayed", "unused", "unused")
+
+
+def flushes(*seconds: float) -> list[Timing]:
+    return [Timing(flush=value) for value in seconds]
+
+
+def test_a_ratio_compares_times_of_the_same_round() -> None:
+    # Round by round 0.5, 0.5, 0.5; the medians alone would say the same of unrelated rounds.
+    timings = {"native": flushes(2, 4, 20), "optilock": flushes(1, 2, 10)}
+    assert ratio(timings, "optilock", "native", SPANS["flush"]) == Ratio(0.5, 0.5, 0.5)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_with_the_spread_beside_it() -> None:
+    timings = {"native": flushes(1, 1, 1), "optilock": flushes(3, 1, 2)}
+    found = ratio(timings, "optilock", "native", SPANS["flush"])
+    assert found == Ratio(2, 1, 3)
+    assert str(found) == "2.000 (1.000-3.000)"
+
+
+def test_subjects_that_were_not_measured_equally_often_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        ratio({"a": flushes(1), "b": flushes(1, 2)}, "a", "b", SPANS["flush"])
+
+
+def test_a_median_is_the_middle_time() -> None:
+    assert median({"native": flushes(1, 9, 2)}, "native", SPANS["flush"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("span", "seconds"), [("flush", 4), ("change to COMMIT", 14), ("load to COMMIT", 15)]
+)
+def test_a_span_is_the_part_of_the_unit_that_its_name_says(span: str, seconds: float) -> None:
+    assert SPANS[span](Timing(load=1, change=2, flush=4, commit=8)) == seconds
+
+
+def test_every_round_begins_with_another_subject() -> None:
+    assert [list(rotated("abc", by)) for by in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+
+
+def test_subjects_take_turns_after_a_warm_up_that_is_not_counted() -> None:
+    ran: list[str] = []
+
+    def subject(name: str) -> Timing:
+        ran.append(name)
+        return Timing(flush=1)
+
+    timings = interleave(
+        {name: lambda name=name: subject(name) for name in "ab"},  # type: ignore[misc]
+        rounds=2,
+        warmup=1,
+        repeats=2,
+    )
+    assert "".join(ran) == "ab" + "aabb" + "bbaa"
+    assert timings == {"a": flushes(2, 2), "b": flushes(2, 2)}
+
+
+def line(goal: float | None, median: float = 0.2) -> RatioLine:
+    ratios = {"native": Ratio(1, 1, 1), "optilock": Ratio(median, 0.1, 0.3)}
+    return RatioLine("same columns: flush", "SQLite", 1_000, "native", ratios, goal=goal)
+
+
+@pytest.mark.parametrize(("goal", "reached"), [(0.2, True), (0.19, False), (None, None)])
+def test_a_goal_is_reached_by_the_median(goal: float | None, reached: bool | None) -> None:
+    assert line(goal).reached is reached
+
+
+def test_a_line_without_figures_of_its_subject_reaches_nothing_and_misses_nothing() -> None:
+    absent = RatioLine("q", "SQLite", 1, "native", {"native": Ratio(1, 1, 1)}, goal=1.0)
+    assert absent.reached is None
+    assert absent.cells()[6:] == ("-", "-", "≤ 1", "-")
+
+
+@pytest.mark.parametrize(("count", "reached"), [(0, True), (1, False)])
+def test_a_count_is_held_against_its_goal(count: int, reached: bool) -> None:
+    assert CountLine("deadlocks", "SQLite", 1, count, goal=0).reached is reached
+
+
+def test_a_count_stands_in_the_column_of_whom_it_is_about() -> None:
+    cells = CountLine("deadlocks", "SQLite", 60, 7, subject="hand-written").cells()
+    assert dict(zip(COLUMNS, cells, strict=True))["hand-written"] == "7"
+
+
+def test_compare_gives_one_line_for_each_span_with_a_goal() -> None:
+    timings = {"native": flushes(2, 2), "optilock": flushes(1, 1)}
+    lines = compare("q", "SQLite", 1, timings, goals={"flush": 0.5})
+    assert [(found.question, found.reached) for found in lines] == [("q: flush", True)]
+
+
+def test_the_table_has_a_row_for_each_line_and_the_facts_below() -> None:
+    text = markdown([line(0.2)], {"Python": "3.11"}).splitlines()
+    assert text[0] == "| " + " | ".join(COLUMNS) + " |"
+    assert text[2] == (
+        "| same columns: flush, against native | SQLite | 1,000 | 1.000 | - | - | 0.200"
+        " | 0.200 (0.100-0.300) | ≤ 0.2 | yes |"
+    )
+    assert text[-1] == "- Python: 3.11"
+
+
+def test_json_carries_ratios_goal_and_verdict() -> None:
+    (found,) = json.loads(to_json([line(0.2)], {}))["lines"]
+    assert found["ratios"]["optilock"] == {"median": 0.2, "low": 0.1, "high": 0.3}
+    assert (found["goal"], found["reached"]) == (0.2, True)
+
+
+def test_rounds_that_are_asked_for_are_run() -> None:
+    assert [Plan(rounds=7).rounds_for(cost) for cost in (SHORT, MEDIUM, LONG)] == [7, 7, 7]
+
+
+def test_what_is_short_gets_more_rounds_than_what_takes_seconds() -> None:
+    for plan in (Plan(), Plan(quick=True)):
+        assert plan.rounds_for(SHORT) > plan.rounds_for(MEDIUM) > plan.rounds_for(LONG) >= 3
+
+
+def test_the_largest_batch_is_not_run_where_every_row_is_a_round_trip() -> None:
+    assert Plan().sizes(SOCKET) == (10, 100, 1_000, 10_000)
+    assert Plan().sizes(DELAYED) == (10, 100, 1_000)
+
+
+def test_a_goal_holds_for_the_size_it_was_set_for() -> None:
+    assert Plan().goal(MANY, 0.28) == 0.28
+    assert Plan().goal(20, 0.28) is None
+
+
+def test_without_a_name_the_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    names = [text.split()[0] for text in capsys.readouterr().out.splitlines()]
+    assert names == list(BENCHMARKS)
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["speed"])
+    assert "there are overhead, batch, overlap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("shape", list(Shape))
+def test_every_subject_writes_the_rows_and_moves_their_versions(shape: Shape, rows: int) -> None:
+    with places(["sqlite"]) as (place,), place.engine() as engine:
+        for name, subject in build(engine, rows, shape).items():
+            subject()
+            with engine.connect() as connection:
+                stored = connection.execute(select(subject.table)).all()
+            changed = [row.name != "name" or row.amount != 0 for row in stored]
+            assert changed == [True] * rows, name
+            if name != "unversioned":
+                assert [row.version for row in stored] == [2] * rows, name
+
+
+def test_mapper_events_of_the_lively_shape_are_heard_for_every_row() -> None:
+    with places(["sqlite"]) as (place,), place.engine() as engine:
+        subject = build(engine, 5, Shape.LIVELY, only=["optilock"])["optilock"]
+        before = dict(heard)
+        subject()
+    assert {name: heard[name] - before[name] for name in heard} == {
+        "before_update": 5,
+        "after_update": 5,
+    }
+
+
+def test_statements_are_counted_where_the_driver_gets_them() -> None:
+    with places(["sqlite"]) as (place,), place.engine() as engine:
+        native = build(engine, 5, Shape.SAME, only=["native"])["native"]
+        assert counted(engine, native) == 1 + 5  # one SELECT, one UPDATE a row
+
+
+def run(names: Sequence[str], tmp_path: Path) -> tuple[int, str]:
+    table = tmp_path / "table.md"
+    options = ["--rounds", "1", "--rows", "20", "--database", "sqlite", "--markdown", str(table)]
+    return main([*names, *options]), table.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["overhead", "batch"])
+def test_every_comparison_runs_to_its_table(name: str, tmp_path: Path) -> None:
+    _, table = run([name], tmp_path)
+    figures = [row for row in table.splitlines() if row.startswith("| ")][2:]
+    assert figures
+    assert all("| SQLite |" in row for row in figures)
+    assert f"`python -m benchmarks {name}" in table
+
+
+def test_overlapping_batches_lose_nothing(tmp_path: Path) -> None:
+    code, table = run(["overlap"], tmp_path)
+    assert "| overlapping batches: lost changes | SQLite |" in table
+    assert code == 0, table
+
+
+def test_json_is_printed_in_the_place_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["overhead", "--rounds", "1", "--rows", "20", "--database", "sqlite", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert {found["database"] for found in printed["lines"]} == {"SQLite"}
+    assert "SQLAlchemy" in printed["facts"]
