@@ -35,12 +35,11 @@ class RowByRow:
             some = list(group)
             counts: list[int] = []
             params = [write.params for write in some]
-            type(connection).execute(
-                connection,
-                shape.statement,
-                params if len(params) > 1 else [params[0]],
-                execution_options={_OPTION: counts},
+            result = type(connection).execute(
+                connection, shape.statement, params, execution_options={_OPTION: counts}
             )
+            if len(some) == 1:  # a list of one is no executemany: the event is not asked
+                counts.append(result.rowcount)
             missed += [write for write, count in zip(some, counts, strict=True) if not count]
         return missed
 
