@@ -21,9 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     Engine,
-    String,
     Table,
     Update,
     bindparam,
@@ -163,11 +161,11 @@ def _update_by_key(table: Table, names: tuple[str, ...]) -> Update:
 
 @functools.cache
 def _update_from_arrays(table: Table, names: tuple[str, ...]) -> Update:
-    arrays: dict[str, type[Any]] = {"key": BigInteger, "expected": BigInteger}
-    arrays |= {name: String if name == "name" else BigInteger for name in names}
-    given = func.unnest(
-        *(cast(bindparam(name), ARRAY(kind)) for name, kind in arrays.items())
-    ).table_valued(*arrays, name="given")
+    sources = {"key": "id", "expected": "version", **{name: name for name in names}}
+    arrays = (
+        cast(bindparam(name), ARRAY(table.c[column].type)) for name, column in sources.items()
+    )
+    given = func.unnest(*arrays).table_valued(*sources, name="given").render_derived()
     return (
         update(table)
         .where(table.c.id == given.c.key, table.c.version == given.c.expected)
