@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Integer, create_engine, event, select, update
+from sqlalchemy import Engine, ForeignKey, Integer, create_engine, event, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock.errors import ConcurrencyError, ConfigurationError
+from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, ConfigurationError
 from optilock.isolation import Isolation, repeatable_read, serializable
 from optilock.transient import is_transient
 from optilock.unit_of_work import UnitOfWork
@@ -139,6 +139,16 @@ def test_repeatable_read_is_a_stable_snapshot(sessions, options):
         from_outside(sessions, 1, 7)
         from_outside(sessions, 2, 7)
         assert (shifts(session, 1), shifts(session, 2)) == (1, 1)
+
+
+@pytest.mark.usefixtures("readers_let_writers_commit")
+def test_on_sqlite_the_snapshot_is_taken_when_the_transaction_begins(sessions, engine):
+    if engine.dialect.name != "sqlite":
+        pytest.skip("a server takes its snapshot with the first statement of the unit")
+    with repeatable_read(sessions) as session:
+        session.connection()
+        from_outside(sessions, 1, 7)
+        assert shifts(session, 1) == 1
 
 
 @pytest.mark.usefixtures("readers_let_writers_commit")
@@ -325,6 +335,10 @@ class OtherBase(DeclarativeBase):
 class Patient(OtherBase):
     __tablename__ = "isolation_patients"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    #: Looked at by COMMIT only.
+    guardian: Mapped[int | None] = mapped_column(
+        ForeignKey("isolation_patients.id", deferrable=True, initially="DEFERRED")
+    )
 
 
 def test_a_session_bound_to_several_engines_gets_the_level_on_each(sessions, engine, tmp_path):
@@ -339,6 +353,20 @@ def test_a_session_bound_to_several_engines_gets_the_level_on_each(sessions, eng
             assert doctors.get_isolation_level() == "REPEATABLE READ"
         patients = session.connection(bind_arguments={"mapper": Patient})
         assert patients.connection.driver_connection.in_transaction
+    other.dispose()
+
+
+def test_a_commit_that_fails_on_one_of_several_databases_is_not_certain(sessions, engine, tmp_path):
+    """SQLAlchemy commits one after the other, and the first one cannot be taken back."""
+    other = create_engine(f"sqlite:///{tmp_path}/other.db")
+    OtherBase.metadata.create_all(other)
+    both = sessionmaker(binds={Doctor: engine, Patient: other})
+    with pytest.raises(CommitOutcomeUnknown), UnitOfWork(both) as session:
+        session.get_one(Doctor, 1).shifts = 7
+        session.connection(bind_arguments={"mapper": Patient}).exec_driver_sql(
+            "PRAGMA foreign_keys = ON"
+        )
+        session.add(Patient(id=1, guardian=99))
     other.dispose()
 
 
