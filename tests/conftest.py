@@ -1,0 +1,82 @@
+"""Fixtures: every database test runs on every engine.
+
+``database``      the :class:`tests.engines.Target` under test, empty
+``engine``        a sync engine on it, disposed afterwards
+``async_engine``  an async engine (psycopg, aiosqlite)
+
+Choose engines with ``-k postgresql``, or for one test with
+``@pytest.mark.engines("postgresql", "mariadb")`` or ``@pytest.mark.needs("row-locks")``. Where a
+server cannot be started the test is skipped with the reason; under ``CI=true`` that is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import Engine
+
+from optilock.testing.servers import ServerMissing
+from tests.engines import NAMES, Target, Targets, running
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """SQLAlchemy's asyncio half is asyncio's alone."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def targets() -> Iterator[Targets]:
+    yield from running()
+
+
+@pytest.fixture(params=NAMES)
+def database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
+    return _target(request, targets, tmp_path, request.param)
+
+
+@pytest.fixture
+def engine(database: Target) -> Iterator[Engine]:
+    made = database.engine()
+    yield made
+    made.dispose()
+
+
+@pytest.fixture(params=("sqlite-wal", "postgresql"))
+def async_database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
+    return _target(request, targets, tmp_path, request.param)
+
+
+@pytest.fixture
+def async_engine(async_database: Target) -> AsyncEngine:
+    """Made outside of any event loop: the test's own loop opens, and disposes."""
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    assert async_database.async_url is not None
+    made = create_async_engine(async_database.async_url, **async_database.options)
+    async_database.prepare(made.sync_engine)
+    return made
+
+
+def _target(request: pytest.FixtureRequest, targets: Targets, folder: Path, name: str) -> Target:
+    only = request.node.get_closest_marker("engines")
+    if only is not None and not any(name.startswith(wanted) for wanted in only.args):
+        pytest.skip(f"this is about {', '.join(only.args)} only")
+    try:
+        found = targets.get(name, folder)
+    except ServerMissing as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    needed = request.node.get_closest_marker("needs")
+    missing = set(needed.args if needed else ()) - found.capabilities
+    if missing:
+        pytest.skip(f"{name} has no {', '.join(sorted(missing))}")
+    return found

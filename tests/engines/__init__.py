@@ -1,0 +1,36 @@
+"""The databases that tests run on: one small file an engine, all of them as :class:`Target`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.engines import mariadb, postgresql, sqlite
+from tests.engines.target import Target
+
+__all__ = ["NAMES", "Target", "Targets"]
+
+_MODULES = (sqlite, postgresql, mariadb)
+NAMES: tuple[str, ...] = tuple(name for module in _MODULES for name in module.NAMES)
+
+
+class Targets:
+    """Servers are started when a test first asks for them, and stopped with the session."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._servers: dict[str, str] = {}
+
+    def get(self, name: str, folder: Path) -> Target:
+        """The empty database ``name``; raises ``ServerMissing`` where it cannot run."""
+        module = next(module for module in _MODULES if name in module.NAMES)
+        family = module.FAMILY
+        if family not in self._servers:
+            self._servers[family] = module.start(self._stack)
+        return module.target(name, self._servers[family], folder)
+
+
+def running() -> Iterator[Targets]:
+    with ExitStack() as stack:
+        yield Targets(stack)

@@ -1,0 +1,31 @@
+"""SQLite files with several connections: rollback journal and write-ahead log."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.engines.target import Target
+
+FAMILY = "sqlite"
+NAMES = ("sqlite-journal", "sqlite-wal")
+_MODES = {"sqlite-journal": "DELETE", "sqlite-wal": "WAL"}
+
+
+def start(stack: ExitStack) -> str:
+    """SQLite needs no server."""
+    return ""
+
+
+def target(name: str, server: str, folder: Path) -> Target:
+    path = folder / f"{name}.db"
+    return Target(
+        name=name,
+        family=FAMILY,
+        url=f"sqlite:///{path}",
+        async_url=f"sqlite+aiosqlite:///{path}",
+        on_connect=(f"PRAGMA journal_mode={_MODES[name]}", "PRAGMA synchronous=OFF"),
+        # A writer that waits for a test that steps sessions by hand waits in vain: not for long.
+        options={"connect_args": {"timeout": 0.2}},
+        capabilities=frozenset({"resolves-in-place"}),
+    )

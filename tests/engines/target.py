@@ -1,0 +1,52 @@
+"""One database under test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Engine, MetaData, create_engine, event
+
+__all__ = ["Target"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A database under test: how to reach it, and what it can do."""
+
+    #: For example ``"sqlite-wal"``; tests are chosen with ``-k sqlite-wal``.
+    name: str
+    family: str
+    url: str
+    async_url: str | None
+    #: Statements for every new connection.
+    on_connect: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    #: Words that tests ask for: "row-locks", "resolves-in-place", "batch-statement".
+    capabilities: frozenset[str] = frozenset()
+
+    def engine(self, **options: Any) -> Engine:
+        """A new sync engine; the caller disposes it."""
+        engine = create_engine(self.url, **{**self.options, **options})
+        self.prepare(engine)
+        return engine
+
+    def prepare(self, engine: Engine) -> None:
+        """Run ``on_connect`` on every new connection of ``engine``."""
+        if not self.on_connect:
+            return
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: Any, record: Any) -> None:
+            cursor = connection.cursor()
+            for statement in self.on_connect:
+                cursor.execute(statement)
+            cursor.close()
+
+    def empty(self) -> None:
+        """Drop every table that a test left behind."""
+        engine = self.engine()
+        metadata = MetaData()
+        metadata.reflect(engine)
+        metadata.drop_all(engine)
+        engine.dispose()
