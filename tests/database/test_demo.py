@@ -32,7 +32,7 @@ def url_of(database: Any) -> str:
 
 
 def test_last_writer_wins_loses_edits_and_no_other_strategy_does(database: Any) -> None:
-    found = figures(url_of(database))
+    found = dict(figures(url_of(database)))
     assert found.pop("last writer wins")["lost"] > 0
     assert tuple(found) == OTHERS
     for strategy in found.values():
@@ -40,7 +40,7 @@ def test_last_writer_wins_loses_edits_and_no_other_strategy_does(database: Any) 
 
 
 def test_the_optimistic_strategies_met_conflicts_and_merging_saved_retries(database: Any) -> None:
-    found = figures(url_of(database))
+    found = dict(figures(url_of(database)))
     retry, merge = found["optimistic, retry"], found["optimistic, merge"]
     assert retry["conflicts"] > 0
     assert (retry["resolved"], merge["resolved"] > 0) == (0, True)
