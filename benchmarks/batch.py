@@ -32,14 +32,16 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
     """The lines of this question for one database."""
     with place.engine() as engine:
         for rows in plan.sizes(place):
-            for shape in _shapes(plan, rows):
+            for shape in _shapes(place, plan, rows):
                 yield from _batch(place, plan, engine, rows, shape)
         if place.name != "delayed":
             yield from _growth(place, plan, engine)
         yield from _conflicts(place, plan, engine)
 
 
-def _shapes(plan: Plan, rows: int) -> tuple[Shape, ...]:
+def _shapes(place: Place, plan: Plan, rows: int) -> tuple[Shape, ...]:
+    if plan.quick and place.name == "delayed":
+        return (Shape.ALTERNATING,)
     both = (Shape.SAME, Shape.ALTERNATING)
     return (*both, Shape.LIVELY) if rows == plan.many and not plan.quick else both
 

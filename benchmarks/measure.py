@@ -6,20 +6,20 @@ something about the code. So the subjects take turns::
     timings = interleave({"native": native, "optilock": guarded}, rounds=25)
     print(ratio(timings, "optilock", "native", SPANS["flush"]))       # 0.118 (0.109-0.131)
 
-Each round runs every subject once, and each round another one goes first. A ratio is made of two
-times of the *same* round; what is reported is the median of those ratios, with the smallest and
-the largest beside it.
+Each round runs every subject once, each round another one goes first, and the direction changes, so
+that nobody always runs after the same other. A ratio is made of two times of the *same* round;
+what is reported is the median of those ratios, with the smallest and the largest beside it.
 """
 
 from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-__all__ = ["SPANS", "Ratio", "Span", "Timing", "interleave", "median", "ratio", "rotated"]
+__all__ = ["SPANS", "Ratio", "Span", "Timing", "interleave", "median", "order", "ratio"]
 
 T = TypeVar("T")
 
@@ -75,17 +75,17 @@ def interleave(
             run()
     timings: dict[str, list[Timing]] = {name: [] for name in subjects}
     for number in range(rounds):
-        for name in rotated(tuple(subjects), number):
+        for name in order(tuple(subjects), number):
             gc.collect()
             timings[name].append(_summed(subjects[name], repeats))
     return timings
 
 
-def rotated(items: Sequence[T], by: int) -> Iterator[T]:
-    """The items, beginning with another one for each ``by``."""
-    start = by % len(items)
-    yield from items[start:]
-    yield from items[:start]
+def order(items: Sequence[T], number: int) -> tuple[T, ...]:
+    """The items for one round: each begins once, then each begins once the other way round."""
+    turn, start = divmod(number, len(items))
+    rotated = (*items[start:], *items[:start])
+    return rotated[::-1] if turn % 2 else rotated
 
 
 def ratio(timings: Timings, subject: str, against: str, span: Span) -> Ratio:

@@ -54,7 +54,7 @@ class RatioLine:
             self.database,
             f"{self.rows:,}",
             *(self._multiple(name) for name in ("native", "unversioned", "hand-written")),
-            self._multiple(self.subject),
+            self._multiple("optilock"),
             _ABSENT if spread is None else str(spread),
             _ABSENT if self.goal is None else f"≤ {self.goal:g}",
             _word(self.reached),
