@@ -27,7 +27,7 @@ from optilock.errors import (
     ConfigurationError,
     OptilockError,
 )
-from optilock.guard import capture, conflict_after_rollback
+from optilock.guard import capture, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
 from optilock.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.unit_options import Options
@@ -164,26 +164,12 @@ class OwnTransaction:
         if conflict:
             capture(self.session)
         if self._committing:
-            self._clear_connections()
+            clear(self.connections)
         self._roll_back(error)
         if self._committing:
             self._explain_commit(error)
         if conflict and isinstance(error, DBAPIError):
             raise conflict_after_rollback(self.session, error) from error
-
-    def _clear_connections(self) -> None:
-        """Roll back below SQLAlchemy, which takes a transaction whose COMMIT failed for ended.
-
-        On SQLite it goes on after SQLITE_BUSY, and would be stored by whoever has the connection
-        next.
-        """
-        for connection in self.connections:
-            if connection.closed or connection.invalidated:
-                continue
-            try:
-                connection.dialect.do_rollback(connection.connection)
-            except Exception:
-                connection.invalidate()
 
     def _explain_commit(self, error: BaseException) -> None:
         """COMMIT had been asked for. Is it certain that nothing is stored?"""

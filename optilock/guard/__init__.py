@@ -1,7 +1,7 @@
 """The guarded flush: watching sessions, holding writes, judging rows, settling conflicts."""
 
-from optilock.guard.aftermath import capture, conflict_after_rollback
+from optilock.guard.aftermath import capture, clear, conflict_after_rollback
 from optilock.guard.state import is_watched, options
 from optilock.guard.watch import watch
 
-__all__ = ["capture", "conflict_after_rollback", "is_watched", "options", "watch"]
+__all__ = ["capture", "clear", "conflict_after_rollback", "is_watched", "options", "watch"]

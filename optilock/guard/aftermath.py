@@ -8,7 +8,7 @@ those whose token moved become the entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,27 @@ from optilock.versioned import token_attribute
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["attempts_in", "capture", "conflict_after_rollback", "conflict_in_flush"]
+__all__ = ["attempts_in", "capture", "clear", "conflict_after_rollback", "conflict_in_flush"]
 
 
 def capture(session: Session) -> None:
     """Remember what the session wants to write; to be called before a rollback expires it."""
     states = [obj._sa_instance_state for obj in (*session.dirty, *session.deleted)]
     watched(session).wanted = attempts_in(states, session, [])
+
+
+def clear(connections: Iterable[Connection]) -> None:
+    """Roll back below SQLAlchemy, which takes a transaction whose COMMIT failed for ended.
+
+    On SQLite it goes on after SQLITE_BUSY, and would be stored by whoever has the connection next.
+    """
+    for connection in connections:
+        if connection.closed or connection.invalidated:
+            continue
+        try:
+            connection.dialect.do_rollback(connection.connection)
+        except Exception:
+            connection.invalidate()
 
 
 def attempts_in(states: Iterable[Any], session: Session, writes: list[Write]) -> list[Attempt]:
@@ -122,22 +136,37 @@ def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyE
         attempt = _attempt_of_write(write)
         attempts.setdefault(_place(attempt), attempt)
     known.wanted, known.sent_before = [], []
+    found: list[Entry[Any]] = []
+    with _connections_to_read(session) as connection_for, suppress(SQLAlchemyError):
+        # the conflict is the news, not a second failure
+        found = _moved(list(attempts.values()), connection_for, [])
+    return ConcurrencyError(found)
+
+
+@contextmanager
+def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], Connection]]:
+    """The session's own connections while it still has them (the pool may be empty), or new ones."""
+    held = {c.engine: c for c in watched(session).connections if not c.closed}
     opened: dict[Engine, Connection] = {}
 
     def connection_for(mapper: Mapper[Any]) -> Connection:
         engine = session.get_bind(mapper).engine
+        own = held.get(engine)
+        if own is not None and not own.invalidated:
+            return own
         if engine not in opened:
             opened[engine] = engine.connect()
         return opened[engine]
 
-    found: list[Entry[Any]] = []
+    for connection in held.values():
+        connection.rollback()
     try:
-        with suppress(SQLAlchemyError):  # the conflict is the news, not a second failure
-            found = _moved(list(attempts.values()), connection_for, [])
+        yield connection_for
     finally:
+        for connection in held.values():
+            connection.rollback()
         for connection in opened.values():
             connection.close()
-    return ConcurrencyError(found)
 
 
 def _place(attempt: Attempt) -> tuple[Mapper[Any], Identity]:

@@ -59,6 +59,7 @@ class Flush:
         self.known = known
         self.on_conflict = known.on_conflict
         self.uow: UOWTransaction | None = None
+        self.settled = False
         self.misses: list[Missed] = []
         #: Raised by ``flush()`` once SQLAlchemy has finished.
         self.error: Exception | None = None

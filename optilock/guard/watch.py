@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from optilock.errors import ConfigurationError
-from optilock.guard.aftermath import conflict_after_rollback, conflict_in_flush
+from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_flush
 from optilock.guard.before import check_before
 from optilock.guard.flush import Flush
 from optilock.guard.settle import settle
@@ -44,8 +44,10 @@ def watch(target: T, *, on_conflict: Any = None) -> T:
     Raises ``ConfigurationError`` for any other target, for a resolver that is not one, and for an
     engine whose driver cannot count rows.
     """
-    check_on_conflict(on_conflict)
-    guard_class(_session_class(target), on_conflict)
+    resolver = check_on_conflict(on_conflict)
+    cls = _session_class(target)
+    guard_class(cls)
+    cls._optilock = resolver  # type: ignore[attr-defined]
     return target
 
 
@@ -88,12 +90,11 @@ def _check_engine(bind: Any) -> None:
         )
 
 
-def guard_class(cls: type[Session], on_conflict: Any = None) -> None:
-    """Guard the flush of ``cls`` and its subclasses; a second time only sets the resolver."""
-    first = "_optilock" not in cls.__dict__
-    cls._optilock = on_conflict  # type: ignore[attr-defined]
-    if not first:
+def guard_class(cls: type[Session]) -> None:
+    """Guard the flush of ``cls`` and its subclasses, unless a class above it is guarded."""
+    if hasattr(cls, "_optilock"):
         return
+    cls._optilock = None  # type: ignore[attr-defined]
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.commit = _guarded_commit(cls.commit)  # type: ignore[method-assign]
     for name, listener in _LISTENERS.items():
@@ -126,9 +127,11 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
 def _guarded_commit(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def commit(self: Session) -> None:
+        connections = watched(self).connections
         try:
             original(self)
         except DBAPIError as error:
+            clear(connections)
             if not ended_by_conflict(error, at_commit=True):
                 raise
             raise conflict_after_rollback(self, error) from error
@@ -156,17 +159,23 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
 
 def _after_flush(session: Session, uow: Any) -> None:
     running = watched(session).flush
-    if running is not None and running.uow is uow:
-        settle(running)
+    if running is not None and running.uow is uow and not running.settled:
+        running.settled = True
+        try:
+            settle(running)
+        except DBAPIError:
+            running.remember()
+            raise
 
 
 def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
-    if transaction.parent is None:
-        known = watched(session)
+    known = watched(session)
+    if transaction.parent is None and known.connections:
         known.sent_before, known.sent = known.sent, []
         known.connections = []
 
 
+# A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {
     "after_begin": _after_begin,
     "before_flush": _before_flush,
