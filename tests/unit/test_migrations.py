@@ -1,0 +1,79 @@
+"""The Alembic environment of optilock's own tables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+
+
+def _alembic(*arguments: str, at: Path = MIGRATIONS, **variables: str) -> tuple[int, str]:
+    """The exit code and everything that was printed."""
+    environment = {name: text for name, text in os.environ.items() if name not in _OURS}
+    command = [sys.executable, "-m", "alembic", "-c", str(at / "alembic.ini"), *arguments]
+    done = subprocess.run(
+        command, env=environment | variables, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+_OURS = {"OPTILOCK_DATABASE_URL"}
+
+
+def _tables(path: Path) -> set[str]:
+    connection = sqlite3.connect(path)
+    try:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    finally:
+        connection.close()
+
+
+def test_a_database_is_brought_to_the_newest_revision_by_its_url(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    code, printed = _alembic("-x", f"url=sqlite:///{path}", "upgrade", "head")
+    assert (code, printed) == (0, "")
+    # A table of its own: the application's alembic_version is left alone.
+    assert _tables(path) == {"optilock_alembic_version"}
+
+
+def test_the_url_may_come_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    url = f"sqlite:///{path}"
+    assert _alembic("upgrade", "head", OPTILOCK_DATABASE_URL=url) == (0, "")
+    assert _tables(path) == {"optilock_alembic_version"}
+
+
+def test_without_a_url_the_error_says_how_to_name_one() -> None:
+    code, printed = _alembic("upgrade", "head")
+    assert code != 0
+    assert "-x url=" in printed
+    assert "OPTILOCK_DATABASE_URL" in printed
+    assert "Traceback" not in printed
+
+
+def test_an_async_driver_is_refused_by_name() -> None:
+    code, printed = _alembic("-x", "url=sqlite+aiosqlite://", "upgrade", "head")
+    assert code != 0
+    assert "sqlite+aiosqlite is an async driver" in printed
+
+
+def test_a_url_that_cannot_be_read_is_not_repeated() -> None:
+    code, printed = _alembic("-x", "url=secret", "upgrade", "head")
+    assert code != 0
+    assert "cannot be read" in printed
+    assert "secret" not in printed
+
+
+def test_a_new_revision_can_be_written_applied_and_taken_back(tmp_path: Path) -> None:
+    copy, path = tmp_path / "migrations", tmp_path / "app.db"
+    shutil.copytree(MIGRATIONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    code, printed = _alembic("revision", "-m", "a first step", at=copy)
+    assert code == 0, printed
+    database = ("-x", f"url=sqlite:///{path}")
+    assert _alembic(*database, "upgrade", "head", at=copy) == (0, "")
+    assert _alembic(*database, "downgrade", "base", at=copy) == (0, "")
