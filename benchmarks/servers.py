@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, make_url
 
 from benchmarks.delay import delayed
-from benchmarks.postgresql import embedded
+from optilock.testing.servers import Server, postgresql
 
 __all__ = ["DATABASES", "Place", "places"]
 
 DATABASES = ("socket", "delayed", "sqlite")
 _LABELS = {"socket": "PostgreSQL, socket", "delayed": "PostgreSQL, 1 ms", "sqlite": "SQLite"}
+_SETTINGS = {"autovacuum": "off", "jit": "off"}
 
 
 @dataclass(frozen=True)
@@ -76,21 +77,23 @@ def places(names: Collection[str] = DATABASES) -> Iterator[list[Place]]:
     with ExitStack() as stack:
         made: list[Place] = []
         if {"socket", "delayed"} & set(names):
-            host, port, direct = stack.enter_context(embedded())
-            made += [Place("socket", direct, direct)] if "socket" in names else []
+            server = stack.enter_context(postgresql(_SETTINGS))
+            made += [Place("socket", server.socket_url, server.socket_url)]
             if "delayed" in names:
-                near = stack.enter_context(delayed(host, port))
-                made.append(Place("delayed", _by_tcp(host, near), direct))
+                port = stack.enter_context(delayed(server.host, server.port))
+                made.append(Place("delayed", _through(server, port), server.socket_url))
         if "sqlite" in names:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optilock-bench-"))
             url = f"sqlite:///{Path(folder) / 'bench.db'}"
             made.append(Place("sqlite", url, url))
-        yield made
+        yield [place for place in made if place.name in names]
 
 
 def _do_not_sync(connection: Any, record: Any) -> None:
     connection.execute("PRAGMA synchronous=OFF")
 
 
-def _by_tcp(host: str, port: int) -> str:
-    return f"postgresql+psycopg://postgres@{host}:{port}/postgres?sslmode=disable"
+def _through(server: Server, port: int) -> str:
+    """The server's URL by another port, in clear: the delay is all that is added."""
+    url = make_url(server.url).set(port=port)
+    return url.update_query_dict({"sslmode": "disable"}).render_as_string()

@@ -7,6 +7,9 @@ by two rounds of a few rows is no failure of these tests.
 from __future__ import annotations
 
 import json
+import socket
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 from sqlalchemy import select
 
 from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.delay import delayed
 from benchmarks.measure import SPANS, Ratio, Timing, interleave, median, order, ratio
 from benchmarks.models import heard
 from benchmarks.plan import LONG, MANY, MEDIUM, SHORT, Plan
@@ -191,6 +195,23 @@ def test_statements_are_counted_where_the_driver_gets_them() -> None:
     with places(["sqlite"]) as (place,), place.engine() as engine:
         native = build(engine, 5, Shape.SAME, only=["native"])["native"]
         assert counted(engine, native) == 1 + 5  # one SELECT, one UPDATE a row
+
+
+def test_a_reply_comes_no_sooner_than_the_delay() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer_once, args=(server,), daemon=True).start()
+        with delayed("127.0.0.1", server.getsockname()[1], seconds=0.02) as port:
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                begin = time.perf_counter()
+                client.sendall(b"question")
+                assert client.recv(64) == b"answer to question"
+                assert time.perf_counter() - begin >= 0.02
+
+
+def answer_once(server: socket.socket) -> None:
+    client, _ = server.accept()
+    with client:
+        client.sendall(b"answer to " + client.recv(64))
 
 
 def run(names: Sequence[str], tmp_path: Path) -> tuple[int, str]:
