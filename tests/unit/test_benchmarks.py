@@ -200,12 +200,12 @@ def test_statements_are_counted_where_the_driver_gets_them() -> None:
 def test_a_reply_comes_no_sooner_than_the_delay() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_once, args=(server,), daemon=True).start()
-        with delayed("127.0.0.1", server.getsockname()[1], seconds=0.02) as port:
-            with socket.create_connection(("127.0.0.1", port)) as client:
-                begin = time.perf_counter()
-                client.sendall(b"question")
-                assert client.recv(64) == b"answer to question"
-                assert time.perf_counter() - begin >= 0.02
+        near = delayed("127.0.0.1", server.getsockname()[1], seconds=0.02)
+        with near as port, socket.create_connection(("127.0.0.1", port)) as client:
+            begin = time.perf_counter()
+            client.sendall(b"question")
+            assert client.recv(64) == b"answer to question"
+            assert time.perf_counter() - begin >= 0.02
 
 
 def answer_once(server: socket.socket) -> None:
