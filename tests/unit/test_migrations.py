@@ -28,7 +28,10 @@ _OURS = {"OPTILOCK_DATABASE_URL"}
 def _tables(path: Path) -> set[str]:
     connection = sqlite3.connect(path)
     try:
-        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        return {
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
     finally:
         connection.close()
 
