@@ -1,0 +1,40 @@
+"""The examples in README.md and docs/ are tests.
+
+The Python blocks of a file run in order, in one namespace and in a temporary working directory, both
+new for each file. A block that is not to be run stands under ``<!-- skip: next -->``, or is fenced
+as ``text``. With pytest-xdist, ``--dist loadfile`` keeps the blocks of a file together.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+
+def _enter(namespace: dict[str, Any]) -> None:
+    folder = tempfile.TemporaryDirectory(prefix="optilock-docs-")
+    namespace["_leave"] = (Path.cwd(), folder)
+    os.chdir(folder.name)
+
+
+def _leave(namespace: dict[str, Any]) -> None:
+    for value in namespace.values():
+        if isinstance(value, Engine):
+            value.dispose()
+    back, folder = namespace["_leave"]
+    os.chdir(back)
+    folder.cleanup()
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["README.md", "docs/*.md"],
+    setup=_enter,
+    teardown=_leave,
+).pytest()
