@@ -131,11 +131,11 @@ def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyE
     To be called when the transaction is rolled back; ``.entries`` may be empty.
     """
     known = watched(session)
-    attempts = {_place(attempt): attempt for attempt in known.wanted}
-    for write in (*known.sent_before, *known.sent):
+    attempts = {_place(attempt): attempt for attempt in known.wanted or ()}
+    for write in known.sent:
         attempt = _attempt_of_write(write)
         attempts.setdefault(_place(attempt), attempt)
-    known.wanted, known.sent_before = [], []
+    known.wanted = None
     found: list[Entry[Any]] = []
     with _connections_to_read(session) as connection_for, suppress(SQLAlchemyError):
         # the conflict is the news, not a second failure
@@ -174,7 +174,7 @@ def _place(attempt: Attempt) -> tuple[Mapper[Any], Identity]:
 
 
 def _moved(
-    attempts: list[Attempt], connection_for: Any, known: list[Entry[Any]]
+    attempts: Iterable[Attempt], connection_for: Any, known: list[Entry[Any]]
 ) -> list[Entry[Any]]:
     """Entries for the rows whose token is not the expected one any more."""
     found = {(entry.model, entry.identity): entry for entry in known}

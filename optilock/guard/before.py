@@ -71,7 +71,7 @@ def _with_all(
 def _apply(flush: Flush, row: Stale, resolution: Resolution) -> None:
     """Carry out a decision on the object, so that the flush that follows does the rest."""
     if row.stored is None:
-        flush.skipped.add(row.state)  # nothing is left to delete
+        flush.skipped |= {row.state}  # nothing is left to delete
         return
     if resolution.decision == "overwrite":
         token = token_attribute(row.state.mapper)

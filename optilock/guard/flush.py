@@ -12,7 +12,7 @@ of work's statements this way, the guard sees none of them and native checking g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Delete, Update
@@ -40,6 +40,7 @@ from optilock.versioned import ignored_columns
 __all__ = ["Flush"]
 
 Execute = Callable[..., Any]
+_CHANGES = (Update, Delete)
 _ARMED = ("execute", "scalar", "exec_driver_sql")
 
 
@@ -54,28 +55,31 @@ class _Shapes(dict[Any, Shape | None]):
 class Flush:
     """The guard's side of one ``session.flush()``."""
 
+    # Most flushes need none of these: they cost nothing until something is put in.
+    uow: UOWTransaction | None = None
+    settled = False
+    #: Raised by ``flush()`` once SQLAlchemy has finished.
+    error: Exception | None = None
+    #: Edits of refused rows, put back once SQLAlchemy has finished.
+    kept: Sequence[Kept] = ()
+    expire_later: Sequence[tuple[Any, list[str]]] = ()
+    expunge_later: Sequence[Any] = ()
+    #: Objects that nothing is to be written for any more.
+    skipped: frozenset[InstanceState[Any]] = frozenset()
+    #: What the flush wanted to write, taken when the database reported an error.
+    wanted: list[Attempt] | tuple[()] = ()
+    _judged: frozenset[Any] = frozenset()
+    _states: dict[Any, InstanceState[Any]] | None = None
+
     def __init__(self, session: Session, known: Watched) -> None:
         self.session = session
         self.known = known
         self.on_conflict = known.on_conflict
-        self.uow: UOWTransaction | None = None
-        self.settled = False
-        self.misses: list[Missed] = []
-        #: Raised by ``flush()`` once SQLAlchemy has finished.
-        self.error: Exception | None = None
-        #: Edits of refused rows, put back once SQLAlchemy has finished.
-        self.kept: list[Kept] = []
-        self.expire_later: list[tuple[Any, list[str]]] = []
-        self.expunge_later: list[Any] = []
-        #: Objects that nothing is to be written for any more.
-        self.skipped: set[InstanceState[Any]] = set()
-        self._judged: set[Any] = set()
-        #: What the flush wanted to write, taken when the database reported an error.
-        self.wanted: list[Attempt] = []
         self._held: dict[Connection, dict[Any, list[Write]]] = {}
         self._keys: set[tuple[Any, Any]] = set()
+        #: Rows that were not found as they were read.
+        self.misses: list[Missed] = []
         self._missed: set[tuple[Any, Any]] = set()
-        self._states: dict[Any, InstanceState[Any]] | None = None
 
     # -- arming ------------------------------------------------------------------------------
 
@@ -95,18 +99,15 @@ class Flush:
 
         def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
             try:
-                return answer(statement, parameters, options)
+                if type(statement) in _CHANGES and "compiled_cache" in (
+                    options.get("execution_options") or ()
+                ):
+                    return self._written(connection, native, statement, parameters, options)
+                self.drain(connection)
+                return native(statement, parameters, **options)
             except DBAPIError:
                 self.remember()
                 raise
-
-        def answer(statement: Any, parameters: Any, options: Any) -> Any:
-            if type(statement) in (Update, Delete) and "compiled_cache" in (
-                options.get("execution_options") or ()
-            ):
-                return self._written(connection, native, statement, parameters, options)
-            self.drain(connection)
-            return native(statement, parameters, **options)
 
         def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
             return execute(statement, parameters, **options).scalar()
@@ -267,7 +268,7 @@ class Flush:
         assert self.uow is not None
         if table in self._judged:
             return
-        self._judged.add(table)
+        self._judged |= {table}
         states = [
             state
             for mapper, some in self.uow.mappers.items()
@@ -276,10 +277,11 @@ class Flush:
             if state.modified and not self.is_delete(state)
         ]
         for stale in look(self.session, states, deleting=False) if states else ():
-            self.skipped.add(stale.state)
-            self.misses.append(
-                Missed(stale.state, stale.obj, connection, stale.attempt, {}, {}, stale.stored)
+            self.skipped |= {stale.state}
+            missed = Missed(
+                stale.state, stale.obj, connection, stale.attempt, {}, {}, stale.stored
             )
+            self.misses.append(missed)
 
     # -- sending -----------------------------------------------------------------------------
 

@@ -151,7 +151,10 @@ def _take_over(flush: Flush, row: Correction) -> None:
     relationships = stale_relationships(state, final)
     equal_to_stored(state, final, flush.uow)
     if relationships or unknown:
-        flush.expire_later.append((row.missed.obj, [*relationships, *unknown]))
+        flush.expire_later = [
+            *flush.expire_later,
+            (row.missed.obj, [*relationships, *unknown]),
+        ]
 
 
 def _computed_later(column: Any, values: dict[str, Any], name: str) -> bool:
@@ -167,7 +170,7 @@ def _apply_gone(flush: Flush, missed: Missed) -> None:
     kept = missed.resolution.decision == "keep_database"
     if missed.attempt.action == "update":
         if kept:
-            flush.expunge_later.append(missed.obj)
+            flush.expunge_later = [*flush.expunge_later, missed.obj]
         else:
             restore(flush, missed)
     elif missed.resolution.decision == "write":

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.conflicts import Attempt
 from optilock.guard.writes import Write
@@ -25,13 +25,22 @@ class Watched:
     on_conflict: Any = None
     #: The session's connections in the running transaction.
     connections: list[Connection] = field(default_factory=list)
-    #: The flush that is running.
+    #: A flush is running; ``flush`` is there once it has something to do.
+    flushing: bool = False
     flush: Flush | None = None
-    #: Writes of the running transaction, and of the one before it, in case the database ended it.
+    #: Writes of the running transaction, to be read again if the database ends it.
     sent: list[Write] = field(default_factory=list)
-    sent_before: list[Write] = field(default_factory=list)
     #: What was not yet written when the transaction failed.
-    wanted: list[Attempt] = field(default_factory=list)
+    wanted: list[Attempt] | None = None
+    _root: SessionTransaction | None = None
+
+    def in_transaction(self, transaction: SessionTransaction) -> None:
+        """Forget what belongs to an earlier transaction."""
+        while transaction.parent is not None:
+            transaction = transaction.parent
+        if transaction is not self._root:
+            self._root = transaction
+            self.connections, self.sent = [], []
 
 
 def is_watched(session: Session) -> bool:

@@ -105,21 +105,23 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def flush(self: Session, objects: Any = None) -> None:
         known = watched(self)
-        if known.flush is not None:  # a watched class below, or a flush inside a flush
+        if known.flushing:  # a watched class below, or a flush inside a flush
             return original(self, objects)
-        known.flush = running = Flush(self, known)
+        known.flushing = True
         try:
-            running.arm_all()
             original(self, objects)
         except DBAPIError as error:
-            conflict = conflict_in_flush(self, running, error)
+            conflict = conflict_in_flush(self, known.flush, error) if known.flush else None
             if conflict is None:
                 raise
             raise conflict from error
         finally:
-            running.disarm_all()
-            known.flush = None
-        running.conclude()
+            known.flushing = False
+            running, known.flush = known.flush, None
+            if running is not None:
+                running.disarm_all()
+        if running is not None:
+            running.conclude()
 
     return flush
 
@@ -139,10 +141,11 @@ def _guarded_commit(original: Callable[..., None]) -> Callable[..., None]:
     return commit
 
 
-def _after_begin(session: Session, _: SessionTransaction, connection: Any) -> None:
+def _after_begin(session: Session, transaction: SessionTransaction, connection: Any) -> None:
     """Remember the session's own connections; one that begins inside a flush is guarded at once."""
+    known = watched(session)
+    known.in_transaction(transaction)
     if isinstance(connection, Connection):
-        known = watched(session)
         if connection not in known.connections:
             known.connections.append(connection)
         if known.flush is not None:
@@ -150,8 +153,11 @@ def _after_begin(session: Session, _: SessionTransaction, connection: Any) -> No
 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
-    running = watched(session).flush
-    if running is not None and running.uow is None:
+    """Only a flush that has something to do comes this far."""
+    known = watched(session)
+    if known.flushing and known.flush is None:
+        known.flush = running = Flush(session, known)
+        running.arm_all()
         if session.deleted:
             check_before(running, objects)
         running.uow = uow
@@ -168,17 +174,9 @@ def _after_flush(session: Session, uow: Any) -> None:
             raise
 
 
-def _after_transaction_end(session: Session, transaction: SessionTransaction) -> None:
-    known = watched(session)
-    if transaction.parent is None and known.connections:
-        known.sent_before, known.sent = known.sent, []
-        known.connections = []
-
-
 # A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {
     "after_begin": _after_begin,
     "before_flush": _before_flush,
     "after_flush": _after_flush,
-    "after_transaction_end": _after_transaction_end,
 }
