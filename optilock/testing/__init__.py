@@ -1,5 +1,6 @@
 """Tools for tests of concurrent code: step sessions by hand, count statements, private servers."""
 
+from optilock.testing.counting import Sent, Statement, count_statements
 from optilock.testing.interleave import OutOfStep, Side, Step, interleave
 
-__all__ = ["OutOfStep", "Side", "Step", "interleave"]
+__all__ = ["OutOfStep", "Sent", "Side", "Statement", "Step", "count_statements", "interleave"]
