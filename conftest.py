@@ -1,8 +1,8 @@
 """The examples in README.md and docs/ are tests.
 
-The Python blocks of a file run in order, in one namespace and in a temporary working directory, both
-new for each file. A block that is not to be run stands under ``<!-- skip: next -->``, or is fenced
-as ``text``. With pytest-xdist, ``--dist loadfile`` keeps the blocks of a file together.
+The Python blocks of a file run in order, in one namespace and in a temporary working directory,
+both new for each file. A block that is not to be run stands under ``<!-- skip: next -->``, or is
+fenced as ``text``. With pytest-xdist, ``--dist loadfile`` keeps the blocks of a file together.
 """
 
 from __future__ import annotations
