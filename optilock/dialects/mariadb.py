@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, Table
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import Database
+from optilock.dialects.base import BatchForm, Database
 from optilock.dialects.cause import Cause
+from optilock.dialects.mariadb_rows import joined_rows
 from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
 
 
 class MariaDB(Database):
     names = ("mysql", "mariadb")
 
     # -- how rows are written --------------------------------------------------------------------
+
+    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
+        return joined_rows(writes, dialect)
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""

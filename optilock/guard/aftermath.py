@@ -145,7 +145,7 @@ def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyE
 
 @contextmanager
 def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], Connection]]:
-    """The session's own connections while it still has them (the pool may be empty), or new ones."""
+    """The session's connections while it has them (the pool may be empty), otherwise new ones."""
     held = {c.engine: c for c in watched(session).connections if not c.closed}
     opened: dict[Engine, Connection] = {}
 

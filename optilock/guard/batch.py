@@ -24,7 +24,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock.dialects import database_of
 from optilock.guard.writes import Shape, Write
 
-__all__ = ["must_match", "native", "present", "send"]
+__all__ = ["judge", "lock_and_look", "must_match", "native", "present", "send"]
 
 
 def native(connection: Connection, statement: Any, params: Any = None) -> Any:
@@ -39,7 +39,7 @@ def send(connection: Connection, writes: list[Write]) -> list[Write]:
     database = database_of(connection.dialect)
     form = database.batch_form(writes, connection.dialect)
     if form is None:
-        return _lock_and_look(connection, writes)
+        return lock_and_look(connection, writes)
     return form.send(connection, writes)
 
 
@@ -48,7 +48,8 @@ def _one(connection: Connection, write: Write) -> list[Write]:
     return [] if result.rowcount else [write]
 
 
-def _lock_and_look(connection: Connection, writes: list[Write]) -> list[Write]:
+def judge(connection: Connection, writes: list[Write]) -> tuple[list[Write], list[Write]]:
+    """Lock the rows and look: the writes whose rows are as they were read, and the others."""
     shape = writes[0].shape
     stored = _locked_tokens(connection, shape, [write.key() for write in writes])
     matched: list[Write] = []
@@ -57,6 +58,11 @@ def _lock_and_look(connection: Connection, writes: list[Write]) -> list[Write]:
         found = stored.get(write.key())
         expected = tuple(write.params[c.parameter] for c in write.shape.conditions)
         (matched if found == expected else missed).append(write)
+    return matched, missed
+
+
+def lock_and_look(connection: Connection, writes: list[Write]) -> list[Write]:
+    matched, missed = judge(connection, writes)
     for same, group in groupby(sorted(matched, key=_shape_order), key=lambda write: write.shape):
         same_writes = list(group)
         rows = [write.params for write in same_writes]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optilock import events
 from optilock.errors import ConcurrencyError
 from optilock.guard.decide import decide
 from optilock.guard.dependents import has_dependents
 from optilock.guard.look import Stale, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
-from optilock.resolvers import Resolution
 from optilock.versioned import token_attribute
 
 if TYPE_CHECKING:
@@ -38,14 +38,16 @@ def _asked(obj: Any, objects: Any) -> bool:
 
 
 def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
-    answer = decide([row.entry for row in stale], flush.on_conflict)
-    if not isinstance(answer, Exception):
-        for row, resolution in zip(stale, answer, strict=True):
-            _apply(flush, row, resolution)
-        return
-    if type(answer) is ConcurrencyError:
-        answer = _with_all(flush, answer, stale, objects)
-    raise answer
+    error = decide(stale, flush.on_conflict)
+    if type(error) is ConcurrencyError:
+        error = _with_all(flush, error, stale, objects)
+    entries = error.entries if isinstance(error, ConcurrencyError) else [s.entry for s in stale]
+    events.emit(lambda: events.Conflict(tuple(entries)))
+    if error is not None:
+        raise error
+    for row in stale:
+        _apply(flush, row)
+    events.emit(lambda: events.Resolved(tuple(row.entry for row in stale)))
 
 
 def _with_all(
@@ -68,8 +70,10 @@ def _with_all(
     return complete
 
 
-def _apply(flush: Flush, row: Stale, resolution: Resolution) -> None:
+def _apply(flush: Flush, row: Stale) -> None:
     """Carry out a decision on the object, so that the flush that follows does the rest."""
+    resolution = row.resolution
+    assert resolution is not None
     if row.stored is None:
         flush.skipped |= {row.state}  # nothing is left to delete
         return

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from sqlalchemy.exc import MissingGreenlet
 
-from optilock import events
+from optilock.conflicts import Attempt, Values, columns_of
 from optilock.entry import Computed, Entry
 from optilock.errors import ConcurrencyError, ConfigurationError
 from optilock.resolvers import Resolution, check_resolution, choose
 
-if TYPE_CHECKING:
-    from optilock.conflicts import Attempt
-
-__all__ = ["decide", "resolver_for"]
-
-
-class Refused(Exception):
-    """Internal: a resolver broke; its error is attached to the conflict."""
+__all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
 
 
 def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | None:
@@ -28,38 +21,61 @@ def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | Non
     return choose(on_conflict, model) or getattr(model, "__on_conflict__", None)
 
 
-def decide(
-    entries: list[Entry[Any]], on_conflict: Any, *, notes: list[str] | None = None
-) -> list[Resolution] | Exception:
-    """One resolution for each entry, or what is to be raised instead.
+class Conflicting(Protocol):
+    """A row that waits for a decision."""
+
+    attempt: Attempt
+    stored: Values | None
+    resolution: Resolution | None
+
+    @property
+    def entry(self) -> Entry[Any]: ...
+
+
+def decide(rows: Sequence[Conflicting], on_conflict: Any) -> Exception | None:
+    """Give every row that has none its resolution, or return what is to be raised instead.
 
     A resolver that raises leaves the conflict as the error, with its own error as the cause. One
     that returns something that cannot be done is a ``ConfigurationError``.
     """
-    events.emit(lambda: events.Conflict(tuple(entries)))
-    resolutions: list[Resolution] = []
-    for entry in entries:
-        resolver = resolver_for(on_conflict, entry.model)
-        if resolver is None:
-            return ConcurrencyError(entries)
-        try:
-            answer = _awaited(resolver(entry))
-        except Exception as error:
-            return _broken(entries, error)
-        try:
-            resolution = check_resolution(answer, entry)
-        except ConfigurationError as error:
-            error.__cause__ = ConcurrencyError(entries)
-            return error
-        if resolution.decision == "reject":
-            return _rejected(entries, entry, resolution.reason)
-        resolutions.append(resolution)
-    return resolutions
+    entries = [row.entry for row in rows]
+    for row, entry in zip(rows, entries, strict=True):
+        if row.resolution is None:
+            answer = _ask(entry, on_conflict, entries)
+            if isinstance(answer, Exception):
+                return answer
+            row.resolution = answer
+    return _refused(entries, [r for row in rows if (r := impossible(row))])
 
 
-def _rejected(
-    entries: list[Entry[Any]], entry: Entry[Any], reason: str | None
-) -> ConcurrencyError:
+def _ask(entry: Entry[Any], on_conflict: Any, entries: list[Entry[Any]]) -> Resolution | Exception:
+    resolver = resolver_for(on_conflict, entry.model)
+    if resolver is None:
+        return ConcurrencyError(entries)
+    try:
+        answer = _awaited(resolver(entry))
+    except Exception as error:
+        return _broken(entries, error)
+    try:
+        resolution = check_resolution(answer, entry)
+    except ConfigurationError as error:
+        error.__cause__ = ConcurrencyError(entries)
+        return error
+    if resolution.decision == "reject":
+        return _rejected(entries, entry, resolution.reason)
+    return resolution
+
+
+def _refused(entries: list[Entry[Any]], reasons: list[str]) -> ConcurrencyError | None:
+    if not reasons:
+        return None
+    conflict = ConcurrencyError(entries)
+    for reason in reasons:
+        conflict.add_note(f"optilock: {reason}")
+    return conflict
+
+
+def _rejected(entries: list[Entry[Any]], entry: Entry[Any], reason: str | None) -> ConcurrencyError:
     conflict = ConcurrencyError(entries)
     if reason:
         key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
@@ -94,16 +110,15 @@ def _awaited(answer: Any) -> Any:
         ) from None
 
 
-def impossible(attempt: Attempt, stored: Any, resolution: Resolution) -> str | None:
-    """Why a row that is gone cannot be inserted again, if it cannot."""
-    from optilock.conflicts import columns_of
-
-    if stored is not None or resolution.decision == "keep_database":
+def impossible(row: Conflicting) -> str | None:
+    """Why a row that is gone cannot be inserted again, if it is to be and cannot."""
+    resolution, attempt = row.resolution, row.attempt
+    if row.stored is not None or resolution is None or resolution.decision == "keep_database":
         return None
     values = {**attempt.current, **resolution.values}
     for name, column in columns_of(attempt.mapper).items():
         if isinstance(values.get(name), Computed):
-            return f"{name} was set to a SQL expression"
+            return f"{row.entry.describe()}: {name} was set to a SQL expression"
         if name not in values and not column.server_default and column.default is None:
-            return f"{name} was never loaded"
+            return f"{row.entry.describe()}: {name} was never loaded"
     return None

@@ -173,12 +173,12 @@ class Flush:
             shapes = statement.__dict__["_optilock_shapes"] = _Shapes(statement)
         names = frozenset(params)
         try:
-            shape: Shape | None = shapes[connection.dialect.name, names]
+            shape: Shape | None = shapes[connection.dialect.driver, names]
         except KeyError:
             mapper = self._mapper_of(statement)
             dialect = connection.dialect
             shape = shape_of(statement, names, mapper, dialect) if mapper is not None else None
-            shapes[connection.dialect.name, names] = shape
+            shapes[connection.dialect.driver, names] = shape
         return shape
 
     def _mapper_of(self, statement: Any) -> Mapper[Any] | None:
@@ -278,9 +278,7 @@ class Flush:
         ]
         for stale in look(self.session, states, deleting=False) if states else ():
             self.skipped |= {stale.state}
-            missed = Missed(
-                stale.state, stale.obj, connection, stale.attempt, {}, {}, stale.stored
-            )
+            missed = Missed(stale.state, stale.obj, connection, stale.attempt, {}, {}, stale.stored)
             self.misses.append(missed)
 
     # -- sending -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -13,6 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.dialects import database_of
 from optilock.entry import Entry
+from optilock.resolvers import Resolution
 from optilock.versioned import token_attribute
 
 __all__ = ["Stale", "look"]
@@ -20,7 +22,7 @@ __all__ = ["Stale", "look"]
 State = InstanceState[Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Stale:
     """An object whose row has moved, found before anything was written on its account."""
 
@@ -29,8 +31,9 @@ class Stale:
     connection: Connection
     attempt: Attempt
     stored: Values | None
+    resolution: Resolution | None = None
 
-    @property
+    @cached_property
     def entry(self) -> Entry[Any]:
         return entry_of(self.attempt, self.stored)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Column
@@ -36,7 +37,7 @@ class Missed:
     #: Settled while the flush was still running: the row was inserted again.
     restored: bool = False
 
-    @property
+    @cached_property
     def entry(self) -> Entry[Any]:
         return entry_of(self.attempt, self.stored)
 

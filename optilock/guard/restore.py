@@ -24,12 +24,10 @@ def restore_gone(flush: Flush, some: list[Missed]) -> None:
     gone = [m for m in some if m.gone and m.attempt.action == "update" and m.problem is None]
     if not gone:
         return
-    answer = decide([m.entry for m in gone], flush.on_conflict)
-    if isinstance(answer, Exception):
-        return  # asked again at the end, when all conflicts of the flush are known
-    for missed, resolution in zip(gone, answer, strict=True):
-        missed.resolution = resolution
-        if resolution.decision != "keep_database":
+    if decide(gone, flush.on_conflict) is not None:
+        return  # refused: said at the end, when all conflicts of the flush are known
+    for missed in gone:
+        if missed.resolution is not None and missed.resolution.decision != "keep_database":
             restore(flush, missed)
 
 

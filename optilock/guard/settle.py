@@ -17,7 +17,7 @@ from optilock import events
 from optilock.conflicts import columns_of, read_stored
 from optilock.errors import ConcurrencyError
 from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
-from optilock.guard.decide import decide, impossible
+from optilock.guard.decide import decide
 from optilock.guard.dependents import changed_links, has_dependents
 from optilock.guard.keep import Kept
 from optilock.guard.missed import Missed
@@ -33,15 +33,17 @@ __all__ = ["settle"]
 def settle(flush: Flush) -> None:
     """Resolve the rows that missed, or remember the error that ``flush()`` will raise."""
     flush.drain_all()
-    misses = [missed for missed in flush.misses if not missed.restored]
-    if not misses:
+    if not flush.misses:
         return
+    conflict = tuple(missed.entry for missed in flush.misses)
+    events.emit(lambda: events.Conflict(conflict))
+    misses = [missed for missed in flush.misses if not missed.restored]
     error = _decide(flush, misses)
     if error is None:
         _apply(flush, misses)
-        events.emit(lambda: events.Resolved(tuple(missed.entry for missed in misses)))
+        events.emit(lambda: events.Resolved(conflict))
         return
-    if any(_half_written(flush, missed) for missed in misses):
+    if any(_half_written(missed) for missed in misses):
         raise error  # SQLAlchemy rolls back: dependents of these rows were already written
     flush.error = error
     flush.kept = [Kept.of(missed) for missed in misses]
@@ -54,33 +56,33 @@ def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
     for missed in misses:
         if missed.problem is not None:
             return missed.problem
-    answer = decide([missed.entry for missed in misses], flush.on_conflict)
-    if isinstance(answer, Exception):
-        return answer
-    reasons = []
-    for missed, resolution in zip(misses, answer, strict=True):
-        missed.resolution = resolution
-        reason = impossible(missed.attempt, missed.stored, resolution) or _cannot_drop(missed)
-        if reason:
-            reasons.append(f"optilock: {missed.entry.describe()}: {reason}")
+    error = decide(misses, flush.on_conflict)
+    if error is not None:
+        return error
+    reasons = [reason for missed in misses if (reason := _cannot_drop(missed))]
     if not reasons:
         return None
-    error = ConcurrencyError(missed.entry for missed in misses)
+    conflict = ConcurrencyError(missed.entry for missed in misses)
     for reason in reasons:
-        error.add_note(reason)
-    return error
+        conflict.add_note(f"optilock: {reason}")
+    return conflict
 
 
 def _cannot_drop(missed: Missed) -> str | None:
     """Dropping our edits would have to take back what was written on their account."""
-    assert missed.resolution is not None
-    if missed.resolution.decision != "keep_database" or missed.attempt.action != "update":
+    resolution, state = missed.resolution, missed.state
+    assert resolution is not None
+    if missed.attempt.action == "delete":
+        if missed.gone or resolution.decision == "overwrite" or not has_dependents(state.mapper):
+            return None
+        return f"{missed.entry.describe()}: its dependents were deleted in the same flush"
+    if resolution.decision != "keep_database":
         return None
-    links = changed_links(missed.state)
-    return f"its {', '.join(links)} were written in the same flush" if links else None
+    links = ", ".join(changed_links(state))
+    return f"{missed.entry.describe()}: its {links} changed in the same flush" if links else None
 
 
-def _half_written(flush: Flush, missed: Missed) -> bool:
+def _half_written(missed: Missed) -> bool:
     """Was something already written on account of a row that is now left alone?"""
     if missed.attempt.action == "delete":
         return has_dependents(missed.state.mapper)

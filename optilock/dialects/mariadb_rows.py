@@ -1,0 +1,174 @@
+"""MariaDB's form: the rows are locked and looked at, and those that match go out in one statement.
+
+::
+
+    UPDATE t JOIN (SELECT NULL AS k0, NULL AS w0, NULL AS c0 FROM DUAL WHERE 1 = 0
+                   UNION ALL VALUES (%s, %s, %s), (%s, %s, %s), …) AS given
+        ON t.id = given.k0 AND t.version = given.w0
+    SET t.name = given.c0, t.version = …
+
+The drivers send ``executemany`` of an UPDATE row by row, one round trip each. Measured for 1,000
+rows on a socket, MariaDB 10.11: ``executemany`` 67 ms, this join 4.2 ms, CASE per column 6.5 ms,
+JSON_TABLE 3.8 ms (but values change on their way through JSON). The join compares integers only:
+columns of a derived table have a collation of their own, so other keys and tokens keep
+``executemany``, as does what the driver would have to be told more about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Column, Integer, delete, tuple_
+from sqlalchemy.engine import Connection, Dialect
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Shape, Write
+
+__all__ = ["JoinedRows", "joined_rows"]
+
+#: One statement stays well below ``max_allowed_packet`` (16 MiB by default).
+_ROWS = 1000
+_BYTES = 1 << 20
+
+
+class JoinedRows:
+    """Lock, look, and one UPDATE or DELETE for the rows that match."""
+
+    def __init__(self, shapes: tuple[Shape, ...], dialect: Dialect) -> None:
+        self.shape = shapes[0]
+        self.dialect = dialect
+        self.columns = {name: column for s in shapes for name, column in s.all_sets().items()}
+        self.masked = [n for n in self.columns if any(n not in s.all_sets() for s in shapes)]
+        self._columns_carried = [
+            *(condition.column for condition in (*self.shape.keys, *self.shape.conditions)),
+            *self.columns.values(),
+        ]
+        self._processors = [
+            column.type.dialect_impl(dialect).bind_processor(dialect)
+            for column in self._columns_carried
+        ]
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed by others or are gone."""
+        from optilock.guard import batch
+
+        if connection.get_execution_options().get("schema_translate_map"):
+            return batch.lock_and_look(connection, writes)  # names change only in Core statements
+        matched, missed = batch.judge(connection, writes)
+        for some in _portions(matched):
+            written = (
+                self._delete(connection, some)
+                if self.shape.deletes
+                else self._update(connection, some)
+            )
+            batch.must_match(self.shape, len(some), written)
+        return missed
+
+    def _delete(self, connection: Connection, writes: list[Write]) -> int:
+        compared = (*self.shape.keys, *self.shape.conditions)
+        rows = [tuple(write.params[c.parameter] for c in compared) for write in writes]
+        found = tuple_(*(c.column for c in compared)).in_(rows)
+        statement = delete(self.shape.table).where(found)
+        return int(type(connection).execute(connection, statement).rowcount)
+
+    def _update(self, connection: Connection, writes: list[Write]) -> int:
+        rows = [self._row(write) for write in writes]
+        sql = self._sql(len(rows))
+        result = connection.__class__.exec_driver_sql(
+            connection, sql, tuple(value for row in rows for value in row)
+        )
+        return int(result.rowcount)
+
+    def _row(self, write: Write) -> list[Any]:
+        params = write.params
+        names = [c.parameter for c in (*self.shape.keys, *self.shape.conditions)]
+        values = [params.get(name) for name in (*names, *self.columns)]
+        carried = [
+            value if process is None else process(value)
+            for value, process in zip(values, self._processors, strict=True)
+        ]
+        return carried + [name in params for name in self.masked]
+
+    def _sql(self, rows: int) -> str:
+        quote = self.dialect.identifier_preparer
+        table = quote.format_table(self.shape.table)
+        place = {name: f"given.c{i}" for i, name in enumerate(self.columns)}
+        mask = {name: f"given.m{i}" for i, name in enumerate(self.masked)}
+        compared = [
+            *((c.column, f"k{i}") for i, c in enumerate(self.shape.keys)),
+            *((c.column, f"w{i}") for i, c in enumerate(self.shape.conditions)),
+        ]
+        names = [name for _, name in compared]
+        names += [f"c{i}" for i in range(len(self.columns))]
+        names += [f"m{i}" for i in range(len(self.masked))]
+        head = ", ".join(f"NULL AS {name}" for name in names)
+        row = "(" + ", ".join(["%s"] * len(names)) + ")"
+        matches = " AND ".join(
+            f"{table}.{quote.format_column(column)} = given.{name}" for column, name in compared
+        )
+        changes = []
+        for name, column in self.columns.items():
+            target = f"{table}.{quote.format_column(column)}"
+            value = place[name]
+            if name in mask:
+                value = f"CASE WHEN {mask[name]} THEN {value} ELSE {target} END"
+            changes.append(f"{target} = {value}")
+        changes += [f"{table}.{quote.format_column(c)} = {sql}" for c, sql in self._computed()]
+        return (
+            f"UPDATE {table} JOIN (SELECT {head} FROM DUAL WHERE 1 = 0 UNION ALL VALUES "
+            f"{', '.join([row] * rows)}) AS given ON {matches} SET {', '.join(changes)}"
+        )
+
+    def _computed(self) -> Iterator[tuple[Column[Any], str]]:
+        """SQL ``onupdate`` values of the columns that no row sets."""
+        for column in self.shape.postfetch:
+            if column.onupdate is not None:
+                yield column, _compiled(column, self.dialect) or ""
+
+
+def _compiled(column: Column[Any], dialect: Dialect) -> str | None:
+    """The SQL of a column's ``onupdate``; ``None`` if it needs parameters."""
+    default: Any = column.onupdate
+    if not default.is_clause_element:
+        return None
+    compiled = default.arg.compile(dialect=dialect)
+    return None if compiled.params else f"({compiled})"
+
+
+def _portions(writes: list[Write]) -> Iterator[list[Write]]:
+    """So many rows that a statement stays small; the rows are locked, so the order is settled."""
+    some: list[Write] = []
+    size = 0
+    for write in writes:
+        size += sum(len(v) for v in write.params.values() if isinstance(v, (str, bytes)))
+        some.append(write)
+        if len(some) == _ROWS or size > _BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def joined_rows(writes: list[Write], dialect: Any) -> JoinedRows | None:
+    """The form for these rows, or ``None`` where ``executemany`` has to do."""
+    if not getattr(dialect, "is_mariadb", False):
+        return None
+    shapes = tuple(dict.fromkeys(write.shape for write in writes))
+    forms, key = shapes[0].forms, frozenset(shapes)
+    if key not in forms:
+        forms[key] = JoinedRows(shapes, dialect) if _usable(shapes, dialect) else None
+    form: JoinedRows | None = forms[key]
+    return form
+
+
+def _usable(shapes: tuple[Shape, ...], dialect: Dialect) -> bool:
+    compared = (*shapes[0].keys, *shapes[0].conditions)
+    set_somewhere = {column for shape in shapes for column in shape.all_sets().values()}
+    computed = {c for s in shapes for c in s.postfetch if c.onupdate is not None}
+    return (
+        (shapes[0].deletes or all(isinstance(c.column.type, Integer) for c in compared))
+        and not any(getattr(c.type, "_has_bind_expression", False) for c in set_somewhere)
+        and computed.isdisjoint(set_somewhere)
+        and all(_compiled(column, dialect) is not None for column in computed)
+    )
