@@ -12,13 +12,14 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from optilock.dialects.cause import Cause, error_chain, raised_by
 from optilock.dialects.level import require_level
+from optilock.dialects.rows import LockAndLook
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from optilock.guard.writes import Write
 
 
-class BatchForm(Protocol):
+class Form(Protocol):
     """A way to write many rows of one table at once."""
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
@@ -36,9 +37,9 @@ class Database:
     #: The most parameters one statement may carry; ``None`` where no limit matters.
     max_parameters: int | None = None
 
-    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
-        """One statement for all rows of a table, where the database and the columns allow it."""
-        return None
+    def form(self, writes: list[Write], dialect: Dialect) -> Form:
+        """How these rows of one table, more than one, are best written."""
+        return LockAndLook(self)
 
     def begin_writing(self, connection: Connection, table: Table) -> None:
         """Make sure that what is read next stays true until the transaction ends."""

@@ -10,7 +10,7 @@ from sqlalchemy import Select, Table
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import BatchForm, Database
+from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
 from optilock.dialects.mariadb_rows import joined_rows
 from optilock.dialects.undo import undo_with
@@ -25,8 +25,8 @@ class MariaDB(Database):
 
     # -- how rows are written --------------------------------------------------------------------
 
-    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
-        return joined_rows(writes, dialect)
+    def form(self, writes: list[Write], dialect: Dialect) -> Form:
+        return joined_rows(self, writes, dialect) or super().form(writes, dialect)
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""

@@ -22,7 +22,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Column, Integer, delete, tuple_
 from sqlalchemy.engine import Connection, Dialect
 
+from optilock.dialects.rows import LockAndLook, judge, must_match
+
 if TYPE_CHECKING:
+    from optilock.dialects.base import Database
     from optilock.guard.writes import Shape, Write
 
 __all__ = ["JoinedRows", "joined_rows"]
@@ -35,7 +38,8 @@ _BYTES = 1 << 20
 class JoinedRows:
     """Lock, look, and one UPDATE or DELETE for the rows that match."""
 
-    def __init__(self, shapes: tuple[Shape, ...], dialect: Dialect) -> None:
+    def __init__(self, database: Database, shapes: tuple[Shape, ...], dialect: Dialect) -> None:
+        self._database = database
         self.shape = shapes[0]
         self.dialect = dialect
         self.columns = {name: column for s in shapes for name, column in s.all_sets().items()}
@@ -51,18 +55,18 @@ class JoinedRows:
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
-        from optilock.guard import batch
-
         if connection.get_execution_options().get("schema_translate_map"):
-            return batch.lock_and_look(connection, writes)  # names change only in Core statements
-        matched, missed = batch.judge(connection, writes)
+            return LockAndLook(self._database).send(
+                connection, writes
+            )  # names change only in Core statements
+        matched, missed = judge(self._database, connection, writes)
         for some in _portions(matched):
             written = (
                 self._delete(connection, some)
                 if self.shape.deletes
                 else self._update(connection, some)
             )
-            batch.must_match(self.shape, len(some), written)
+            must_match(self.shape, len(some), written)
         return missed
 
     def _delete(self, connection: Connection, writes: list[Write]) -> int:
@@ -150,14 +154,14 @@ def _portions(writes: list[Write]) -> Iterator[list[Write]]:
         yield some
 
 
-def joined_rows(writes: list[Write], dialect: Any) -> JoinedRows | None:
+def joined_rows(database: Database, writes: list[Write], dialect: Any) -> JoinedRows | None:
     """The form for these rows, or ``None`` where ``executemany`` has to do."""
     if not getattr(dialect, "is_mariadb", False):
         return None
     shapes = tuple(dict.fromkeys(write.shape for write in writes))
     forms, key = shapes[0].forms, frozenset(shapes)
     if key not in forms:
-        forms[key] = JoinedRows(shapes, dialect) if _usable(shapes, dialect) else None
+        forms[key] = JoinedRows(database, shapes, dialect) if _usable(shapes, dialect) else None
     form: JoinedRows | None = forms[key]
     return form
 

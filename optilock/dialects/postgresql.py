@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import BatchForm, Database
+from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
 from optilock.dialects.postgresql_sets import set_form
 from optilock.errors import ConfigurationError
@@ -26,8 +26,8 @@ class PostgreSQL(Database):
 
     # -- how rows are written --------------------------------------------------------------------
 
-    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
-        return set_form(writes, dialect)
+    def form(self, writes: list[Write], dialect: Dialect) -> Form:
+        return set_form(self, writes, dialect) or super().form(writes, dialect)
 
     # -- what an error means (PostgreSQL documentation, appendix A) ------------------------------
 

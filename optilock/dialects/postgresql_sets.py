@@ -53,7 +53,10 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from optilock.dialects.rows import must_match, native, present
+
 if TYPE_CHECKING:
+    from optilock.dialects.base import Database
     from optilock.guard.writes import Shape, Write
 
 __all__ = ["SetForm", "set_form"]
@@ -148,7 +151,13 @@ def _json_text(kind: Any, dialect: Dialect) -> Callable[[Any], Any]:
 class SetForm:
     """The statement for one combination of shapes, and its parameters."""
 
-    def __init__(self, shapes: tuple[Shape, ...], carriers: dict[Column[Any], Carrier]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        shapes: tuple[Shape, ...],
+        carriers: dict[Column[Any], Carrier],
+    ) -> None:
+        self._database = database
         first = shapes[0]
         self.shape = first
         self.columns = {
@@ -163,16 +172,16 @@ class SetForm:
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed or are gone."""
-        from optilock.guard import batch
-
-        rows = batch.native(connection, self.statement, self._arrays(writes)).all()
+        rows = native(connection, self.statement, self._arrays(writes)).all()
         locked, written = rows[0][-2:]
         width = len(self.shape.keys)
         stale = {tuple(row[:width]) for row in rows[1:]}
-        batch.must_match(self.shape, locked - len(stale), written)
+        must_match(self.shape, locked - len(stale), written)
         missed = [write for write in writes if write.key() in stale] if stale else []
         if locked < len(writes):
-            found = batch.present(connection, self.shape, [write.key() for write in writes])
+            found = present(
+                self._database, connection, self.shape, [write.key() for write in writes]
+            )
             missed += [write for write in writes if write.key() not in found]
         return missed
 
@@ -273,20 +282,20 @@ def _onupdate(column: Column[Any]) -> Any:
     return default.arg if default.is_clause_element else column
 
 
-def set_form(writes: list[Write], dialect: Dialect) -> SetForm | None:
+def set_form(database: Database, writes: list[Write], dialect: Dialect) -> SetForm | None:
     """The set form for these rows, built once for each combination of shapes."""
     shapes = tuple(dict.fromkeys(write.shape for write in writes))
     forms = shapes[0].forms
     key = frozenset(shapes)
     if key not in forms:
-        forms[key] = _build(shapes, dialect)
+        forms[key] = _build(database, shapes, dialect)
     form: SetForm | None = forms[key]
     return form
 
 
-def _build(shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
+def _build(database: Database, shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
     columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].conditions)}
     columns |= {column for shape in shapes for column in shape.all_sets().values()}
     carriers = {column: carrier_of(column.type, dialect) for column in columns}
     usable = {column: carrier for column, carrier in carriers.items() if carrier is not None}
-    return SetForm(shapes, usable) if len(usable) == len(columns) else None
+    return SetForm(database, shapes, usable) if len(usable) == len(columns) else None

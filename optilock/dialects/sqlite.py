@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, Table, event, false
 from sqlalchemy.engine import Connection, Dialect
 
-from optilock.dialects.base import BatchForm, Database
+from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
 from optilock.dialects.sqlite_rows import RowByRow
 from optilock.dialects.undo import undo_with
@@ -27,9 +27,9 @@ class SQLite(Database):
     #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
     max_parameters = 900
 
-    def batch_form(self, writes: list[Write], dialect: Dialect) -> BatchForm | None:
+    def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
-        return None if dialect.is_async else RowByRow()
+        return super().form(writes, dialect) if dialect.is_async else RowByRow()
 
     def begin_writing(self, connection: Connection, table: Table) -> None:
         """Take the write lock with a DELETE that matches nothing: no other writer from here on.

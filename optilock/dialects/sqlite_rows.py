@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
 
+from optilock.dialects.rows import by_shape
+
 if TYPE_CHECKING:
     from optilock.guard.writes import Write
 
@@ -29,9 +31,7 @@ class RowByRow:
         if not event.contains(connection.dialect, "do_executemany", _counting):
             event.listen(connection.dialect, "do_executemany", _counting)
         missed: list[Write] = []
-        for shape, group in groupby(
-            sorted(writes, key=_shape_order), key=lambda write: write.shape
-        ):
+        for shape, group in groupby(sorted(writes, key=by_shape), key=lambda write: write.shape):
             some = list(group)
             counts: list[int] = []
             params = [write.params for write in some]
@@ -42,10 +42,6 @@ class RowByRow:
                 counts.append(result.rowcount)
             missed += [write for write, count in zip(some, counts, strict=True) if not count]
         return missed
-
-
-def _shape_order(write: Write) -> int:
-    return id(write.shape)
 
 
 def _counting(cursor: Any, statement: str, parameters: Any, context: Any) -> bool | None:

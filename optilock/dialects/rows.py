@@ -1,0 +1,131 @@
+"""Rows found, locked and judged by their keys: what every form of writing stands on.
+
+``lock and look`` is the form that any database with row locks can do: read and lock key and token
+of all rows in key order, keep those that still match, write them with ``executemany``. The
+databases with something better say so in :meth:`Database.form`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Select, select, tuple_
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm.exc import StaleDataError
+
+if TYPE_CHECKING:
+    from optilock.dialects.base import Database
+    from optilock.guard.writes import Shape, Write
+
+__all__ = ["LockAndLook", "by_shape", "judge", "must_match", "native", "present"]
+
+Key = tuple[Any, ...]
+
+
+def native(connection: Connection, statement: Any, params: Any = None) -> Any:
+    """Execute past the guard."""
+    return type(connection).execute(connection, statement, params)
+
+
+class LockAndLook:
+    """Two steps: lock and compare all rows, then write those that match."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed by others or are gone."""
+        matched, missed = judge(self._database, connection, writes)
+        for same, group in groupby(sorted(matched, key=by_shape), key=lambda write: write.shape):
+            self._write(connection, same, list(group))
+        return missed
+
+    def _write(self, connection: Connection, shape: Shape, writes: list[Write]) -> None:
+        rows = [write.params for write in writes]
+        result = native(connection, shape.statement, rows if len(rows) > 1 else rows[0])
+        if connection.dialect.supports_sane_multi_rowcount or len(rows) == 1:
+            must_match(shape, len(rows), result.rowcount)
+        else:
+            must_match(shape, len(rows), self._written(connection, writes))
+
+    def _written(self, connection: Connection, writes: list[Write]) -> int:
+        """How many of these locked rows carry what was written, for drivers that cannot add up."""
+        shape = writes[0].shape
+        stored = _locked_tokens(self._database, connection, shape, [w.key() for w in writes])
+        if shape.deletes:
+            return len(writes) - len(stored)
+        token = shape.token.column.key
+        return sum(stored.get(write.key(), (None,))[0] == write.params[token] for write in writes)
+
+
+def judge(
+    database: Database, connection: Connection, writes: list[Write]
+) -> tuple[list[Write], list[Write]]:
+    """Lock the rows and look: the writes whose rows are as they were read, and the others."""
+    shape = writes[0].shape
+    stored = _locked_tokens(database, connection, shape, [write.key() for write in writes])
+    matched: list[Write] = []
+    missed: list[Write] = []
+    for write in writes:
+        found = stored.get(write.key())
+        expected = tuple(write.params[c.parameter] for c in write.shape.conditions)
+        (matched if found == expected else missed).append(write)
+    return matched, missed
+
+
+def by_shape(write: Write) -> int:
+    """Brings writes of one shape together and leaves their order alone."""
+    return id(write.shape)
+
+
+def _locked_tokens(
+    database: Database, connection: Connection, shape: Shape, keys: list[Key]
+) -> dict[Key, tuple[Any, ...]]:
+    """Key -> what the conditions compare, for the rows that exist, locked in key order."""
+    database.begin_writing(connection, shape.table)
+    found: dict[Key, tuple[Any, ...]] = {}
+    columns = [condition.column for condition in (*shape.keys, *shape.conditions)]
+    width = len(shape.keys)
+    for some in _chunks(keys, database.max_parameters, width):
+        query = database.lock(
+            _where_key_in(select(*columns), shape, some), shape.table, deleting=shape.deletes
+        )
+        for row in native(connection, query):
+            found[tuple(row[:width])] = tuple(row[width:])
+    return found
+
+
+def present(database: Database, connection: Connection, shape: Shape, keys: list[Key]) -> set[Key]:
+    """Those of ``keys`` that are in the table."""
+    found: set[Key] = set()
+    for some in _chunks(keys, database.max_parameters, len(shape.keys)):
+        query = _where_key_in(select(*(key.column for key in shape.keys)), shape, some)
+        found.update(tuple(row) for row in native(connection, query))
+    return found
+
+
+def _where_key_in(query: Select[Any], shape: Shape, keys: list[Key]) -> Select[Any]:
+    columns = [key.column for key in shape.keys]
+    if len(columns) == 1:
+        matching = columns[0].in_([key[0] for key in keys])
+    else:
+        matching = tuple_(*columns).in_(keys)
+    return query.where(matching).order_by(*columns)
+
+
+def _chunks(keys: list[Key], limit: int | None, width: int) -> Iterator[list[Key]]:
+    step = len(keys) if limit is None else max(1, limit // width)
+    for start in range(0, len(keys), step):
+        yield keys[start : start + step]
+
+
+def must_match(shape: Shape, expected: int, matched: int) -> None:
+    """A row that is locked and matches is written, unless a trigger or a policy prevents it."""
+    if matched != expected:
+        verb = "delete" if shape.deletes else "update"
+        raise StaleDataError(
+            f"{verb.upper()} statement on table '{shape.table.description}' expected to {verb}"
+            f" {expected} row(s); {matched} were matched."
+        )
