@@ -29,14 +29,15 @@ The version belongs to the library: assigning it raises ``ConfigurationError``. 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Awaitable, Collection
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
+from optilock.entry import Entry
 from optilock.errors import ConfigurationError
-from optilock.resolvers import Resolver, check_resolver_for
+from optilock.resolvers import Resolution, Resolver, check_resolver_for
 from optilock.tokens import Counter, Token
 
 if TYPE_CHECKING:
@@ -45,12 +46,21 @@ if TYPE_CHECKING:
 __all__ = ["Versioned", "ignored_columns", "token_attribute"]
 
 
+class ResolverObject(Protocol):
+    """A resolver that is no function, such as ``per_field(...)``.
+
+    A type checker takes a function in a class for a method, and an object for what it is.
+    """
+
+    def __call__(self, entry: Entry[Any], /) -> Resolution | Awaitable[Resolution]: ...
+
+
 class Versioned:
     """Mixin: rows of the class carry a concurrency token that every write checks and moves."""
 
     __version_token__: ClassVar[Token] = Counter()
     __version_ignore__: ClassVar[Collection[str]] = ()
-    __on_conflict__: ClassVar[Resolver | None] = None
+    __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
 
     if TYPE_CHECKING:
         version: Mapped[Any]

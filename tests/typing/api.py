@@ -1,0 +1,323 @@
+"""Every public call as a user writes it, for the type checker alone: ``mypy --strict`` reads it.
+
+``assert_type`` is a test of what is inferred. A ``type: ignore`` with a code is one as well: it
+says that the line has to be refused, and strict mode complains about one that ignores nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Literal, assert_type
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    scoped_session,
+    sessionmaker,
+)
+
+from optilock import (
+    AsyncUnitOfWork,
+    CannotMerge,
+    CommitOutcomeUnknown,
+    ConcurrencyError,
+    ConfigurationError,
+    Counter,
+    Entry,
+    Isolation,
+    OptilockError,
+    PreconditionFailed,
+    Resolution,
+    Unique,
+    UnitOfWork,
+    Versioned,
+    add_delta,
+    client_wins,
+    etag_of,
+    events,
+    is_transient,
+    merge_fields,
+    merge_json,
+    merge_set,
+    merge_text,
+    per_field,
+    reject,
+    repeatable_read,
+    retry,
+    retrying,
+    serializable,
+    store_wins,
+    unit_of_work,
+    watch,
+)
+from optilock.testing import Sent, Side, Statement, Step, count_statements, interleave
+from optilock.testing.servers import Server, mariadb, postgresql
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Page(Versioned, Base):
+    __tablename__ = "pages"
+    __version_token__ = Unique()
+    __version_ignore__ = ("views",)
+    __on_conflict__ = per_field(body=merge_text, views=add_delta)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    body: Mapped[str]
+    views: Mapped[int]
+
+
+class Account(Versioned, Base):
+    __on_conflict__ = merge_fields
+    __tablename__ = "accounts"
+    __version_token__ = Counter(name="revision", column="rev_no")
+    id: Mapped[int] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+
+
+class OwnSession(Session):
+    """A session class of the application's own is what its units give, too."""
+
+
+class OwnAsyncSession(AsyncSession):
+    pass
+
+
+engine = create_engine("sqlite://")
+async_engine = create_async_engine("sqlite+aiosqlite://")
+sessions = sessionmaker(engine, class_=OwnSession)
+async_sessions = async_sessionmaker(async_engine, class_=OwnAsyncSession)
+scoped = scoped_session(sessions)
+async_scoped = async_scoped_session(async_sessions, scopefunc=lambda: None)
+
+# -- watch: what is given comes back ---------------------------------------------------------------
+
+assert_type(watch(sessions), sessionmaker[OwnSession])
+assert_type(watch(scoped, on_conflict=merge_fields), scoped_session[OwnSession])
+assert_type(watch(async_sessions), async_sessionmaker[OwnAsyncSession])
+assert_type(watch(OwnSession, on_conflict={Page: store_wins}), type[OwnSession])
+
+# -- units of work ---------------------------------------------------------------------------------
+
+
+def units() -> None:
+    with UnitOfWork(sessions) as own:
+        assert_type(own, OwnSession)
+        assert_type(own.get_one(Page, 1).views, int)
+    with UnitOfWork(scoped, savepoint=True) as own:
+        assert_type(own, OwnSession)
+    with UnitOfWork(engine, on_conflict={Page: merge_fields, Account: reject}) as session:
+        assert_type(session, Session)
+    with UnitOfWork(engine, isolation=Isolation.SERIALIZABLE, read_only=True) as session:
+        assert_type(session, Session)
+    with serializable(sessions, on_conflict=client_wins) as own:
+        assert_type(own, OwnSession)
+    with repeatable_read(engine, independent=True) as session:
+        assert_type(session, Session)
+
+    UnitOfWork(engine, retries=3)  # type: ignore[call-overload]
+    serializable(engine, isolation=Isolation.SERIALIZABLE)  # type: ignore[call-overload]
+
+
+async def async_units() -> None:
+    async with AsyncUnitOfWork(async_sessions) as own:
+        assert_type(own, OwnAsyncSession)
+        assert_type((await own.get_one(Page, 1)).body, str)
+    async with AsyncUnitOfWork(async_scoped) as own:
+        assert_type(own, OwnAsyncSession)
+    async with AsyncUnitOfWork(async_engine, on_conflict=store_wins) as session:
+        assert_type(session, AsyncSession)
+    async with serializable(async_sessions) as own:
+        assert_type(own, OwnAsyncSession)
+    async with repeatable_read(async_engine, read_only=True) as session:
+        assert_type(session, AsyncSession)
+
+    AsyncUnitOfWork(sessions)  # type: ignore[call-overload]
+
+
+# -- retry and unit in one: called without the session, the rest of the signature is kept ----------
+
+
+@unit_of_work(sessions, attempts=5, on_conflict=merge_fields, deadline=timedelta(seconds=2))
+def rename(session: OwnSession, account_id: int, *, owner: str) -> bool:
+    session.get_one(Account, account_id).owner = owner
+    return True
+
+
+@unit_of_work(async_sessions)
+async def rename_async(session: OwnAsyncSession, account_id: int, owner: str) -> bool:
+    (await session.get_one(Account, account_id)).owner = owner
+    return True
+
+
+@unit_of_work(engine, isolation=Isolation.REPEATABLE_READ)
+def count(session: Session) -> int:
+    return session.query(Account).count()
+
+
+@unit_of_work(async_engine)
+async def nothing(session: AsyncSession) -> None: ...
+
+
+assert_type(rename(42, owner="Ada"), bool)
+assert_type(count(), int)
+assert_type(count, Callable[[], int])
+rename(42)  # type: ignore[call-arg]
+rename("42", owner="Ada")  # type: ignore[arg-type]
+
+
+async def renamed() -> None:
+    assert_type(await rename_async(42, "Ada"), bool)
+    assert_type(await nothing(), None)
+    await rename_async(42, owner=1)  # type: ignore[arg-type]
+
+
+# -- retry alone -----------------------------------------------------------------------------------
+
+
+def told(event: events.Retry) -> None:
+    assert_type(event.attempt, int)
+    assert_type(event.wait, float)
+
+
+@retry
+def plain(number: int) -> str:
+    return str(number)
+
+
+@retry(attempts=3, on=is_transient, wait_initial=0.1, wait_max=timedelta(seconds=1))
+def with_options(number: int) -> str:
+    return str(number)
+
+
+@retry(on=(ConcurrencyError, TimeoutError), deadline=2.0, before_retry=told)
+async def asynchronous(number: int) -> str:
+    return str(number)
+
+
+assert_type(plain(1), str)
+assert_type(with_options(1), str)
+plain("1")  # type: ignore[arg-type]
+
+for attempt in retrying(attempts=3, on=ConcurrencyError):
+    assert_type(attempt.number, int)
+    with attempt, UnitOfWork(engine) as one:
+        assert_type(one, Session)
+
+
+async def loop() -> None:
+    assert_type(await asynchronous(1), str)
+    async for attempt in retrying():
+        with attempt:
+            async with AsyncUnitOfWork(async_engine) as session:
+                assert_type(session, AsyncSession)
+
+
+assert_type(is_transient(ValueError()), bool)
+
+# -- conflicts and resolvers -----------------------------------------------------------------------
+
+
+def higher_wins(entry: Entry[Page]) -> Resolution:
+    assert_type(entry.model, type[Page])
+    assert_type(entry.identity, tuple[Any, ...])
+    assert_type(entry.kind, Literal["updated", "deleted"])
+    assert_type(entry.action, Literal["update", "delete", "verify"])
+    assert_type(entry.original, Mapping[str, Any])
+    assert_type(entry.current, Mapping[str, Any])
+    assert_type(entry.changes, Mapping[str, Any])
+    assert_type(entry.database, Mapping[str, Any] | None)
+    assert_type(entry.conflicting, frozenset[str])
+    assert_type(entry.apply_to(Page()), Page)
+    if entry.database is None:
+        return Resolution.reject()
+    if entry.action == "delete":
+        return Resolution.keep_database()
+    return Resolution.write({"views": max(entry.current["views"], entry.database["views"])})
+
+
+async def asks_somebody(entry: Entry[Any]) -> Resolution:
+    return Resolution.keep_database()
+
+
+def no_resolver(entry: Entry[Any]) -> bool:
+    return True
+
+
+def resolvers(entry: Entry[Any]) -> None:
+    for resolver in (client_wins, store_wins, merge_fields, reject, per_field(tags=merge_set)):
+        assert_type(resolver(entry), Resolution)
+    UnitOfWork(engine, on_conflict=higher_wins)
+    AsyncUnitOfWork(async_engine, on_conflict=asks_somebody)
+    UnitOfWork(engine, on_conflict=no_resolver)  # type: ignore[arg-type]
+
+
+def policies() -> None:
+    assert_type(merge_text("a", "b", "c"), str)
+    per_field(body=merge_text, views=max, tags=merge_set, settings=merge_json, stock=add_delta)
+    per_field(body="merge")  # type: ignore[arg-type]
+
+
+try:
+    count()
+except PreconditionFailed:
+    pass
+except ConcurrencyError as conflict:
+    assert_type(conflict.entries, tuple[Entry[Any], ...])
+except (CommitOutcomeUnknown, CannotMerge, ConfigurationError) as error:
+    root: OptilockError = error
+    bad_input: ValueError = ConfigurationError("what to write instead")
+
+# -- versions and events ---------------------------------------------------------------------------
+
+assert_type(etag_of(Page()), str)
+
+
+@events.listen
+def heard(event: events.Event) -> None:
+    match event:
+        case events.Conflict(entries) | events.Resolved(entries):
+            assert_type(entries, tuple[Entry[Any], ...])
+        case events.Retry(number, wait, error):
+            assert_type((number, wait, error), tuple[int, float, BaseException])
+        case events.Committed(attempts, seconds):
+            assert_type((attempts, seconds), tuple[int, float])
+
+
+events.unlisten(heard)
+
+# -- testing ---------------------------------------------------------------------------------------
+
+
+def stepped(given: Engine, async_given: AsyncEngine) -> None:
+    with interleave(sessions, "ada", "bob") as sides:
+        assert_type(sides, tuple[Side[OwnSession], ...])
+        ada, bob = sides
+        assert_type(ada.do(lambda session: session.get_one(Page, 1)), Page)
+        step = bob.start(lambda session: session.get_one(Page, 1).views)
+        assert_type(step, Step[int])
+        assert_type(step.blocked(), Step[int])
+        assert_type(step.result(timeout=1.0), int)
+        ada.commit()
+        ada.rollback()
+    with interleave(lambda: UnitOfWork(sessions), "ada") as (only,):
+        assert_type(only.do(lambda session: session), OwnSession)
+    with count_statements(given) as sent, count_statements(async_given):
+        assert_type(sent, Sent)
+        assert_type(sent.statements, tuple[Statement, ...])
+        assert_type(sent.count, int)
+    with postgresql() as server, mariadb() as other:
+        assert_type(server, Server)
+        assert_type(other.url, str)
