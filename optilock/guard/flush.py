@@ -113,8 +113,12 @@ class Flush:
             return execute(statement, parameters, **options).scalar()
 
         def exec_driver_sql(*args: Any, **options: Any) -> Any:
-            self.drain(connection)
-            return type(connection).exec_driver_sql(connection, *args, **options)
+            try:
+                self.drain(connection)
+                return type(connection).exec_driver_sql(connection, *args, **options)
+            except DBAPIError:
+                self.remember()
+                raise
 
         connection.__dict__.update(execute=execute, scalar=scalar, exec_driver_sql=exec_driver_sql)
 
@@ -289,8 +293,10 @@ class Flush:
         if not held:
             return
         self._keys.clear()
+        for writes in held.values():  # all of them first: an error may end the transaction
+            self.known.sent.extend(writes)
         for writes in held.values():
-            self._send(connection, writes)
+            self._miss(connection, send(connection, writes))
 
     def drain_all(self) -> None:
         for connection in tuple(self._held):
