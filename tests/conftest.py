@@ -12,6 +12,7 @@ server cannot be started the test is skipped with the reason; under ``CI=true`` 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,11 @@ from tests.engines import NAMES, Target, Targets, running
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+def pytest_configure() -> None:
+    """Who is asked to end, ends as by Ctrl-C: the fixtures then stop their servers."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,15 @@
-"""The databases that tests run on: one small file an engine, all of them as :class:`Target`."""
+"""The databases that tests run on: one small file an engine, all of them as :class:`Target`.
+
+What a database can do is said in words, which tests ask for with ``@pytest.mark.needs(...)``:
+
+``resolves-in-place``  its transaction survives a conflict, so that resolvers run
+``row-locks``          it locks rows: two writers at a time
+``server``             connections go over a socket and can be ended from elsewhere
+``batch-statement``    rows of several sets of columns go in one statement
+
+Each is emptied before a test. ``OPTILOCK_TEST_POSTGRESQL_URL`` and ``OPTILOCK_TEST_MARIADB_URL``
+name databases to use in place of our own; tests drop everything in them.
+"""
 
 from __future__ import annotations
 

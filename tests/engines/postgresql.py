@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from sqlalchemy import create_engine, text
+
 from optilock.testing import servers
 from tests.engines.target import Target
 from tests.engines.urls import container, given
@@ -27,12 +29,37 @@ def start(stack: ExitStack) -> str:
 
 
 def target(name: str, server: str, folder: Path) -> Target:
-    found = Target(
+    _empty(server)
+    return Target(
         name=name,
         family=FAMILY,
         url=server,
         async_url=server,
-        capabilities=frozenset({"row-locks", "resolves-in-place", "batch-statement"}),
+        capabilities=frozenset({"row-locks", "server", "resolves-in-place", "batch-statement"}),
     )
-    found.empty()
-    return found
+
+
+def _empty(server: str) -> None:
+    engine = create_engine(server)
+    with engine.begin() as connection:
+        # Not for ever, when a test has left a transaction open.
+        connection.execute(text("SET LOCAL lock_timeout = '5s'"))
+        connection.execute(text("SET LOCAL client_min_messages = warning"))
+        connection.execute(text(_DROP))
+    engine.dispose()
+
+
+#: What tests leave behind: tables, types and schemas of their own.
+_DROP = """
+DO $$
+DECLARE name text;
+BEGIN
+    FOR name IN
+        SELECT nspname FROM pg_namespace
+        WHERE nspname <> 'information_schema' AND NOT starts_with(nspname, 'pg_')
+    LOOP
+        EXECUTE format('DROP SCHEMA %I CASCADE', name);
+    END LOOP;
+    CREATE SCHEMA public;
+END $$
+"""

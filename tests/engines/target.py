@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Engine, MetaData, create_engine, event
+from sqlalchemy import Engine, create_engine, event
 
 __all__ = ["Target"]
 
@@ -22,7 +22,7 @@ class Target:
     #: Statements for every new connection.
     on_connect: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
-    #: Words that tests ask for: "row-locks", "resolves-in-place", "batch-statement".
+    #: Words that tests ask for; see ``tests/engines/__init__.py``.
     capabilities: frozenset[str] = frozenset()
 
     def engine(self, **options: Any) -> Engine:
@@ -42,11 +42,3 @@ class Target:
             for statement in self.on_connect:
                 cursor.execute(statement)
             cursor.close()
-
-    def empty(self) -> None:
-        """Drop every table that a test left behind."""
-        engine = self.engine()
-        metadata = MetaData()
-        metadata.reflect(engine)
-        metadata.drop_all(engine)
-        engine.dispose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import ExitStack
 
 __all__ = ["container", "given"]
@@ -17,19 +18,32 @@ def given(variable: str) -> str | None:
 
 def container(stack: ExitStack, family: str) -> str | None:
     """The URL of a new container, or ``None`` where no Docker engine answers."""
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        docker.from_env().ping()
-    except DockerException:
+    if not _docker_answers():
         return None
-    if family == "postgresql":
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # testcontainers' own, when it is imported
+        from testcontainers.mysql import MySqlContainer
         from testcontainers.postgres import PostgresContainer
+    made = (
+        PostgresContainer(_IMAGES[family], driver="psycopg")
+        if family == "postgresql"
+        else MySqlContainer(_IMAGES[family], dialect="pymysql", username="root")
+    )
+    return str(stack.enter_context(made).get_connection_url())
 
-        postgres = stack.enter_context(PostgresContainer(_IMAGES[family], driver="psycopg"))
-        return str(postgres.get_connection_url())
-    from testcontainers.mysql import MySqlContainer
 
-    maria = stack.enter_context(MySqlContainer(_IMAGES[family], dialect="pymysql"))
-    return str(maria.get_connection_url())
+def _docker_answers() -> bool:
+    try:
+        import docker
+    except ImportError:
+        return False
+    try:
+        client = docker.from_env()
+    except docker.errors.DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except Exception:  # requests' errors come through as they are
+        return False
+    finally:
+        client.close()
