@@ -52,9 +52,15 @@ def watched(session: Session) -> Watched:
     """What optilock knows of ``session``."""
     known: Watched | None = session.__dict__.get("_optilock_watched")
     if known is None:
-        known = Watched(getattr(type(session), "_optilock", None))
+        known = Watched(_resolver_of(type(session)))
         session.__dict__["_optilock_watched"] = known
     return known
+
+
+def _resolver_of(cls: type[Session]) -> Any:
+    """What was said to ``watch`` for the class, or for the nearest class above it."""
+    said = (one.__dict__.get("_optilock") for one in cls.__mro__)
+    return next((resolver for resolver in said if resolver is not None), None)
 
 
 def options(session: Session, *, on_conflict: Any) -> None:
