@@ -2,5 +2,17 @@
 
 from optilock.testing.counting import Sent, Statement, count_statements
 from optilock.testing.interleave import OutOfStep, Side, Step, interleave
+from optilock.testing.wire import Trips, Wire, wire
 
-__all__ = ["OutOfStep", "Sent", "Side", "Statement", "Step", "count_statements", "interleave"]
+__all__ = [
+    "OutOfStep",
+    "Sent",
+    "Side",
+    "Statement",
+    "Step",
+    "Trips",
+    "Wire",
+    "count_statements",
+    "interleave",
+    "wire",
+]
