@@ -147,27 +147,28 @@ class Flush:
         uow = self.uow
         if uow is None or not params:
             return native(statement, params, **options)
-        rows = params if isinstance(params, list) else [params]
-        shape = self._shape(connection, statement, rows[0])
+        many = isinstance(params, list)
+        shape = self._shape(connection, statement, params[0] if many else params)
         if shape is None:
             return self._unguarded(connection, native, statement, params, options)
         _must_count(connection)
-        if isinstance(params, list):
-            return self._many(connection, shape, rows, options)
+        if many:
+            return self._many(connection, shape, params, options)
         write = Write(shape, params)
-        if params.get(shape.token.parameter) is None:
+        if params.get(shape.token_parameter) is None:
             self._without_version(connection, write)
             return Accepted(shape, params)
         if shape.ignored_only:
             return self._ignoring(connection, native, write, options)
-        if self._is_missed(write):
+        if (self._missed or self.skipped) and self._is_missed(write):
             return Accepted(shape, params)  # the second UPDATE of a row that missed before
         if shape.perhaps_ignored and self._only_ignored(write):
             return Accepted(
                 shape, {**params, shape.token.column.key: params[shape.token.parameter]}
             )
         if shape.alone or len(uow.states) == 1:
-            self.drain(connection)
+            if self._held:
+                self.drain(connection)
             return self._single(connection, native, write, options)
         return self._hold(connection, write)
 
@@ -240,7 +241,7 @@ class Flush:
         self.drain(connection)
         writes = []
         for write in (Write(shape, row) for row in rows):
-            if write.params.get(shape.token.parameter) is None:
+            if write.params.get(shape.token_parameter) is None:
                 self._without_version(connection, write)
             elif not self._is_missed(write):
                 writes.append(write)

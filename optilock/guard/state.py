@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
@@ -14,30 +13,36 @@ from optilock.guard.writes import Write
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["Watched", "is_watched", "options", "watched"]
+#: Attributes of a session class: its flush is guarded; what was said to ``watch``.
+GUARDED = "_optilock_guarded"
+RESOLVER = "_optilock_on_conflict"
+
+__all__ = ["GUARDED", "RESOLVER", "Watched", "is_watched", "options", "watched"]
 
 
-@dataclass(eq=False)
 class Watched:
     """Kept on the session, for as long as the session lives."""
 
-    #: The resolver, or mapping of classes to resolvers, for this session.
-    on_conflict: Any = None
     #: The session's connections in the running transaction.
-    connections: list[Connection] = field(default_factory=list)
+    connections: list[Connection]
+    #: Writes of the running transaction, to be read again if the database ends it.
+    sent: list[Write]
     #: A flush is running; ``flush`` is there once it has something to do.
     flushing: bool = False
     flush: Flush | None = None
-    #: Writes of the running transaction, to be read again if the database ends it.
-    sent: list[Write] = field(default_factory=list)
     #: What was not yet written when the transaction failed.
     wanted: list[Attempt] | None = None
     _root: SessionTransaction | None = None
 
+    def __init__(self, on_conflict: Any) -> None:
+        #: The resolver, or mapping of classes to resolvers, for this session.
+        self.on_conflict = on_conflict
+        self.connections, self.sent = [], []
+
     def in_transaction(self, transaction: SessionTransaction) -> None:
         """Forget what belongs to an earlier transaction."""
-        while transaction.parent is not None:
-            transaction = transaction.parent
+        while (parent := transaction.parent) is not None:
+            transaction = parent
         if transaction is not self._root:
             self._root = transaction
             self.connections, self.sent = [], []
@@ -45,22 +50,16 @@ class Watched:
 
 def is_watched(session: Session) -> bool:
     """Does the guard see this session's flushes?"""
-    return hasattr(type(session), "_optilock")
+    return hasattr(type(session), GUARDED)
 
 
 def watched(session: Session) -> Watched:
     """What optilock knows of ``session``."""
     known: Watched | None = session.__dict__.get("_optilock_watched")
     if known is None:
-        known = Watched(_resolver_of(type(session)))
+        known = Watched(getattr(session, RESOLVER, None))
         session.__dict__["_optilock_watched"] = known
     return known
-
-
-def _resolver_of(cls: type[Session]) -> Any:
-    """What was said to ``watch`` for the class, or for the nearest class above it."""
-    said = (one.__dict__.get("_optilock") for one in cls.__mro__)
-    return next((resolver for resolver in said if resolver is not None), None)
 
 
 def options(session: Session, *, on_conflict: Any) -> None:

@@ -25,7 +25,7 @@ from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in
 from optilock.guard.before import check_before
 from optilock.guard.flush import Flush
 from optilock.guard.settle import settle
-from optilock.guard.state import watched
+from optilock.guard.state import GUARDED, RESOLVER, watched
 from optilock.resolvers import check_on_conflict
 from optilock.transient import ended_by_conflict
 
@@ -47,7 +47,7 @@ def watch(target: T, *, on_conflict: Any = None) -> T:
     resolver = check_on_conflict(on_conflict)
     cls = _session_class(target)
     guard_class(cls)
-    cls._optilock = resolver  # type: ignore[attr-defined]
+    setattr(cls, RESOLVER, resolver)
     return target
 
 
@@ -73,7 +73,7 @@ def _session_class(target: Any) -> type[Session]:
 def _sync_class_of(target: Any) -> type[Session]:
     """An async_sessionmaker's own subclass of the Session behind its AsyncSessions."""
     given = target.kw.get("sync_session_class") or target.class_.sync_session_class
-    if "_optilock" not in given.__dict__:
+    if GUARDED not in given.__dict__:
         given = type(given.__name__, (given,), {})
         target.kw["sync_session_class"] = given
     result: type[Session] = given
@@ -92,9 +92,9 @@ def _check_engine(bind: Any) -> None:
 
 def guard_class(cls: type[Session]) -> None:
     """Guard the flush of ``cls`` and its subclasses, unless a class above it is guarded."""
-    if hasattr(cls, "_optilock"):
+    if hasattr(cls, GUARDED):
         return
-    cls._optilock = None  # type: ignore[attr-defined]
+    setattr(cls, GUARDED, True)
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.commit = _guarded_commit(cls.commit)  # type: ignore[method-assign]
     for name, listener in _LISTENERS.items():

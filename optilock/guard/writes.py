@@ -82,6 +82,8 @@ class Shape:
     #: Nothing but the version moves here: whether it must depends on the row's other tables.
     perhaps_ignored: bool
 
+    #: The parameter that carries the expected version.
+    token_parameter: str = ""
     #: The database's statements for this shape together with others, built when first needed.
     forms: dict[Any, Any] = field(default_factory=dict)
 
@@ -145,6 +147,7 @@ def shape_of(
         mapper=mapper,
         keys=keys,
         conditions=(Condition(token, compared[token]),),
+        token_parameter=compared[token],
         sets=sets,
         prefetch=prefetch,
         postfetch=postfetch,
