@@ -55,8 +55,11 @@ TESTING_NAMES = {
     "Side",
     "Statement",
     "Step",
+    "Trips",
+    "Wire",
     "count_statements",
     "interleave",
+    "wire",
 }
 #: Modules that come with extras, or with nothing of ours.
 OPTIONAL = [

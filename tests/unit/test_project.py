@@ -1,0 +1,78 @@
+"""What the project promises beside its code: commands, licence, changelog, containers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COMMANDS = (
+    'python -m pip install -e ".[demo]" && optilock demo',
+    'python -m pip install -e ".[test]" && python -m pytest',
+)
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def names_in(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~; ]", each, maxsplit=1)[0] for each in requirements}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_readme_tells_the_two_commands(command: str) -> None:
+    assert command in text_of("README.md")
+
+
+def test_ci_runs_the_readmes_test_command_and_every_other_check() -> None:
+    script = text_of(".ci/run")
+    assert COMMANDS[1] in script
+    for check in ("ruff check", "ruff format --check", "mypy --strict", "sqlalchemy<2.1"):
+        assert check in script
+
+
+def test_ci_is_a_script_that_bash_can_read() -> None:
+    script = ROOT / ".ci" / "run"
+    assert subprocess.run(["bash", "-n", script], capture_output=True).stderr == b""
+    assert text_of(".ci/run").startswith("#!/usr/bin/env bash\n")
+
+
+def test_this_version_has_its_place_in_the_changelog() -> None:
+    assert re.search(rf"^## {re.escape(PROJECT['version'])}\b", text_of("CHANGELOG.md"), re.M)
+
+
+def test_the_licence_is_permissive_and_comes_along() -> None:
+    assert PROJECT["license"] == "MIT"
+    assert PROJECT["license-files"] == ["LICENSE"]
+    assert text_of("LICENSE").startswith("MIT License")
+
+
+def test_no_requirement_would_put_the_project_under_another_licence() -> None:
+    """GPL packages that do what some of ours do; the list of them is in no tool."""
+    extras = PROJECT["optional-dependencies"].values()
+    asked = names_in([each for extra in (PROJECT["dependencies"], *extras) for each in extra])
+    assert not asked & {"merge3", "patiencediff", "pygit2", "json-merger", "mysqlclient"}
+
+
+def test_only_two_libraries_are_needed_by_the_library_itself() -> None:
+    assert names_in(PROJECT["dependencies"]) == {"sqlalchemy", "tenacity"}
+
+
+def test_type_checkers_are_told_that_the_package_is_typed() -> None:
+    assert resources.files("optilock").joinpath("py.typed").is_file()
+
+
+def test_containers_are_reached_from_this_machine_only_and_at_the_urls_that_are_told() -> None:
+    compose = text_of("docker-compose.yml")
+    ports = re.findall(r'- "(\S+):(\d+):(\d+)"', compose)
+    assert len(ports) == 2
+    for address, outside, _ in ports:
+        assert address == "127.0.0.1"
+        assert re.search(rf"_URL=\S+@127\.0\.0\.1:{outside}/", compose)
