@@ -57,7 +57,7 @@ def watched(session: Session) -> Watched:
     """What optilock knows of ``session``."""
     known: Watched | None = session.__dict__.get("_optilock_watched")
     if known is None:
-        known = Watched(getattr(session, RESOLVER, None))
+        known = Watched(getattr(type(session), RESOLVER, None))
         session.__dict__["_optilock_watched"] = known
     return known
 
