@@ -160,7 +160,7 @@ class Kinds(Versioned, Base):
 
 def _next_stamp(context: Any) -> str:
     """Depends on the other values of the row."""
-    return f"{context.get_current_parameters()['name']}!"
+    return f"{context.get_current_parameters().get('name')}!"
 
 
 class Stamped(Versioned, Base):

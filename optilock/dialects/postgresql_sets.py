@@ -23,6 +23,7 @@ such carrier, the other form is used.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,13 +54,16 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.dialects.rows import must_match, native, present
+from optilock.dialects.rows import LockAndLook, mixed, must_match, native, present
 
 if TYPE_CHECKING:
     from optilock.dialects.base import Database
     from optilock.guard.writes import Shape, Write
 
 __all__ = ["SetForm", "set_form"]
+
+#: A parameter that is called as a column would be taken for a new value of that column.
+_OWN = "optilock_"
 
 #: Types that an array carries as they are.
 _PLAIN = (
@@ -144,8 +148,18 @@ def _as_json(kind: types.JSON, dialect: Dialect) -> Carrier:
 
 def _json_text(kind: Any, dialect: Dialect) -> Callable[[Any], Any]:
     """The generic serializer: drivers wrap JSON in objects of their own, which arrays refuse."""
-    processor: Callable[[Any], Any] = types.JSON.bind_processor(kind, dialect)  # type: ignore[no-untyped-call]
-    return processor
+    processor: Callable[[Any], Any] | None
+    processor = types.JSON.bind_processor(kind, dialect)  # type: ignore[no-untyped-call]
+    if processor is not None:
+        return processor
+
+    def text(value: Any) -> str | None:
+        """SQLAlchemy 2.1 leaves it to the driver, which does the same."""
+        if value is None and kind.none_as_null:
+            return None
+        return json.dumps(None if value is types.JSON.NULL else value)
+
+    return text
 
 
 class SetForm:
@@ -172,7 +186,10 @@ class SetForm:
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed or are gone."""
-        rows = native(connection, self.statement, self._arrays(writes)).all()
+        arrays = self._arrays(writes)
+        if any(mixed(values) for values in arrays.values()):  # drivers refuse such arrays
+            return LockAndLook(self._database).send(connection, writes)
+        rows = native(connection, self.statement, arrays).all()
         locked, written = rows[0][-2:]
         width = len(self.shape.keys)
         stale = {tuple(row[:width]) for row in rows[1:]}
@@ -198,30 +215,34 @@ class SetForm:
             arrays[place] = [name in row for row in params]
         return arrays
 
-    # Names of the carried columns: k0 … keys, w0 … expected values, c0 … new values, m0 … masks.
+    # The carried columns, after _OWN: k0 … keys, w0 … expected, c0 … new values, m0 … masks.
 
     def _compared(self) -> dict[str, Any]:
-        keys = {f"k{i}": key for i, key in enumerate(self.shape.keys)}
-        return keys | {f"w{i}": c for i, c in enumerate(self.shape.conditions)}
+        keys = {f"{_OWN}k{i}": key for i, key in enumerate(self.shape.keys)}
+        return keys | {f"{_OWN}w{i}": c for i, c in enumerate(self.shape.conditions)}
 
     def _set(self) -> dict[str, tuple[str, Column[Any]]]:
-        return {f"c{i}": item for i, item in enumerate(self.columns.items())}
+        return {f"{_OWN}c{i}": item for i, item in enumerate(self.columns.items())}
 
     def _masks(self) -> dict[str, str]:
-        return {f"m{i}": name for i, name in enumerate(self.masked)}
+        return {f"{_OWN}m{i}": name for i, name in enumerate(self.masked)}
 
     def _statement(self) -> Any:
         shape, table = self.shape, self.shape.table
         held = self._held()
-        matches = and_(*(held.c[f"s{i}"] == held.c[f"w{i}"] for i in range(len(shape.conditions))))
-        found = and_(*(key.column == held.c[f"k{i}"] for i, key in enumerate(shape.keys)), matches)
+        matches = and_(
+            *(held.c[f"{_OWN}s{i}"] == held.c[f"{_OWN}w{i}"] for i in range(len(shape.conditions)))
+        )
+        found = and_(
+            *(key.column == held.c[f"{_OWN}k{i}"] for i, key in enumerate(shape.keys)), matches
+        )
         change: Delete | Update
         if shape.deletes:
             change = delete(table).where(found)
         else:
             change = update(table).values(self._values(held)).where(found)
         written = change.returning(literal_column("1").label("one")).cte("optilock_written")
-        keys = [held.c[f"k{i}"] for i in range(len(shape.keys))]
+        keys = [held.c[f"{_OWN}k{i}"] for i in range(len(shape.keys))]
         locked = select(func.count()).select_from(held).scalar_subquery()
         count = select(func.count()).select_from(written).scalar_subquery()
         counts = select(
@@ -231,7 +252,7 @@ class SetForm:
         )
         differing = or_(
             *(
-                held.c[f"s{i}"].is_distinct_from(held.c[f"w{i}"])
+                held.c[f"{_OWN}s{i}"].is_distinct_from(held.c[f"{_OWN}w{i}"])
                 for i in range(len(shape.conditions))
             )
         )
@@ -254,10 +275,10 @@ class SetForm:
         held = (
             select(
                 *given.c,
-                *(c.column.label(f"s{i}") for i, c in enumerate(shape.conditions)),
+                *(c.column.label(f"{_OWN}s{i}") for i, c in enumerate(shape.conditions)),
             )
             .select_from(
-                given.join(table, and_(*(key.column == given.c[f"k{i}"] for i, key in keys)))
+                given.join(table, and_(*(key.column == given.c[f"{_OWN}k{i}"] for i, key in keys)))
             )
             .order_by(*(key.column for key in shape.keys))
             .with_for_update(of=table, key_share=not shape.deletes)

@@ -7,7 +7,7 @@ databases with something better say so in :meth:`Database.form`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optilock.dialects.base import Database
     from optilock.guard.writes import Shape, Write
 
-__all__ = ["LockAndLook", "by_shape", "judge", "must_match", "native", "present"]
+__all__ = ["LockAndLook", "by_shape", "judge", "mixed", "must_match", "native", "present"]
 
 Key = tuple[Any, ...]
 
@@ -73,6 +73,13 @@ def judge(
         expected = tuple(write.params[c.parameter] for c in write.shape.conditions)
         (matched if found == expected else missed).append(write)
     return matched, missed
+
+
+def mixed(values: Iterable[Any]) -> bool:
+    """Are they of several Python types? In one array or table they would all have to become one."""
+    kinds = set(map(type, values))
+    kinds.discard(type(None))
+    return len(kinds) > 1
 
 
 def by_shape(write: Write) -> int:
