@@ -61,7 +61,17 @@ from optilock import (
     unit_of_work,
     watch,
 )
-from optilock.testing import Sent, Side, Statement, Step, count_statements, interleave
+from optilock.testing import (
+    Sent,
+    Side,
+    Statement,
+    Step,
+    Trips,
+    Wire,
+    count_statements,
+    interleave,
+    wire,
+)
 from optilock.testing.servers import Server, mariadb, postgresql
 
 
@@ -321,3 +331,8 @@ def stepped(given: Engine, async_given: AsyncEngine) -> None:
     with postgresql() as server, mariadb() as other:
         assert_type(server, Server)
         assert_type(other.url, str)
+    with wire(engine.url) as line, line.counting() as trips:
+        assert_type(line, Wire)
+        assert_type(line.url, str)
+        assert_type(trips, Trips)
+        assert_type(trips.count, int)
