@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, String, text
@@ -14,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from optilock import ConcurrencyError, UnitOfWork, Versioned, watch
 from optilock.testing import OutOfStep, interleave
+from tests.engines import Target
 
 
 class Base(DeclarativeBase):
@@ -24,6 +26,18 @@ class Page(Versioned, Base):
     __tablename__ = "interleaved_pages"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     title: Mapped[str] = mapped_column(String(40))
+
+
+@pytest.fixture
+def engine(database: Target) -> Iterator[Engine]:
+    """One whose writers wait for each other as long as a slow machine needs, on SQLite too."""
+    made = database.engine(**waiting(database, 10))
+    yield made
+    made.dispose()
+
+
+def waiting(database: Target, seconds: float) -> dict[str, Any]:
+    return {"connect_args": {"timeout": seconds}} if database.family == "sqlite" else {}
 
 
 @pytest.fixture
@@ -147,13 +161,16 @@ def test_a_step_that_waits_too_long_says_for_what_to_look(sessions):
 
 
 @pytest.mark.engines("sqlite")
-def test_the_error_of_a_blocked_step_comes_out_of_its_result(sessions):
+@pytest.mark.usefixtures("sessions")
+def test_the_error_of_a_blocked_step_comes_out_of_its_result(database):
     """SQLite gives up after its timeout; a server would wait for as long as Alice does."""
-    with interleave(sessions, "alice", "bob") as (alice, bob):
+    impatient = database.engine(**waiting(database, 1))
+    with interleave(impatient, "alice", "bob") as (alice, bob):
         alice.do(rename("Alice's"))
         step = bob.start(rename_blindly("Bob's")).blocked()
         with pytest.raises(OperationalError, match="locked"):
             step.result()
+    impatient.dispose()
 
 
 def test_a_test_that_fails_while_a_step_waits_ends_at_once_and_stores_nothing(sessions):
@@ -201,7 +218,7 @@ def test_an_engine_is_enough(sessions, engine):
 
 
 def test_a_pool_that_keeps_nothing_will_do(sessions, database):
-    made = database.engine(poolclass=NullPool)
+    made = database.engine(poolclass=NullPool, **waiting(database, 10))
     with interleave(made, "alice", "bob") as (alice, bob):
         alice.do(rename_blindly("Alice's"))
         step = bob.start(rename_blindly("Bob's")).blocked()
