@@ -25,6 +25,7 @@ from sqlalchemy.sql import ClauseElement
 
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
+from optilock.originals import original_of
 from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = ["Attempt", "attempt_of", "columns_of", "entry_of", "read_stored"]
@@ -94,6 +95,8 @@ def attempt_of(
         if name in state.dict:
             current[name] = detached(state.dict[name], name)
         before = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
+        if name in state.committed_state:
+            before = original_of(state, name, before)
         if before is not NO_VALUE:
             original[name] = detached(before, name)
         edited = name in state.committed_state and name in state.dict and name != token

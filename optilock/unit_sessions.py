@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
+from optilock.guard.counting import require_row_counts_of
 from optilock.guard.watch import guard_class
 
 __all__ = [
@@ -48,6 +49,7 @@ def is_async(sessions: object) -> bool:
     Raises:
         ConfigurationError: it makes no sessions at all.
     """
+    require_row_counts_of(sessions)
     if isinstance(sessions, (sessionmaker, scoped_session, Engine)):
         return False
     if isinstance(sessions, _async_kinds()):
@@ -127,8 +129,7 @@ def _unit_class(cls: type[Session]) -> type[Session]:
     known: type[Session] | None = cls.__dict__.get("_optilock_unit_class")
     if known is None:
         known = type(f"Unit{cls.__name__}", (_UnitSession, cls), {})
-        if not hasattr(known, "_optilock"):
-            guard_class(known)
+        guard_class(known)
         _listen(known)
         cls._optilock_unit_class = known  # type: ignore[attr-defined]
     return known

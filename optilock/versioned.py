@@ -183,22 +183,28 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Refuse what cannot work while the class is being mapped, and close the attribute."""
     key = _check_token_attribute(mapper, cls)
+    if isinstance(cls.__version_ignore__, str):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_ignore__ is a text, not a collection of names: write"
+            f" __version_ignore__ = ({cls.__version_ignore__!r},)."
+        )
     for name in cls.__version_ignore__:
         if name == key:
             raise ConfigurationError(
                 f"{cls.__name__}.__version_ignore__ names {name!r}, which is the version itself:"
                 " remove it."
             )
-        if name not in mapper.column_attrs:
+        if name not in mapper.columns:  # column_attrs would configure all mappers, too early
             raise ConfigurationError(
                 f"{cls.__name__}.__version_ignore__ names {name!r}, which is not a column"
-                f" attribute. It has: {', '.join(sorted(mapper.column_attrs.keys()))}."
+                f" attribute. It has: {', '.join(sorted(mapper.columns.keys()))}."
             )
     if cls.__on_conflict__ is not None:
-        check_resolver_for(cls.__on_conflict__, cls, frozenset(mapper.column_attrs.keys()) - {key})
+        check_resolver_for(cls.__on_conflict__, cls, frozenset(mapper.columns.keys()) - {key})
     attribute = cls.__dict__.get(key)
     if type(attribute) is InstrumentedAttribute:
         attribute.__class__ = _VersionAttribute
+    keep_originals(mapper, cls)
 
 
 def _check_token_attribute(mapper: Mapper[Any], cls: type[Any]) -> str:

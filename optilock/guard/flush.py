@@ -27,6 +27,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted, Counted, Nothing
 from optilock.guard.batch import send
+from optilock.guard.counting import require_row_counts
 from optilock.guard.dependents import without_missed
 from optilock.guard.keep import Kept
 from optilock.guard.look import look
@@ -35,6 +36,7 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
 from optilock.guard.writes import Shape, Write, shape_of
+from optilock.originals import written
 from optilock.versioned import ignored_columns
 
 __all__ = ["Flush"]
@@ -132,6 +134,9 @@ class Flush:
         """After SQLAlchemy has finished: put refused edits back and raise, or tidy up."""
         for kept in self.kept:
             kept.put_back()
+        if self.uow is not None:
+            refused = {kept.state for kept in self.kept}
+            written(state for state in self.uow.states if state not in refused)
         for obj, names in self.expire_later:
             self.session.expire(obj, names)
         for obj in self.expunge_later:
@@ -151,7 +156,7 @@ class Flush:
         shape = self._shape(connection, statement, params[0] if many else params)
         if shape is None:
             return self._unguarded(connection, native, statement, params, options)
-        _must_count(connection)
+        require_row_counts(connection.dialect)
         if many:
             return self._many(connection, shape, params, options)
         write = Write(shape, params)
@@ -393,15 +398,6 @@ def _version_apart(mapper: Mapper[Any]) -> bool:
     """Is the version in another table than the one that is written first?"""
     token = mapper.version_id_col
     return token is not None and token.table is not mapper.base_mapper.local_table
-
-
-def _must_count(connection: Connection) -> None:
-    if not connection.dialect.supports_sane_rowcount:
-        raise ConfigurationError(
-            f"The driver {connection.dialect.driver!r} cannot tell how many rows a statement"
-            " matched, so a lost update could not be seen. Use a driver that counts rows"
-            " (psycopg, asyncpg, sqlite3, pymysql); nothing was written."
-        )
 
 
 def _null_version(write: Write) -> ConfigurationError:

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_flush
 from optilock.guard.before import check_before
+from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, RESOLVER, watched
@@ -46,6 +47,7 @@ def watch(target: T, *, on_conflict: Any = None) -> T:
     """
     resolver = check_on_conflict(on_conflict)
     cls = _session_class(target)
+    require_row_counts_of(target)
     guard_class(cls)
     setattr(cls, RESOLVER, resolver)
     return target
@@ -57,12 +59,10 @@ def _session_class(target: Any) -> type[Session]:
     if factory is not None:
         return _session_class(factory)
     if isinstance(target, sessionmaker):
-        _check_engine(target.kw.get("bind"))
         return target.class_
     if isinstance(target, type) and issubclass(target, Session):
         return target
     if hasattr(target, "class_") and hasattr(target.class_, "sync_session_class"):
-        _check_engine(getattr(target.kw.get("bind"), "sync_engine", None))
         return _sync_class_of(target)
     raise ConfigurationError(
         f"watch() got {target!r}: it takes a sessionmaker, an async_sessionmaker, a scoped_session"
@@ -78,16 +78,6 @@ def _sync_class_of(target: Any) -> type[Session]:
         target.kw["sync_session_class"] = given
     result: type[Session] = given
     return result
-
-
-def _check_engine(bind: Any) -> None:
-    dialect = getattr(bind, "dialect", None)
-    if dialect is not None and not dialect.supports_sane_rowcount:
-        raise ConfigurationError(
-            f"The driver {dialect.driver!r} cannot tell how many rows a statement matched, so a"
-            " lost update could not be seen. Use a driver that counts rows (psycopg, asyncpg,"
-            " sqlite3, pymysql)."
-        )
 
 
 def guard_class(cls: type[Session]) -> None:
