@@ -37,6 +37,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
+from optilock.originals import keep_originals
 from optilock.resolvers import Resolution, Resolver, check_resolver_for
 from optilock.tokens import Counter, Token
 

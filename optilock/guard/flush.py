@@ -135,8 +135,7 @@ class Flush:
         for kept in self.kept:
             kept.put_back()
         if self.uow is not None:
-            refused = {kept.state for kept in self.kept}
-            written(state for state in self.uow.states if state not in refused)
+            written(self.uow.mappers, except_for={kept.state for kept in self.kept})
         for obj, names in self.expire_later:
             self.session.expire(obj, names)
         for obj in self.expunge_later:

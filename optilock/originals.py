@@ -1,0 +1,127 @@
+"""What values that can be changed in place were when they were loaded.
+
+Of a list, a dictionary or another value of its own that a column gives, SQLAlchemy keeps no copy:
+after ``page.tags.append("new")`` nobody knows what was loaded, and a three-way merge has no
+original. So such values are copied when they are loaded, for versioned classes that have such
+columns; other classes and columns pay nothing. The copy is kept pickled, which is cheaper to make
+than a deep copy, and is only opened when there is a conflict.
+
+A copy is as old as the value that it is a copy of: it goes when the attribute is expired, and is
+made anew when the row is read or written.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import event, types
+from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.state import InstanceState
+
+__all__ = ["keep_originals", "original_of", "written"]
+
+_KEY = "optilock.originals"
+#: The values of these types cannot be changed in place.
+_PLAIN_TYPES = (
+    types.String,
+    types.Integer,
+    types.Numeric,
+    types.Boolean,
+    types.Date,
+    types.DateTime,
+    types.Time,
+    types.Interval,
+    types.LargeBinary,
+    types.Uuid,
+)
+_PLAIN_VALUES = (str, bytes, int, float, bool, type(None))
+_names: WeakKeyDictionary[Mapper[Any], tuple[str, ...]] = WeakKeyDictionary()
+
+
+def keep_originals(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """From here on, keep copies of the mutable values that objects of ``cls`` load."""
+    names = tuple(
+        name for name, column in mapper.columns.items() if not isinstance(column.type, _PLAIN_TYPES)
+    )
+    if not names:
+        return
+    _names[mapper] = names
+
+    def load(state: InstanceState[Any], context: Any) -> None:
+        _keep(state, names)
+
+    def refresh(state: InstanceState[Any], context: Any, attrs: Iterable[str] | None) -> None:
+        _keep(state, names if attrs is None else [name for name in names if name in attrs])
+
+    def expire(state: InstanceState[Any], attrs: Iterable[str] | None) -> None:
+        known = state.info.get(_KEY, {})
+        for name in names if attrs is None else attrs:
+            known.pop(name, None)
+
+    event.listen(cls, "load", load, raw=True)
+    event.listen(cls, "refresh", refresh, raw=True)
+    event.listen(cls, "expire", expire, raw=True)
+
+
+def written(
+    flushed: Mapping[Mapper[Any], Iterable[InstanceState[Any]]],
+    *,
+    except_for: Collection[InstanceState[Any]],
+) -> None:
+    """What these objects hold is what is stored now."""
+    for mapper, states in flushed.items():
+        for name in _names.get(mapper, ()):
+            for state in states:
+                if name in state.dict and state not in except_for:
+                    _keep(state, (name,))
+
+
+def original_of(state: InstanceState[Any], name: str, otherwise: Any) -> Any:
+    """The value that was loaded, or ``otherwise`` where no copy was kept."""
+    kept: dict[str, Callable[[], Any]] | None = state.info.get(_KEY)
+    return kept[name]() if kept and name in kept else otherwise
+
+
+class _Pickled:
+    """A copy, opened when it is needed."""
+
+    __slots__ = ("_pickled",)
+
+    def __init__(self, value: Any) -> None:
+        self._pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def __call__(self) -> Any:
+        return pickle.loads(self._pickled)
+
+
+class _Copied:
+    """A copy of a value that cannot be pickled."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = copy.deepcopy(value)
+
+    def __call__(self) -> Any:
+        return copy.deepcopy(self._value)
+
+
+def _keep(state: InstanceState[Any], names: Iterable[str]) -> None:
+    known = state.info.setdefault(_KEY, {})
+    for name in names:
+        value = state.dict.get(name)
+        if isinstance(value, _PLAIN_VALUES):
+            known.pop(name, None)
+        else:
+            known[name] = _copy_of(value)
+
+
+def _copy_of(value: Any) -> Callable[[], Any]:
+    try:
+        return _Pickled(value)
+    except Exception:  # whatever an application's type raises
+        return _Copied(value)
