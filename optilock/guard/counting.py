@@ -12,7 +12,7 @@ __all__ = ["require_row_counts", "require_row_counts_of"]
 
 
 def require_row_counts(dialect: Dialect) -> None:
-    """Raise ``ConfigurationError`` when the driver cannot tell how many rows a statement matched."""
+    """Raise ``ConfigurationError`` when the driver cannot tell how many rows were matched."""
     if not dialect.supports_sane_rowcount:
         raise ConfigurationError(
             f"The driver {dialect.driver!r} cannot tell how many rows a statement matched, so a"

@@ -1,4 +1,4 @@
-"""Every way to map a class gives it its version, and what cannot work is refused at mapping time."""
+"""Every way to map a class gives it its version; what cannot work is refused at mapping time."""
 
 from __future__ import annotations
 
