@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionm
 
 from optilock.errors import ConfigurationError
 from optilock.guard.counting import require_row_counts_of
-from optilock.guard.watch import guard_class
+from optilock.guard.watching import guard_class
 
 __all__ = [
     "Owner",

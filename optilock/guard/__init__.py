@@ -2,6 +2,6 @@
 
 from optilock.guard.aftermath import capture, clear, conflict_after_rollback
 from optilock.guard.state import is_watched, options
-from optilock.guard.watch import watch
+from optilock.guard.watching import watch
 
 __all__ = ["capture", "clear", "conflict_after_rollback", "is_watched", "options", "watch"]
