@@ -2,7 +2,7 @@
 
 from optilock.testing.counting import Sent, Statement, count_statements
 from optilock.testing.interleave import OutOfStep, Side, Step, interleave
-from optilock.testing.wire import Trips, Wire, wire
+from optilock.testing.round_trips import Trips, Wire, wire
 
 __all__ = [
     "OutOfStep",
