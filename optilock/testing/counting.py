@@ -21,7 +21,7 @@ BEGIN, COMMIT and ROLLBACK are calls of the driver, not statements, and are not 
 are statements, and are. Not counted is what SQLAlchemy asks a server on its first connection, and
 what somebody sends over a cursor of the driver's own. Round trips are not counted either: one
 ``executemany`` is one of them with some drivers, and one a row with others.
-:mod:`optilock.testing.wire` counts them where they happen.
+:func:`optilock.testing.wire` counts them where they happen.
 """
 
 from __future__ import annotations
