@@ -27,7 +27,7 @@ from sqlalchemy.ext.mutable import MutableDict
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
-from optilock import Versioned
+from optilock import Versioned, client_wins
 from optilock.tokens import Counter, Unique
 
 
@@ -53,6 +53,15 @@ class Note(Versioned, Base):
 
     __tablename__ = "notes"
     __version_token__ = Unique()
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+
+
+class Decided(Versioned, Base):
+    """The class has a resolver."""
+
+    __tablename__ = "decided"
+    __on_conflict__ = client_wins
     id: Mapped[int] = key()
     text: Mapped[str | None]
 

@@ -8,8 +8,8 @@
         ORDER BY t.id FOR NO KEY UPDATE OF t),
     written AS (
         UPDATE t SET … FROM held WHERE t.id = held.id AND held.stored = held.expected RETURNING 1)
-    SELECT (what was locked), (what was written)
-    UNION ALL SELECT the keys whose stored token is another one
+    SELECT (how many were locked), (how many were written)
+    UNION ALL SELECT the places in the arrays of the rows whose stored token is another one
 
 The rows are locked in key order by the statement itself: sorted input alone does not order the
 locks, and two statements on one table are two orders. FOR NO KEY UPDATE, because FOR UPDATE would
@@ -19,6 +19,8 @@ the statement: a column that not every row sets has a boolean array beside it.
 Values travel in arrays. A type that an array cannot carry exactly (``varchar(n)[]`` would cut
 silently) goes as its plain carrier and is assigned, as a parameter would be; where there is no
 such carrier, the other form is used.
+
+The answer names rows by their place in the arrays: keys may come back as other values.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Delete,
@@ -40,7 +43,6 @@ from sqlalchemy import (
     cast,
     delete,
     func,
-    literal,
     literal_column,
     null,
     or_,
@@ -54,7 +56,7 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from optilock.dialects.rows import LockAndLook, mixed, must_match, native, present
+from optilock.dialects.rows import LockAndLook, mixed, must_match, native
 
 if TYPE_CHECKING:
     from optilock.dialects.base import Database
@@ -162,6 +164,13 @@ def _json_text(kind: Any, dialect: Dialect) -> Callable[[Any], Any]:
     return text
 
 
+def _is_padded(kind: TypeEngine[Any], dialect: Dialect) -> bool:
+    """``char(n)`` compared with text is not what it is compared with a parameter."""
+    if isinstance(kind, TypeDecorator):
+        return _is_padded(kind.load_dialect_impl(dialect), dialect)
+    return isinstance(kind, types.CHAR)
+
+
 class SetForm:
     """The statement for one combination of shapes, and its parameters."""
 
@@ -189,18 +198,14 @@ class SetForm:
         arrays = self._arrays(writes)
         if any(mixed(values) for values in arrays.values()):  # drivers refuse such arrays
             return LockAndLook(self._database).send(connection, writes)
-        rows = native(connection, self.statement, arrays).all()
-        locked, written = rows[0][-2:]
-        width = len(self.shape.keys)
-        stale = {tuple(row[:width]) for row in rows[1:]}
+        places = {**arrays, f"{_OWN}sent": len(writes)}
+        counts, *answers = native(connection, self.statement, places).all()
+        _, locked, written = counts
+        stale = {place for place, differs, _ in answers if differs}
         must_match(self.shape, locked - len(stale), written)
-        missed = [write for write in writes if write.key() in stale] if stale else []
-        if locked < len(writes):
-            found = present(
-                self._database, connection, self.shape, [write.key() for write in writes]
-            )
-            missed += [write for write in writes if write.key() not in found]
-        return missed
+        if locked < len(writes):  # then the answer names every row that was locked
+            stale |= set(range(1, len(writes) + 1)) - {place for place, *_ in answers}
+        return [writes[place - 1] for place in sorted(stale)]
 
     def _arrays(self, writes: list[Write]) -> dict[str, list[Any]]:
         params = [write.params for write in writes]
@@ -242,23 +247,20 @@ class SetForm:
         else:
             change = update(table).values(self._values(held)).where(found)
         written = change.returning(literal_column("1").label("one")).cte("optilock_written")
-        keys = [held.c[f"{_OWN}k{i}"] for i in range(len(shape.keys))]
         locked = select(func.count()).select_from(held).scalar_subquery()
         count = select(func.count()).select_from(written).scalar_subquery()
-        counts = select(
-            *(cast(null(), key.type).label(key.name) for key in keys),
-            locked.label("locked"),
-            count.label("written"),
-        )
-        differing = or_(
+        differs = or_(
             *(
                 held.c[f"{_OWN}s{i}"].is_distinct_from(held.c[f"{_OWN}w{i}"])
                 for i in range(len(shape.conditions))
             )
         )
+        place = held.c[f"{_OWN}place"]
         return union_all(
-            counts,
-            select(*keys, literal(0, Integer), literal(0, Integer)).where(differing),
+            select(cast(null(), BigInteger).label("place"), locked.label("a"), count.label("b")),
+            select(place, case((differs, 1), else_=0), literal_column("0")).where(
+                or_(differs, locked < bindparam(f"{_OWN}sent", type_=Integer))
+            ),
         )
 
     def _held(self) -> Any:
@@ -268,7 +270,11 @@ class SetForm:
         kinds |= {place: Boolean() for place in self._masks()}
         given = (
             func.unnest(*(bindparam(place, type_=ARRAY(kind)) for place, kind in kinds.items()))
-            .table_valued(*(Column(place, kind) for place, kind in kinds.items()), name="given")
+            .table_valued(
+                *(Column(place, kind) for place, kind in kinds.items()),
+                name="given",
+                with_ordinality=f"{_OWN}place",
+            )
             .render_derived()
         )
         keys = list(enumerate(shape.keys))
@@ -316,6 +322,8 @@ def set_form(database: Database, writes: list[Write], dialect: Dialect) -> SetFo
 
 def _build(database: Database, shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
     columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].conditions)}
+    if any(_is_padded(column.type, dialect) for column in columns):
+        return None
     columns |= {column for shape in shapes for column in shape.all_sets().values()}
     carriers = {column: carrier_of(column.type, dialect) for column in columns}
     usable = {column: carrier for column, carrier in carriers.items() if carrier is not None}

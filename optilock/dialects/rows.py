@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optilock.dialects.base import Database
     from optilock.guard.writes import Shape, Write
 
-__all__ = ["LockAndLook", "by_shape", "judge", "mixed", "must_match", "native", "present"]
+__all__ = ["LockAndLook", "by_shape", "judge", "mixed", "must_match", "native"]
 
 Key = tuple[Any, ...]
 
@@ -101,15 +101,6 @@ def _locked_tokens(
         )
         for row in native(connection, query):
             found[tuple(row[:width])] = tuple(row[width:])
-    return found
-
-
-def present(database: Database, connection: Connection, shape: Shape, keys: list[Key]) -> set[Key]:
-    """Those of ``keys`` that are in the table."""
-    found: set[Key] = set()
-    for some in _chunks(keys, database.max_parameters, len(shape.keys)):
-        query = _where_key_in(select(*(key.column for key in shape.keys)), shape, some)
-        found.update(tuple(row) for row in native(connection, query))
     return found
 
 

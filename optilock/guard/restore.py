@@ -20,8 +20,18 @@ __all__ = ["restore", "restore_gone"]
 
 
 def restore_gone(flush: Flush, some: list[Missed]) -> None:
-    """Insert again what its resolver wants back; everything else waits for the end of the flush."""
-    gone = [m for m in some if m.gone and m.attempt.action == "update" and m.problem is None]
+    """Insert again what others of the flush may refer to, if its resolver wants it back.
+
+    Everything else waits for the end of the flush: nothing is corrected if one row is refused.
+    """
+    gone = [
+        missed
+        for missed in some
+        if missed.gone
+        and missed.attempt.action == "update"
+        and missed.problem is None
+        and _may_be_referred_to(flush, missed)
+    ]
     if not gone:
         return
     if decide(gone, flush.on_conflict) is not None:
@@ -29,6 +39,22 @@ def restore_gone(flush: Flush, some: list[Missed]) -> None:
     for missed in gone:
         if missed.resolution is not None and missed.resolution.decision != "keep_database":
             restore(flush, missed)
+
+
+def _may_be_referred_to(flush: Flush, missed: Missed) -> bool:
+    """Does this flush write rows with a foreign key to the row's tables?"""
+    assert flush.uow is not None
+    own = missed.state.mapper.tables
+    if any(
+        relationship.secondary is not None for relationship in missed.state.mapper.relationships
+    ):
+        return True
+    return any(
+        key.column.table in own and (table not in own or table is key.column.table)
+        for mapper in flush.uow.mappers
+        for table in mapper.tables
+        for key in table.foreign_keys
+    )
 
 
 def restore(flush: Flush, missed: Missed) -> None:

@@ -37,17 +37,16 @@ def settle(flush: Flush) -> None:
         return
     conflict = tuple(missed.entry for missed in flush.misses)
     events.emit(lambda: events.Conflict(conflict))
-    misses = [missed for missed in flush.misses if not missed.restored]
-    error = _decide(flush, misses)
+    error = _decide(flush, flush.misses)
     if error is None:
-        _apply(flush, misses)
+        _apply(flush, [missed for missed in flush.misses if not missed.restored])
         events.emit(lambda: events.Resolved(conflict))
         return
-    if any(_half_written(missed) for missed in misses):
-        raise error  # SQLAlchemy rolls back: dependents of these rows were already written
+    if any(missed.restored or _half_written(missed) for missed in flush.misses):
+        raise error  # SQLAlchemy rolls back: what depends on these rows was already written
     flush.error = error
-    flush.kept = [Kept.of(missed) for missed in misses]
-    for missed in misses:
+    flush.kept = [Kept.of(missed) for missed in flush.misses]
+    for missed in flush.misses:
         if missed.attempt.action == "delete":
             _not_deleted(flush, missed)
 

@@ -15,7 +15,17 @@ from sqlalchemy.orm import Session
 from sqlalchemy.types import CHAR, Double, Integer, Numeric, String, Text
 
 from optilock import ConcurrencyError
-from tests.models import Account, Base, Clocked, Colour, Eager, Kinds, Stamped, Versioned
+from tests.models import (
+    Account,
+    Base,
+    Clocked,
+    Colour,
+    Eager,
+    Kinds,
+    Stamped,
+    Upper,
+    Versioned,
+)
 
 UTC = datetime.UTC
 EAST = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
@@ -428,14 +438,38 @@ def test_keys_that_are_padded_behave_as_without_the_guard(count, store, watched,
         except Exception as error:
             session.rollback()
             return type(error)
-        return "written"
+        return [name for _, name in all_stored(engine, Padded, ["name"])]
 
     store(*(Padded(id="ab"[: n + 1], name="a") for n in range(min(count, 2))))
     with Session(engine) as session:
         native = outcome(session)
 
-    assert native == "written"
-    assert outcome(watched()) == native
+    assert native == ["ab"] * min(count, 2)
+    assert outcome(watched()) == ["abb"] * min(count, 2)
+
+
+class Named(Versioned, Base):
+    """The key is stored in other letters than it has in Python."""
+
+    __tablename__ = "named"
+    id: str = Column(Upper, primary_key=True)
+    name = Column(String(20))
+    __allow_unmapped__ = True
+
+
+def test_rows_are_found_by_keys_that_are_stored_as_other_values(
+    store, watched, other, gone, refused
+):
+    store(*(Named(id=letter, name="x") for letter in "abcd"))
+    session = watched()
+    for row in session.query(Named):
+        row.name = "y"
+    other(Named, "b", name="theirs")
+    gone(Named, "c")
+
+    assert {e.identity: e.kind for e in refused(session).entries} == {
+        ("b",): "updated", ("c",): "deleted",
+    }  # fmt: skip
 
 
 class Text_(Versioned, Base):
