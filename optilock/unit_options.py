@@ -10,7 +10,7 @@ from optilock.backoff import Seconds
 from optilock.errors import ConfigurationError
 from optilock.isolation import AtLevel, Isolation, ReadOnly
 from optilock.parts import Part
-from optilock.resolvers import Resolver, check_on_conflict
+from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.retry import Hook, On, Policy
 
 __all__ = [
@@ -22,8 +22,6 @@ __all__ = [
     "options_from",
     "policy_from",
 ]
-
-OnConflict = Resolver | Mapping[type[Any], Resolver] | None
 
 
 class UnitOptionsWithoutIsolation(TypedDict, total=False):

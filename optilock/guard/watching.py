@@ -27,7 +27,7 @@ from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, RESOLVER, watched
-from optilock.resolvers import check_on_conflict
+from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.transient import ended_by_conflict
 
 __all__ = ["guard_class", "watch"]
@@ -35,7 +35,7 @@ __all__ = ["guard_class", "watch"]
 T = TypeVar("T")
 
 
-def watch(target: T, *, on_conflict: Any = None) -> T:
+def watch(target: T, *, on_conflict: OnConflict = None) -> T:
     """Guard every session that ``target`` makes, and return ``target``.
 
     ``target`` is a ``sessionmaker``, ``async_sessionmaker``, ``scoped_session``,
