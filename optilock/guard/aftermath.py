@@ -8,7 +8,7 @@ those whose token moved become the entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,9 @@ __all__ = ["attempts_in", "capture", "clear", "conflict_after_rollback", "confli
 
 def capture(session: Session) -> None:
     """Remember what the session wants to write; to be called before a rollback expires it."""
-    states = [obj._sa_instance_state for obj in (*session.dirty, *session.deleted)]
-    watched(session).wanted = attempts_in(states, session, [])
+    states = dict.fromkeys((obj._sa_instance_state for obj in session.dirty), False)
+    states |= dict.fromkeys((obj._sa_instance_state for obj in session.deleted), True)
+    watched(session).wanted = attempts_in(states, [])
 
 
 def clear(connections: Iterable[Connection]) -> None:
@@ -50,18 +51,17 @@ def clear(connections: Iterable[Connection]) -> None:
             connection.invalidate()
 
 
-def attempts_in(states: Iterable[Any], session: Session, writes: list[Write]) -> list[Attempt]:
-    """Our side of every versioned row among ``states`` that is to be written."""
+def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
+    """Our side of every versioned row among ``states`` (with: is it to be deleted?)."""
     expected = _expected(writes)
     attempts = []
-    for state in states:
+    for state, deleting in states.items():
         mapper = state.mapper
         token = token_attribute(mapper)
         if token is None or state.key is None or token not in state.dict:
             continue
         place = (mapper.base_mapper, tuple(state.key[1]))
         version = expected.get(place, state.committed_state.get(token, state.dict[token]))
-        deleting = state.obj() in session.deleted
         if deleting or state.modified:
             attempts.append(attempt_of(state, "delete" if deleting else "update", version))
     return attempts

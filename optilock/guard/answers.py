@@ -82,3 +82,7 @@ class Nothing(Accepted):
         self.prefetch, self.postfetch = (), ()
         self.compiled_parameters = tuple(params)
         self.rowcount = len(params)
+
+    def supports_sane_multi_rowcount(self) -> bool:
+        """Asked for link rows."""
+        return True

@@ -6,17 +6,21 @@ were already written cannot quietly be left alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Column, Table
 from sqlalchemy.orm import Mapper, RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conflicts import columns_of
 from optilock.guard.writes import compared_columns
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
+    from optilock.guard.missed import Missed
 
-__all__ = ["changed_links", "has_dependents", "without_missed"]
+__all__ = ["changed_links", "has_dependents", "kept_by_a_deleted_parent", "without_missed"]
 
 
 def has_dependents(mapper: Mapper[Any]) -> bool:
@@ -49,7 +53,7 @@ def changed_links(state: InstanceState[Any]) -> list[str]:
 
 
 def without_missed(flush: Flush, statement: Any, params: list[Any]) -> list[Any]:
-    """The rows of a joined table whose base row was found as it was read."""
+    """Without what belongs to a row that missed: joined tables, the links of one that is gone."""
     compared = compared_columns(statement)
     if not compared:
         return params
@@ -59,7 +63,47 @@ def without_missed(flush: Flush, statement: Any, params: list[Any]) -> list[Any]
         for state in states
         if statement.table in state.mapper.tables
     }
-    return [row for row in params if tuple(row[name] for name in compared.values()) not in missed]
+    links = [link for state in flush.skipped for link in _links(state, statement.table, compared)]
+    return [
+        row
+        for row in params
+        if tuple(row[name] for name in compared.values()) not in missed
+        and not any(all(row[name] == value for name, value in link.items()) for link in links)
+    ]
+
+
+def _links(
+    state: InstanceState[Any], table: Any, compared: dict[Column[Any], str]
+) -> Iterator[dict[str, Any]]:
+    """Parameter -> value by which a link table refers to the object."""
+    if not any(relationship.secondary is table for relationship in state.mapper.relationships):
+        return
+    for constraint in table.foreign_key_constraints:
+        if constraint.referred_table in state.mapper.tables:
+            yield {
+                compared[key.parent]: _key_in(state, key.column)
+                for key in constraint.elements
+                if key.parent in compared
+            }
+
+
+def kept_by_a_deleted_parent(flush: Flush, missed: Missed) -> bool:
+    """Is the row, which is to stay, a child of one that this flush deletes?"""
+    assert flush.uow is not None and missed.stored is not None
+    names = {column: name for name, column in columns_of(missed.state.mapper).items()}
+    doomed = [state for state, (deleting, _) in flush.uow.states.items() if deleting]
+    return any(
+        constraint.referred_table in state.mapper.tables
+        and all(
+            missed.stored.get(names.get(key.parent, "")) == _key_in(state, key.column)
+            for key in constraint.elements
+        )
+        for table in missed.state.mapper.tables
+        if isinstance(table, Table)
+        for constraint in table.foreign_key_constraints
+        for state in doomed
+        if state is not missed.state
+    )
 
 
 def _key_in(state: InstanceState[Any], column: Any) -> Any:

@@ -36,7 +36,7 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
 from optilock.guard.writes import Shape, Write, shape_of
-from optilock.originals import written
+from optilock.originals import any_kept, written
 from optilock.versioned import ignored_columns
 
 __all__ = ["Flush"]
@@ -62,6 +62,8 @@ class Flush:
     settled = False
     #: Raised by ``flush()`` once SQLAlchemy has finished.
     error: Exception | None = None
+    #: Reported by the database before SQLAlchemy could see it: raised by the first statement.
+    broken: DBAPIError | None = None
     #: Edits of refused rows, put back once SQLAlchemy has finished.
     kept: Sequence[Kept] = ()
     expire_later: Sequence[tuple[Any, list[str]]] = ()
@@ -77,6 +79,7 @@ class Flush:
         self.session = session
         self.known = known
         self.on_conflict = known.on_conflict
+        self._armed: list[Connection] = []
         self._held: dict[Connection, dict[Any, list[Write]]] = {}
         self._keys: set[tuple[Any, Any]] = set()
         #: Rows that were not found as they were read.
@@ -91,9 +94,10 @@ class Flush:
             self.arm(connection)
 
     def disarm_all(self) -> None:
-        for connection in self.known.connections:
+        for connection in self._armed:
             for name in _ARMED:
-                connection.__dict__.pop(name, None)
+                delattr(connection, name)
+        self._armed.clear()
 
     def arm(self, connection: Connection) -> None:
         """Answer for ``connection``; it stays the same object of the same type."""
@@ -101,10 +105,13 @@ class Flush:
 
         def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
             try:
-                if type(statement) in _CHANGES and "compiled_cache" in (
-                    options.get("execution_options") or ()
-                ):
-                    return self._written(connection, native, statement, parameters, options)
+                if self.broken is not None:
+                    raise self.broken
+                if type(statement) in _CHANGES:
+                    if "compiled_cache" in (options.get("execution_options") or ()):
+                        return self._written(connection, native, statement, parameters, options)
+                    if self.skipped:  # link rows come without that option
+                        return self._unguarded(connection, native, statement, parameters, options)
                 self.drain(connection)
                 return native(statement, parameters, **options)
             except DBAPIError:
@@ -122,19 +129,24 @@ class Flush:
                 self.remember()
                 raise
 
-        connection.__dict__.update(execute=execute, scalar=scalar, exec_driver_sql=exec_driver_sql)
+        # As attributes, not through __dict__: CPython keeps the objects compact that way.
+        for name, answer in zip(_ARMED, (execute, scalar, exec_driver_sql), strict=True):
+            setattr(connection, name, answer)
+        if connection not in self._armed:
+            self._armed.append(connection)
 
     def remember(self) -> None:
         """Take our side of every row now: the rollback that follows expires the objects."""
         if self.uow is not None and not self.wanted:
             held = [w for some in self._held.values() for ws in some.values() for w in ws]
-            self.wanted = attempts_in(self.uow.states, self.session, [*self.known.sent, *held])
+            states = {state: doomed for state, (doomed, _) in self.uow.states.items()}
+            self.wanted = attempts_in(states, [*self.known.sent, *held])
 
     def conclude(self) -> None:
         """After SQLAlchemy has finished: put refused edits back and raise, or tidy up."""
         for kept in self.kept:
             kept.put_back()
-        if self.uow is not None:
+        if self.uow is not None and any_kept():
             written(self.uow.mappers, except_for={kept.state for kept in self.kept})
         for obj, names in self.expire_later:
             self.session.expire(obj, names)
@@ -155,7 +167,8 @@ class Flush:
         shape = self._shape(connection, statement, params[0] if many else params)
         if shape is None:
             return self._unguarded(connection, native, statement, params, options)
-        require_row_counts(connection.dialect)
+        if not connection.dialect.supports_sane_rowcount:
+            require_row_counts(connection.dialect)
         if many:
             return self._many(connection, shape, params, options)
         write = Write(shape, params)
@@ -165,7 +178,8 @@ class Flush:
         if shape.ignored_only:
             return self._ignoring(connection, native, write, options)
         if (self._missed or self.skipped) and self._is_missed(write):
-            return Accepted(shape, params)  # the second UPDATE of a row that missed before
+            self._missed_again(write)
+            return Accepted(shape, params)
         if shape.perhaps_ignored and self._only_ignored(write):
             return Accepted(
                 shape, {**params, shape.token.column.key: params[shape.token.parameter]}
@@ -180,15 +194,23 @@ class Flush:
         shapes = statement.__dict__.get("_optilock_shapes")
         if shapes is None or shapes.owner is not statement:  # SQLAlchemy copies statements
             shapes = statement.__dict__["_optilock_shapes"] = _Shapes(statement)
-        names = frozenset(params)
+        driver, given = connection.dialect.driver, tuple(params)
         try:
-            shape: Shape | None = shapes[connection.dialect.driver, names]
+            return shapes[driver, given]
         except KeyError:
-            mapper = self._mapper_of(statement)
-            dialect = connection.dialect
-            shape = shape_of(statement, names, mapper, dialect) if mapper is not None else None
-            shapes[connection.dialect.driver, names] = shape
-        return shape
+            names = frozenset(given)  # the same names may come in another order
+            if (driver, names) not in shapes:
+                shapes[driver, names] = self._read_shape(connection, statement, names)
+            shapes[driver, given] = shape = shapes[driver, names]
+            return shape
+
+    def _read_shape(
+        self, connection: Connection, statement: Any, names: frozenset[str]
+    ) -> Shape | None:
+        mapper = self._mapper_of(statement)
+        if mapper is None:
+            return None
+        return shape_of(statement, names, mapper, connection.dialect)
 
     def _mapper_of(self, statement: Any) -> Mapper[Any] | None:
         assert self.uow is not None
@@ -247,7 +269,9 @@ class Flush:
         for write in (Write(shape, row) for row in rows):
             if write.params.get(shape.token_parameter) is None:
                 self._without_version(connection, write)
-            elif not self._is_missed(write):
+            elif self._is_missed(write):
+                self._missed_again(write)
+            else:
                 writes.append(write)
         if not shape.deletes:
             for write in writes:
@@ -346,6 +370,20 @@ class Flush:
         self.misses.append(missed)
         self.skip(write)
         return missed
+
+    def _missed_again(self, write: Write) -> None:
+        """The second UPDATE of a row (post_update) is not sent, and belongs to our side as well."""
+        state = self.state_of(write)
+        for missed in self.misses:
+            if missed.state is state and missed.attempt.action == "update":
+                missed.expressions = {**missed.expressions, **write.shape.expressions}
+                missed.attempt = attempt_of(
+                    state,
+                    "delete" if self.is_delete(state) else "update",
+                    missed.params.get(write.shape.token_parameter),
+                    expressions=missed.expressions,
+                    computed=write.shape.prefetch,
+                )
 
     def _without_version(self, connection: Connection, write: Write) -> None:
         """A row whose version is NULL cannot be checked: it is left out; ``flush()`` says so."""

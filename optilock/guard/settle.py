@@ -18,7 +18,7 @@ from optilock.conflicts import columns_of, read_stored
 from optilock.errors import ConcurrencyError
 from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
 from optilock.guard.decide import decide
-from optilock.guard.dependents import changed_links, has_dependents
+from optilock.guard.dependents import changed_links, has_dependents, kept_by_a_deleted_parent
 from optilock.guard.keep import Kept
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
@@ -42,7 +42,7 @@ def settle(flush: Flush) -> None:
         _apply(flush, [missed for missed in flush.misses if not missed.restored])
         events.emit(lambda: events.Resolved(conflict))
         return
-    if any(missed.restored or _half_written(missed) for missed in flush.misses):
+    if any(missed.restored or _half_written(flush, missed) for missed in flush.misses):
         raise error  # SQLAlchemy rolls back: what depends on these rows was already written
     flush.error = error
     flush.kept = [Kept.of(missed) for missed in flush.misses]
@@ -58,7 +58,7 @@ def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
     error = decide(misses, flush.on_conflict)
     if error is not None:
         return error
-    reasons = [reason for missed in misses if (reason := _cannot_drop(missed))]
+    reasons = [reason for missed in misses if (reason := _cannot_drop(flush, missed))]
     if not reasons:
         return None
     conflict = ConcurrencyError(missed.entry for missed in misses)
@@ -67,12 +67,16 @@ def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
     return conflict
 
 
-def _cannot_drop(missed: Missed) -> str | None:
+def _cannot_drop(flush: Flush, missed: Missed) -> str | None:
     """Dropping our edits would have to take back what was written on their account."""
     resolution, state = missed.resolution, missed.state
     assert resolution is not None
     if missed.attempt.action == "delete":
-        if missed.gone or resolution.decision == "overwrite" or not has_dependents(state.mapper):
+        if missed.gone or resolution.decision == "overwrite":
+            return None
+        if kept_by_a_deleted_parent(flush, missed):
+            return f"{missed.entry.describe()}: its parent is deleted in the same flush"
+        if not has_dependents(state.mapper):
             return None
         return f"{missed.entry.describe()}: its dependents were deleted in the same flush"
     if resolution.decision != "keep_database":
@@ -81,10 +85,12 @@ def _cannot_drop(missed: Missed) -> str | None:
     return f"{missed.entry.describe()}: its {links} changed in the same flush" if links else None
 
 
-def _half_written(missed: Missed) -> bool:
+def _half_written(flush: Flush, missed: Missed) -> bool:
     """Was something already written on account of a row that is now left alone?"""
     if missed.attempt.action == "delete":
-        return has_dependents(missed.state.mapper)
+        if missed.gone:
+            return has_dependents(missed.state.mapper)
+        return has_dependents(missed.state.mapper) or kept_by_a_deleted_parent(flush, missed)
     keys = {
         missed.state.mapper.get_property_by_column(c).key for c in missed.state.mapper.primary_key
     }

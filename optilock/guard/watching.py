@@ -149,7 +149,11 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
         known.flush = running = Flush(session, known)
         running.arm_all()
         if session.deleted:
-            check_before(running, objects)
+            try:
+                check_before(running, objects)
+            except DBAPIError as error:
+                # Raised here, it would leave a session that takes its transaction for alive.
+                running.broken = error
         running.uow = uow
 
 
@@ -158,6 +162,8 @@ def _after_flush(session: Session, uow: Any) -> None:
     if running is not None and running.uow is uow and not running.settled:
         running.settled = True
         try:
+            if running.broken is not None:
+                raise running.broken
             settle(running)
         except DBAPIError:
             running.remember()
