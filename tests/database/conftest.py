@@ -1,7 +1,7 @@
 """Fixtures of the guard's tests: rows, our session, and the other program.
 
 ``store(*objects)``            the rows that are there at first
-``watched(on_conflict=…)``     our session, guarded
+``watched(on_conflict=…)``     our session, guarded; ``watched_on(engine, …)`` on another engine
 ``other(Model, key, **values)``  another program changes a row, and commits
 ``gone(Model, key)``           another program deletes a row, and commits
 ``stored(Model, key)``         what is in the table now, as a dictionary; ``None`` without a row
@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -59,14 +60,19 @@ def store(engine: Engine, tables: Do) -> Do:
 
 
 @pytest.fixture
-def watched(engine: Engine) -> Iterator[Do]:
+def watched(engine: Engine, watched_on: Do) -> Do:
+    return functools.partial(watched_on, engine)
+
+
+@pytest.fixture
+def watched_on() -> Iterator[Do]:
     with ExitStack() as stack:
 
-        def watched(on_conflict: Any = None, **options: Any) -> Session:
-            sessions = watch(sessionmaker(engine, **options), on_conflict=on_conflict)
+        def watched_on(bind: Any, on_conflict: Any = None, **options: Any) -> Session:
+            sessions = watch(sessionmaker(bind, **options), on_conflict=on_conflict)
             return stack.enter_context(sessions())
 
-        yield watched
+        yield watched_on
 
 
 @pytest.fixture

@@ -1,0 +1,368 @@
+"""Several tables, several classes, several schemas: the version is checked wherever it is."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import String, event, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from optilock import Versioned, client_wins, merge_fields
+from tests.models import Animal, Base, Car, Comment, Dog, Employee, Manager, Note, Post, Vehicle
+
+alive = pytest.mark.needs("resolves-in-place")
+rows = pytest.mark.parametrize("count", [1, 3])
+
+
+def dogs(store, count):
+    store(*(Dog(id=n, name="a", tricks="sit") for n in range(count)))
+
+
+# -- joined tables --------------------------------------------------------------------------------
+
+
+@rows
+def test_a_change_of_the_child_table_alone_moves_the_version(store, watched, stored, count):
+    dogs(store, count)
+    session = watched()
+    for dog in session.scalars(select(Dog)):
+        dog.tricks = "roll"
+    session.commit()
+
+    assert [stored(Dog, n)["tricks"] for n in range(count)] == ["roll"] * count
+    assert [stored(Dog, n)["version"] for n in range(count)] == [2] * count
+
+
+@rows
+@pytest.mark.parametrize(("ours", "theirs"), [
+    ("tricks", "tricks"), ("tricks", "name"), ("name", "tricks"), ("name", "name"),
+])  # fmt: skip
+def test_changes_of_either_table_conflict(
+    store, watched, other, refused, stored, count, ours, theirs
+):
+    dogs(store, count)
+    session = watched()
+    for dog in session.scalars(select(Dog)):
+        setattr(dog, ours, "ours")
+    other(Dog, 0, **{theirs: "theirs"})
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.model, entry.identity) == (Dog, (0,))
+    assert entry.conflicting == ({ours} if ours == theirs else frozenset())
+    assert stored(Dog, 0)[theirs] == "theirs"
+
+
+@alive
+@rows
+def test_the_child_table_of_a_stale_row_is_not_written(
+    store, watched, other, refused, stored, count
+):
+    dogs(store, count)
+    session = watched()
+    found = session.scalars(select(Dog).order_by(Dog.id)).all()
+    for dog in found:
+        dog.tricks = "ours"
+    other(Dog, 0, name="theirs")
+    refused(session)
+    session.expunge(found[0])
+    session.commit()
+
+    assert (stored(Dog, 0)["tricks"], stored(Dog, 0)["name"]) == ("sit", "theirs")
+    assert [stored(Dog, n)["tricks"] for n in range(1, count)] == ["ours"] * (count - 1)
+
+
+@alive
+def test_a_refused_joined_row_can_be_written_later_in_both_tables(
+    store, watched, other, refused, stored
+):
+    dogs(store, 2)
+    session = watched()
+    found = session.scalars(select(Dog).order_by(Dog.id)).all()
+    for dog in found:
+        dog.name = dog.tricks = "ours"
+    other(Dog, 0, name="theirs")
+    [entry] = refused(session).entries
+    session.refresh(found[0], with_for_update=True)
+    entry.apply_to(found[0])
+    session.commit()
+
+    assert (stored(Dog, 0)["name"], stored(Dog, 0)["tricks"]) == ("ours", "ours")
+
+
+def test_the_base_class_and_the_subclass_go_together(store, watched, other, refused, stored):
+    store(Animal(id=1, name="a"), Dog(id=2, name="a"), Animal(id=3, name="a"), Dog(id=4, name="a"))
+    session = watched()
+    for animal in session.scalars(select(Animal)):
+        animal.name = "b"
+    session.commit()
+    assert [stored(Animal, n)["version"] for n in (1, 2, 3, 4)] == [2, 2, 2, 2]
+    for animal in session.scalars(select(Animal)):
+        animal.name = "c"
+    other(Dog, 2, tricks="theirs")
+    other(Animal, 3, name="theirs")
+
+    assert {(e.model, e.identity) for e in refused(session).entries} == {
+        (Dog, (2,)), (Animal, (3,)),
+    }  # fmt: skip
+
+
+@alive
+def test_a_joined_row_that_is_gone_is_inserted_again_in_both_tables(store, watched, gone, stored):
+    dogs(store, 2)
+    session = watched(client_wins)
+    for dog in session.scalars(select(Dog)):
+        dog.tricks = "ours"
+    gone(Dog, 1)
+    session.commit()
+
+    assert (stored(Dog, 1)["name"], stored(Dog, 1)["tricks"]) == ("a", "ours")
+
+
+def test_a_polymorphic_query_of_the_base_loads_enough_to_tell_the_conflict(
+    store, watched, other, refused
+):
+    """``tricks`` is not loaded by a query of Animal: the entry has it from the database."""
+    dogs(store, 2)
+    session = watched()
+    for dog in session.scalars(select(Animal)):
+        dog.name = "ours"
+    other(Dog, 1, tricks="theirs")
+    [entry] = refused(session).entries
+
+    assert entry.database["tricks"] == "theirs"
+    assert entry.changes == {"name": "ours"}
+
+
+# -- one table for several classes ----------------------------------------------------------------
+
+
+@rows
+def test_rows_of_one_table_and_several_classes(store, watched, other, refused, stored, count):
+    store(*(Manager(id=n, name="a", budget=1) for n in range(count)), Employee(id=9, name="a"))
+    session = watched()
+    for person in session.scalars(select(Employee)):
+        person.name = "b"
+        if isinstance(person, Manager):
+            person.budget = 2
+    other(Manager, 0, budget=3)
+    other(Employee, 9, name="theirs")
+
+    assert {(e.model, e.identity) for e in refused(session).entries} == {
+        (Manager, (0,)), (Employee, (9,)),
+    }  # fmt: skip
+
+
+# -- the version is in another table than the base ------------------------------------------------
+
+
+@rows
+@pytest.mark.parametrize("ours", ["name", "doors"])
+def test_a_version_in_the_child_table_guards_both(
+    store, watched, other, refused, stored, count, ours
+):
+    store(*(Car(id=n, name="a", doors=2) for n in range(count)))
+    session = watched()
+    value = 4 if ours == "doors" else "ours"
+    found = session.scalars(select(Car).order_by(Car.id)).all()
+    for car in found:
+        setattr(car, ours, value)
+    other(Car, 0, doors=5)
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.model, entry.identity) == (Car, (0,))
+    assert entry.conflicting == ({"doors"} if ours == "doors" else frozenset())
+    assert (stored(Car, 0)["doors"], stored(Car, 0)["name"]) == (5, "a")
+
+
+@rows
+def test_a_version_in_the_child_table_moves_with_both(store, watched, stored, count):
+    store(*(Car(id=n, name="a", doors=2) for n in range(count)))
+    session = watched()
+    for car in session.scalars(select(Car)):
+        car.name, car.doors = "b", 4
+    session.commit()
+
+    assert [(stored(Car, n)["name"], stored(Car, n)["doors"]) for n in range(count)] == [
+        ("b", 4)
+    ] * count
+    assert [stored(Car, n)["version"] for n in range(count)] == [2] * count
+
+
+@alive
+@rows
+def test_a_version_in_the_child_table_is_merged(store, watched, other, stored, count):
+    store(*(Car(id=n, name="a", doors=2) for n in range(count)))
+    session = watched(merge_fields)
+    found = session.scalars(select(Car).order_by(Car.id)).all()
+    for car in found:
+        car.name = "ours"
+    other(Car, 0, doors=5)
+    session.commit()
+
+    assert (stored(Car, 0)["name"], stored(Car, 0)["doors"]) == ("ours", 5)
+    assert found[0].version == stored(Car, 0)["version"]
+
+
+@rows
+def test_a_version_in_the_child_table_guards_deletes(store, watched, other, refused, stored, count):
+    store(*(Car(id=n, name="a", doors=2) for n in range(count)))
+    session = watched()
+    for car in session.scalars(select(Car)):
+        session.delete(car)
+    other(Car, 0, doors=5)
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.action, entry.identity) == ("delete", (0,))
+    assert stored(Car, 0)["doors"] == 5
+
+
+def test_rows_of_the_base_that_have_no_version_are_not_guarded(store, watched, other, stored):
+    store(Vehicle(id=1, name="a"), Vehicle(id=2, name="a"))
+    session = watched()
+    for vehicle in session.scalars(select(Vehicle)):
+        vehicle.name = "ours"
+    session.commit()
+
+    assert stored(Vehicle, 2)["name"] == "ours"
+
+
+# -- order ----------------------------------------------------------------------------------------
+
+
+def test_parents_come_before_children_and_updates_before_what_needs_them(
+    store, watched, stored, engine
+):
+    """A new parent, children that move to it, and the old parent deleted: one flush."""
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA foreign_keys=ON"))
+        engine.dispose()
+    store(Post(id=1, title="a", comments=[Comment(id=n, text="a") for n in range(3)]))
+    session = watched()
+    old = session.get_one(Post, 1)
+    new = Post(id=2, title="new", comments=list(old.comments))
+    session.add(new)
+    session.delete(old)
+    session.commit()
+
+    assert stored(Post, 1) is None
+    assert [stored(Comment, n)["post_id"] for n in range(3)] == [2, 2, 2]
+
+
+def test_swapped_parents_are_stored(store, watched, stored):
+    store(Post(id=1, comments=[Comment(id=1), Comment(id=2)]), Post(id=2, comments=[Comment(id=3)]))
+    session = watched()
+    one, two = session.scalars(select(Post).order_by(Post.id)).all()
+    one.comments, two.comments = list(two.comments), list(one.comments)
+    session.commit()
+
+    assert [stored(Comment, n)["post_id"] for n in (1, 2, 3)] == [2, 2, 1]
+
+
+# -- schemas --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def away(engine):
+    """The engine with a second schema in the place of the first."""
+    family = engine.dialect.name
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA IF EXISTS away" + cascade(family)))
+        connection.execute(text("CREATE SCHEMA away"))
+        there = connection.execution_options(schema_translate_map={None: "away"})
+        Base.metadata.create_all(there, tables=[Note.__table__, Animal.__table__, Dog.__table__])
+    yield engine.execution_options(schema_translate_map={None: "away"})
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA away" + cascade(family)))
+
+
+def cascade(name):
+    return " CASCADE" if name == "postgresql" else ""
+
+
+@rows
+@alive
+@pytest.mark.engines("postgresql", "mariadb")
+def test_translated_schemas_are_written_and_checked(away, watched_on, count):
+    with Session(away) as session, session.begin():
+        session.add_all(Note(id=n, text="a") for n in range(count))
+        session.add_all(Dog(id=n, name="a") for n in range(count))
+    session = watched_on(away, client_wins, autoflush=False)
+    for note in session.scalars(select(Note)):
+        note.text = "ours"
+    for dog in session.scalars(select(Dog)):
+        dog.tricks = "ours"
+    with Session(away) as theirs, theirs.begin():
+        theirs.get_one(Note, 0).text = "theirs"
+        theirs.get_one(Dog, 0).name = "theirs"
+    session.commit()
+
+    with Session(away) as reader:
+        assert set(reader.scalars(select(Note.text))) == {"ours"}
+        assert set(reader.scalars(select(Dog.tricks))) == {"ours"}
+        assert reader.get_one(Dog, 0).name == "theirs"
+
+
+@rows
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_conflict_in_a_translated_schema_is_told(away, watched_on, refused, count):
+    with Session(away) as session, session.begin():
+        session.add_all(Note(id=n, text="a") for n in range(count))
+    session = watched_on(away)
+    for note in session.scalars(select(Note)):
+        note.text = "ours"
+    with Session(away) as theirs, theirs.begin():
+        theirs.get_one(Note, 0).text = "theirs"
+    [entry] = refused(session).entries
+
+    assert (entry.identity, entry.database["text"]) == ((0,), "theirs")
+
+
+@pytest.fixture
+def elsewhere(engine, tmp_path):
+    """A schema that the table itself names."""
+    family = engine.dialect.name
+    if family == "sqlite":
+        path = tmp_path / "far.db"
+        event.listen(engine, "connect", lambda c, _: c.execute(f"ATTACH '{path}' AS \"far off\""))
+        engine.dispose()
+    quoted = engine.dialect.identifier_preparer.quote("far off")
+    with engine.begin() as connection:
+        if family != "sqlite":
+            connection.execute(text(f"DROP SCHEMA IF EXISTS {quoted}{cascade(family)}"))
+            connection.execute(text(f"CREATE SCHEMA {quoted}"))
+        Far.__table__.create(connection)
+    yield engine
+    if family != "sqlite":
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP SCHEMA {quoted}{cascade(family)}"))
+
+
+class FarBase(DeclarativeBase):
+    type_annotation_map = {str: String(60)}
+
+
+class Far(Versioned, FarBase):
+    """In a schema of its own, whose name needs quotes."""
+
+    __tablename__ = "far"
+    __table_args__ = {"schema": "far off"}
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str | None]
+
+
+@rows
+def test_named_schemas_are_written_and_checked(elsewhere, watched, other, refused, stored, count):
+    with Session(elsewhere) as session, session.begin():
+        session.add_all(Far(id=n, name="a") for n in range(count))
+    session = watched()
+    for row in session.scalars(select(Far)):
+        row.name = "b"
+    session.commit()
+    assert [stored(Far, n)["name"] for n in range(count)] == ["b"] * count
+    for row in session.scalars(select(Far)):
+        row.name = "c"
+    other(Far, 0, name="theirs")
+
+    assert [e.identity for e in refused(session).entries] == [(0,)]
