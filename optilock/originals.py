@@ -22,7 +22,7 @@ from sqlalchemy import event, types
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-__all__ = ["keep_originals", "original_of", "written"]
+__all__ = ["any_kept", "keep_originals", "original_of", "written"]
 
 _KEY = "optilock.originals"
 #: The values of these types cannot be changed in place.
@@ -40,6 +40,11 @@ _PLAIN_TYPES = (
 )
 _PLAIN_VALUES = (str, bytes, int, float, bool, type(None))
 _names: WeakKeyDictionary[Mapper[Any], tuple[str, ...]] = WeakKeyDictionary()
+
+
+def any_kept() -> bool:
+    """Is there any class whose originals are kept?"""
+    return bool(_names)
 
 
 def keep_originals(mapper: Mapper[Any], cls: type[Any]) -> None:

@@ -31,7 +31,7 @@ from optilock.guard.counting import require_row_counts
 from optilock.guard.dependents import without_missed
 from optilock.guard.keep import Kept
 from optilock.guard.look import look
-from optilock.guard.missed import Missed
+from optilock.guard.missed import Missed, not_written
 from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
@@ -43,7 +43,6 @@ __all__ = ["Flush"]
 
 Execute = Callable[..., Any]
 _CHANGES = (Update, Delete)
-_ARMED = ("execute", "scalar", "exec_driver_sql")
 
 
 class _Shapes(dict[Any, Shape | None]):
@@ -80,6 +79,7 @@ class Flush:
         self.known = known
         self.on_conflict = known.on_conflict
         self._armed: list[Connection] = []
+        self._armed_wholly: list[Connection] = []
         self._held: dict[Connection, dict[Any, list[Write]]] = {}
         self._keys: set[tuple[Any, Any]] = set()
         #: Rows that were not found as they were read.
@@ -95,9 +95,10 @@ class Flush:
 
     def disarm_all(self) -> None:
         for connection in self._armed:
-            for name in _ARMED:
-                delattr(connection, name)
-        self._armed.clear()
+            delattr(connection, "execute")
+        for connection in self._armed_wholly:
+            delattr(connection, "scalar")
+            delattr(connection, "exec_driver_sql")
 
     def arm(self, connection: Connection) -> None:
         """Answer for ``connection``; it stays the same object of the same type."""
@@ -118,6 +119,18 @@ class Flush:
                 self.remember()
                 raise
 
+        # As an attribute, not through __dict__: CPython keeps the object compact that way.
+        setattr(connection, "execute", execute)  # noqa: B010
+        if connection not in self._armed:
+            self._armed.append(connection)
+
+    def _arm_the_rest(self, connection: Connection) -> None:
+        """Once something is held, nothing may pass it by."""
+        if connection in self._armed_wholly:
+            return
+        self._armed_wholly.append(connection)
+        execute = connection.execute
+
         def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
             return execute(statement, parameters, **options).scalar()
 
@@ -129,11 +142,7 @@ class Flush:
                 self.remember()
                 raise
 
-        # As attributes, not through __dict__: CPython keeps the objects compact that way.
-        for name, answer in zip(_ARMED, (execute, scalar, exec_driver_sql), strict=True):
-            setattr(connection, name, answer)
-        if connection not in self._armed:
-            self._armed.append(connection)
+        connection.__dict__.update(scalar=scalar, exec_driver_sql=exec_driver_sql)
 
     def remember(self) -> None:
         """Take our side of every row now: the rollback that follows expires the objects."""
@@ -196,13 +205,13 @@ class Flush:
             shapes = statement.__dict__["_optilock_shapes"] = _Shapes(statement)
         driver, given = connection.dialect.driver, tuple(params)
         try:
-            return shapes[driver, given]
+            shape: Shape | None = shapes[driver, given]
         except KeyError:
             names = frozenset(given)  # the same names may come in another order
             if (driver, names) not in shapes:
                 shapes[driver, names] = self._read_shape(connection, statement, names)
-            shapes[driver, given] = shape = shapes[driver, names]
-            return shape
+            shape = shapes[driver, given] = shapes[driver, names]
+        return shape
 
     def _read_shape(
         self, connection: Connection, statement: Any, names: frozenset[str]
@@ -229,6 +238,7 @@ class Flush:
         by_statement = self._held.get(connection)
         if by_statement is None:
             by_statement = self._held[connection] = {}
+            self._arm_the_rest(connection)
         held = by_statement.get(write.shape.statement)
         if held is None:
             by_statement[write.shape.statement] = [write]
@@ -349,6 +359,7 @@ class Flush:
             stored = read_stored(connection, mapper, [m.attempt.identity for m in some])
             for missed in some:
                 missed.stored = stored.get(missed.attempt.identity)
+                missed.problem = missed.problem or not_written(missed)
         if writes and self.uow is not None and len(self.uow.states) > 1:
             restore_gone(self, [m for some in by_mapper.values() for m in some])
 
@@ -377,6 +388,7 @@ class Flush:
         for missed in self.misses:
             if missed.state is state and missed.attempt.action == "update":
                 missed.expressions = {**missed.expressions, **write.shape.expressions}
+                missed.__dict__.pop("entry", None)
                 missed.attempt = attempt_of(
                     state,
                     "delete" if self.is_delete(state) else "update",
