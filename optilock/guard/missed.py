@@ -9,13 +9,15 @@ from typing import Any
 
 from sqlalchemy import Column
 from sqlalchemy.engine import Connection
+from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Attempt, Values, entry_of
 from optilock.entry import Entry
 from optilock.resolvers import Resolution
+from optilock.versioned import token_attribute
 
-__all__ = ["Missed"]
+__all__ = ["Missed", "not_written"]
 
 
 @dataclass(eq=False)
@@ -31,7 +33,7 @@ class Missed:
     expressions: Mapping[Column[Any], Any]
     params: Mapping[str, Any]
     stored: Values | None = None
-    #: Set where no resolver may settle the row (its version is NULL).
+    #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
     problem: Exception | None = None
     resolution: Resolution | None = None
     #: Settled while the flush was still running: the row was inserted again.
@@ -44,3 +46,16 @@ class Missed:
     @property
     def gone(self) -> bool:
         return self.stored is None
+
+
+def not_written(missed: Missed) -> StaleDataError | None:
+    """The error of a row that is as it was read, and still was not written."""
+    attempt, stored = missed.attempt, missed.stored
+    token = token_attribute(attempt.mapper)
+    if token is None or stored is None or stored[token] != attempt.original[token]:
+        return None
+    return StaleDataError(
+        f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
+        " row is still in the version that was read, so nobody else was first; a trigger or a"
+        f" policy of the database prevents the {attempt.action}."
+    )
