@@ -9,7 +9,7 @@ those whose token moved become the entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection, Engine
@@ -107,10 +107,20 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     found = [missed.entry for missed in flush.misses if not missed.restored]
     if not ended_by_conflict(error):
         return ConcurrencyError(found) if found else None
-    connections = list(flush.known.connections)
-    if len(connections) == 1 and not connections[0].closed and not connections[0].invalidated:
-        with _idle(connections[0]):
-            found = _moved(flush.wanted, lambda _: connections[0], found)
+    held = {
+        connection.engine: connection
+        for connection in flush.known.connections
+        if not connection.closed and not connection.invalidated
+    }
+
+    def connection_for(mapper: Mapper[Any]) -> Connection | None:
+        return held.get(session.get_bind(mapper).engine)
+
+    with ExitStack() as stack:
+        for connection in held.values():
+            stack.enter_context(_idle(connection))
+        readable = [attempt for attempt in flush.wanted if connection_for(attempt.mapper)]
+        found = _moved(readable, connection_for, found)
     return ConcurrencyError(found)
 
 

@@ -1,0 +1,211 @@
+"""The same guard under an AsyncSession; async resolvers are awaited there."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+from sqlalchemy import inspect, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+
+from optilock import ConcurrencyError, Resolution, client_wins, merge_fields, watch
+from tests.models import Account, Base, Dog, Kinds
+
+pytestmark = pytest.mark.anyio
+rows = pytest.mark.parametrize("count", [1, 3])
+TABLES = [Account.__table__, Dog.__table__, Dog.__mapper__.inherits.local_table, Kinds.__table__]
+
+
+@pytest.fixture
+async def prepared(async_engine):
+    async with async_engine.begin() as connection:
+        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
+    yield async_engine
+    await async_engine.dispose()
+
+
+async def filled(engine, count):
+    async with AsyncSession(engine) as session, session.begin():
+        session.add_all(Account(id=n, owner="a", balance=1) for n in range(count))
+
+
+async def theirs(engine, key, **values):
+    async with AsyncSession(engine) as session, session.begin():
+        row = await session.get_one(Account, key)
+        for name, value in values.items():
+            setattr(row, name, value)
+
+
+async def edited(session):
+    found = (await session.scalars(select(Account).order_by(Account.id))).all()
+    for row in found:
+        row.balance = 10
+    return found
+
+
+@rows
+async def test_stale_rows_are_told(prepared, count):
+    await filled(prepared, count)
+    async with watch(async_sessionmaker(prepared))() as session:
+        found = await edited(session)
+        await theirs(prepared, 0, owner="theirs")
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.flush()
+
+        assert [e.identity for e in caught.value.entries] == [(0,)]
+        assert session.is_active
+        assert list(session.dirty) == [found[0]]
+
+
+@rows
+async def test_the_error_can_be_read_without_a_database(prepared, count):
+    """Plain values: nothing is loaded, so no MissingGreenlet in the handler."""
+    await filled(prepared, count)
+    async with watch(async_sessionmaker(prepared))() as session:
+        await edited(session)
+        await theirs(prepared, 0, owner="theirs", balance=5)
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.commit()
+        await session.rollback()
+
+    [entry] = pickle.loads(pickle.dumps(caught.value)).entries
+    assert (entry.original["balance"], entry.current["balance"], entry.database["balance"]) == (
+        1, 10, 5,
+    )  # fmt: skip
+
+
+@rows
+@pytest.mark.parametrize("resolver", [client_wins, merge_fields])
+async def test_conflicts_are_resolved(prepared, count, resolver):
+    await filled(prepared, count)
+    sessions = watch(async_sessionmaker(prepared, expire_on_commit=False), on_conflict=resolver)
+    async with sessions() as session:
+        found = await edited(session)
+        await theirs(prepared, 0, owner="theirs")
+        await session.commit()
+
+    async with AsyncSession(prepared) as reader:
+        stored = await reader.get_one(Account, 0)
+        assert (stored.owner, stored.balance, stored.version) == ("theirs", 10, 3)
+    assert (found[0].owner, found[0].version) == ("theirs", 3)
+
+
+@rows
+async def test_an_async_resolver_is_awaited(prepared, count):
+    async def later(entry):
+        await asyncio.sleep(0)
+        async with AsyncSession(prepared) as other:
+            assert (await other.get_one(Account, 0)).owner == "theirs"
+        return Resolution.write({"balance": 42})
+
+    await filled(prepared, count)
+    async with watch(async_sessionmaker(prepared), on_conflict=later)() as session:
+        await edited(session)
+        await theirs(prepared, 0, owner="theirs", balance=5)
+        await session.commit()
+
+    async with AsyncSession(prepared) as reader:
+        stored = await reader.get_one(Account, 0)
+        assert (stored.owner, stored.balance, stored.version) == ("theirs", 42, 3)
+
+
+async def test_an_async_resolver_that_raises_leaves_the_conflict(prepared):
+    async def broken(entry):
+        raise KeyError("mine")
+
+    await filled(prepared, 2)
+    async with watch(async_sessionmaker(prepared), on_conflict=broken)() as session:
+        found = await edited(session)
+        await theirs(prepared, 0, owner="theirs")
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.flush()
+
+        assert isinstance(caught.value.__cause__, KeyError)
+        assert found[0] in session.dirty
+
+
+@rows
+async def test_deletes(prepared, count):
+    await filled(prepared, count)
+    async with watch(async_sessionmaker(prepared))() as session:
+        for row in (await session.scalars(select(Account))).all():
+            await session.delete(row)
+        await theirs(prepared, 0, owner="theirs")
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.commit()
+
+    assert [(e.identity, e.action) for e in caught.value.entries] == [((0,), "delete")]
+
+
+async def test_joined_rows_and_their_deletes(prepared):
+    async with AsyncSession(prepared) as session, session.begin():
+        session.add_all(Dog(id=n, name="a", tricks="sit") for n in range(3))
+    async with watch(async_sessionmaker(prepared), on_conflict=client_wins)() as session:
+        dogs = (await session.scalars(select(Dog).order_by(Dog.id))).all()
+        dogs[0].tricks = "ours"
+        await session.delete(dogs[1])
+        async with AsyncSession(prepared) as other, other.begin():
+            for n in (0, 1):
+                (await other.get_one(Dog, n)).name = "theirs"
+        await session.commit()
+
+    async with AsyncSession(prepared) as reader:
+        first = await reader.get_one(Dog, 0)
+        assert (first.name, first.tricks) == ("theirs", "ours")
+        assert await reader.get(Dog, 1) is None
+
+
+async def test_values_of_many_types_go_together(prepared):
+    async with AsyncSession(prepared) as session, session.begin():
+        session.add_all(Kinds(id=n) for n in range(3))
+    async with watch(async_sessionmaker(prepared))() as session:
+        for row in (await session.scalars(select(Kinds))).all():
+            row.data, row.short, row.big, row.flag = {"n": row.id}, "ü", row.id, True
+            row.blob, row.real = b"\x00", 0.5
+        await session.commit()
+
+    async with AsyncSession(prepared) as reader:
+        for row in await reader.scalars(select(Kinds)):
+            assert (row.data, row.short, row.big, row.blob) == ({"n": row.id}, "ü", row.id, b"\x00")
+
+
+async def test_a_scoped_session_can_be_watched(prepared):
+    await filled(prepared, 2)
+    sessions = async_scoped_session(async_sessionmaker(prepared), scopefunc=asyncio.current_task)
+    watch(sessions)
+    await edited(sessions)
+    await theirs(prepared, 0, owner="theirs")
+    with pytest.raises(ConcurrencyError):
+        await sessions.flush()
+    await sessions.remove()
+
+
+async def test_other_async_sessions_are_left_alone(prepared):
+    await filled(prepared, 1)
+    watch(async_sessionmaker(prepared))
+    async with AsyncSession(prepared) as session:
+        await edited(session)
+        await theirs(prepared, 0, owner="theirs")
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            await session.flush()
+
+    assert not isinstance(caught.value, ConcurrencyError)
+
+
+async def test_after_the_refusal_the_session_goes_on(prepared):
+    await filled(prepared, 3)
+    async with watch(async_sessionmaker(prepared))() as session:
+        found = await edited(session)
+        await theirs(prepared, 0, owner="theirs")
+        with pytest.raises(ConcurrencyError):
+            await session.commit()
+        with session.no_autoflush:
+            await session.refresh(found[0])
+        found[0].balance = 11
+        await session.commit()
+
+    async with AsyncSession(prepared) as reader:
+        stored = await reader.get_one(Account, 0)
+        assert (stored.balance, stored.owner) == (11, "theirs")
+    assert inspect(found[0]).detached

@@ -1,0 +1,149 @@
+"""Batches that overlap, in opposite orders, at the same time: no deadlock, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.orm import sessionmaker
+
+from optilock import add_delta, per_field, watch
+from tests.models import Account, Comment, Dog, Post, Seat
+
+ROUNDS, ROWS = 25, 12
+servers = pytest.mark.engines("postgresql", "mariadb")
+alive = pytest.mark.needs("resolves-in-place")
+
+
+def together(*works):
+    """Run them at the same time; their errors come out here."""
+    barrier, errors = threading.Barrier(len(works)), []
+
+    def run(work):
+        try:
+            for turn in range(ROUNDS):
+                barrier.wait(30)
+                work(turn)
+        except BaseException as error:
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    real = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
+    if real:
+        raise real[0]
+    assert errors == []
+
+
+def adder(sessions, order, *, alternating=False):
+    """Adds 1 to every account, edited in the order of ``order``."""
+
+    def work(turn):
+        with sessions() as session, session.begin():
+            rows = {row.id: row for row in session.scalars(select(Account))}
+            for n in order:
+                rows[n].balance += 1
+                if alternating and (n + turn) % 2:
+                    rows[n].note = f"turn {turn}"
+
+    return work
+
+
+@servers
+@alive
+@pytest.mark.parametrize("alternating", [False, True])
+def test_opposite_orders_end_without_a_deadlock_and_every_addition_is_stored(
+    store, engine, stored, alternating
+):
+    store(*(Account(id=n, balance=0) for n in range(ROWS)))
+    sessions = watch(sessionmaker(engine), on_conflict=per_field(balance=add_delta, note=later))
+    orders = [list(range(ROWS)), list(reversed(range(ROWS)))]
+    together(*(adder(sessions, order, alternating=alternating) for order in orders))
+
+    assert [stored(Account, n)["balance"] for n in range(ROWS)] == [2 * ROUNDS] * ROWS
+    assert [stored(Account, n)["version"] for n in range(ROWS)] == [2 * ROUNDS + 1] * ROWS
+
+
+def later(original, current, database):
+    return max(current or "", database or "")
+
+
+@servers
+@alive
+def test_shuffled_batches_that_overlap_partly(store, engine, stored):
+    """Four writers, each with its own rows among all, in an order of its own."""
+    store(*(Account(id=n, balance=0) for n in range(ROWS)))
+    sessions = watch(sessionmaker(engine), on_conflict=per_field(balance=add_delta))
+    chance = random.Random(7)
+    orders = [chance.sample(range(ROWS), ROWS * 2 // 3) for _ in range(4)]
+    together(*(adder(sessions, order) for order in orders))
+    wanted = [sum(n in order for order in orders) * ROUNDS for n in range(ROWS)]
+
+    assert [stored(Account, n)["balance"] for n in range(ROWS)] == wanted
+
+
+@servers
+@alive
+def test_keys_of_two_columns_and_texts(store, engine, stored):
+    keys = [(show, n) for show in "ab" for n in range(4)]
+    store(*(Seat(show=show, number=n, guest="") for show, n in keys))
+    sessions = watch(sessionmaker(engine), on_conflict=per_field(guest=both))
+
+    def writer(letter, order):
+        def work(turn):
+            with sessions() as session, session.begin():
+                rows = {(row.show, row.number): row for row in session.scalars(select(Seat))}
+                for seat in order:
+                    rows[seat].guest += letter
+
+        return work
+
+    together(writer("x", keys), writer("y", list(reversed(keys))))
+
+    assert {len(stored(Seat, seat)["guest"]) for seat in keys} == {2 * ROUNDS}
+
+
+def both(original, current, database):
+    """What each side has appended."""
+    return database + current[len(original) :]
+
+
+@servers
+def test_a_batch_does_not_keep_others_from_adding_children(store, engine, database):
+    """The rows are locked no harder than an UPDATE would: foreign keys can be checked."""
+    if database.family == "mariadb":
+        pytest.skip("InnoDB locks a parent's row for its children as for an UPDATE")
+    store(*(Post(id=n, title="a") for n in range(3)))
+    with watch(sessionmaker(engine))() as session, engine.begin() as other:
+        for post in session.scalars(select(Post)):
+            post.title = "b"
+        session.flush()
+        other.execute(text("SET LOCAL lock_timeout = '2s'"))
+        other.execute(Comment.__table__.insert().values(id=1, post_id=1, version=1))
+        session.commit()
+
+
+@servers
+@alive
+def test_joined_rows_in_opposite_orders(store, engine, stored):
+    store(*(Dog(id=n, name="", tricks="") for n in range(6)))
+    sessions = watch(sessionmaker(engine), on_conflict=per_field(tricks=both, name=both))
+
+    def writer(letter, order):
+        def work(turn):
+            with sessions() as session, session.begin():
+                rows = {row.id: row for row in session.scalars(select(Dog))}
+                for n in order:
+                    rows[n].tricks += letter
+
+        return work
+
+    together(writer("x", range(6)), writer("y", range(5, -1, -1)))
+
+    assert {len(stored(Dog, n)["tricks"]) for n in range(6)} == {2 * ROUNDS}
