@@ -636,7 +636,7 @@ def test_an_sql_expression_that_conflicts_is_refused_by_a_merge(store, watched, 
 @rows
 def test_values_changed_in_place_are_merged_and_still_tracked(store, watched, other, stored, count):
     store(*(Settings(id=n, data={"a": 1}, name="x") for n in range(count)))
-    session = watched(per_field(data=merge_json))
+    session = watched(per_field(data=merge_json), expire_on_commit=False)
     found = session.scalars(select(Settings).order_by(Settings.id)).all()
     for row in found:
         row.data["b"] = 2
@@ -652,7 +652,7 @@ def test_values_changed_in_place_are_merged_and_still_tracked(store, watched, ot
 @rows
 def test_values_taken_from_the_database_are_tracked_too(store, watched, other, stored, count):
     store(*(Settings(id=n, data={"a": 1}, name="x") for n in range(count)))
-    session = watched(store_wins)
+    session = watched(store_wins, expire_on_commit=False)
     found = session.scalars(select(Settings).order_by(Settings.id)).all()
     for row in found:
         row.data["b"] = 2

@@ -227,3 +227,21 @@ def test_joined_rows_are_one_write_a_table(store, watched, engine):
         session.flush()
 
     assert words(sent) == [*expected(engine, 10), "UPDATE"]
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.parametrize("delete", [False, True])
+def test_the_rows_are_locked_in_the_order_of_their_keys(store, watched, engine, delete):
+    """By the statement itself: the order in which rows are given does not order the locks."""
+    store(*(Account(id=n) for n in range(5)))
+    session = watched()
+    for row in session.scalars(select(Account)):
+        row.balance = 1
+        if delete:
+            session.delete(row)
+    with count_statements(engine) as sent:
+        session.flush()
+    weaker = engine.dialect.name == "postgresql" and not delete
+
+    locking = " ".join(sent.statements[0].text.split())
+    assert f"ORDER BY accounts.id FOR {'NO KEY ' if weaker else ''}UPDATE" in locking
