@@ -33,13 +33,22 @@ from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sqlalchemy import Column, Table, event
-from sqlalchemy.orm import InstrumentedAttribute, Mapper
+from sqlalchemy.orm import Mapper
 
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.originals import keep_originals
-from optilock.resolvers import Resolution, Resolver, check_resolver_for
+from optilock.resolvers import Resolution, Resolver
 from optilock.tokens import Counter, Token
+from optilock.version_attribute import close, load_always
+from optilock.version_checks import (
+    check_attribute,
+    check_options,
+    check_parents,
+    check_table,
+    check_token,
+    check_version_id,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -86,59 +95,20 @@ def ignored_columns(mapper: Mapper[Any]) -> frozenset[Column[Any]]:
     )
 
 
-class _VersionAttribute(InstrumentedAttribute[Any]):
-    """The version on an instance: to be read, not to be assigned.
-
-    Only assignment by name comes through here; loading, ``merge()`` and
-    ``set_committed_value()`` speak to the attribute's implementation.
-    """
-
-    __slots__ = ()
-    inherit_cache = True
-
-    def __set__(self, instance: object, value: Any) -> None:
-        raise ConfigurationError(
-            f"{type(instance).__name__}.{self.key} is the version of the row and is moved by"
-            " optilock alone: assigning it would hide another writer's change. To demand a"
-            " version, compare it yourself before you edit; to take over a loaded value, use"
-            " sqlalchemy.orm.attributes.set_committed_value()."
-        )
-
-    def __delete__(self, instance: object) -> None:
-        self.__set__(instance, None)
-
-
 @event.listens_for(Versioned, "instrument_class", propagate=True)
 def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Put the version column on the table and name it to the mapper, before it looks at columns."""
-    token = cls.__version_token__
-    if not isinstance(token, Token):
-        raise ConfigurationError(
-            f"{cls.__name__}.__version_token__ is {token!r}, which is not a token: write"
-            " Counter(), Unique() or another one from optilock.tokens."
-        )
+    token = check_token(cls)
     if mapper.inherits is not None and not mapper.concrete and _inherit_token(mapper, cls):
         return
-    table = mapper.local_table
-    if not isinstance(table, Table):
-        raise ConfigurationError(
-            f"{cls.__name__} is mapped to {type(table).__name__}, not to a table: Versioned needs"
-            " a table that can carry the version column. Map the class to one table."
-        )
-    if not table.primary_key.columns and not getattr(mapper, "_primary_key_argument", None):
-        raise ConfigurationError(
-            f"{cls.__name__} has no primary key: a versioned row is found by its key. Mark a column"
-            " with primary_key=True."
-        )
-    column = _token_column(cls, table, token)
-    if mapper.version_id_col is not None and mapper.version_id_col is not column:
-        raise ConfigurationError(
-            f"{cls.__name__} has two version columns: {mapper.version_id_col.key!r} from"
-            f" __mapper_args__ and {token.name!r} from Versioned. Remove version_id_col from"
-            " __mapper_args__, or name its column in __version_token__."
-        )
+    column = _token_column(cls, check_table(mapper, cls), token)
+    check_version_id(mapper, cls, token, column)
     mapper.version_id_col = column
     mapper.version_id_generator = token.next
+    if mapper.inherits is None or mapper.concrete:
+        mapper.confirm_deleted_rows = True  # without it a stale delete would do nothing, silently
+    else:
+        _load_with_parents(mapper)
 
 
 def _inherit_token(mapper: Mapper[Any], cls: type[Any]) -> bool:
@@ -162,19 +132,34 @@ def _inherit_token(mapper: Mapper[Any], cls: type[Any]) -> bool:
     return False
 
 
+def _load_with_parents(mapper: Mapper[Any]) -> None:
+    """A query for the parent reads the child's version with the row, not when it is needed."""
+    inline = mapper.polymorphic_load == "inline"
+    mapper.polymorphic_load = "inline"
+    for parent in tuple(mapper.iterate_to_root())[2 if inline else 1 :]:
+        parent._add_with_polymorphic_subclass(mapper)  # type: ignore[no-untyped-call]
+
+
 def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
     """The token's column: the one the class has declared, or a new one."""
     name = token.column or token.name
+    kind = type(token).__name__
     for column in table.columns:
         if column.name == name:
             if not token.accepts(column):
                 raise ConfigurationError(
                     f"{cls.__name__}: the column {table.name}.{name} is of type"
-                    f" {column.type!r}, which {type(token).__name__} cannot use. Remove the"
+                    f" {column.type!r}, which {kind} cannot use. Remove the"
                     f" declaration, or give the token another name:"
-                    f" __version_token__ = {type(token).__name__}(name='row_version')."
+                    f" __version_token__ = {kind}(name='row_version')."
                 )
             return column
+    if token.name in table.columns:
+        raise ConfigurationError(
+            f"{cls.__name__}: {token.name!r} is the column {table.columns[token.name].name!r}, but"
+            f" __version_token__ says column {name!r}: write __version_token__ ="
+            f" {kind}(name={token.name!r}, column={table.columns[token.name].name!r})."
+        )
     column = token.new_column()
     table.append_column(column)
     return column
@@ -183,46 +168,14 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Refuse what cannot work while the class is being mapped, and close the attribute."""
-    key = _check_token_attribute(mapper, cls)
-    if isinstance(cls.__version_ignore__, str):
-        raise ConfigurationError(
-            f"{cls.__name__}.__version_ignore__ is a text, not a collection of names: write"
-            f" __version_ignore__ = ({cls.__version_ignore__!r},)."
-        )
-    for name in cls.__version_ignore__:
-        if name == key:
-            raise ConfigurationError(
-                f"{cls.__name__}.__version_ignore__ names {name!r}, which is the version itself:"
-                " remove it."
-            )
-        if name not in mapper.columns:  # column_attrs would configure all mappers, too early
-            raise ConfigurationError(
-                f"{cls.__name__}.__version_ignore__ names {name!r}, which is not a column"
-                f" attribute. It has: {', '.join(sorted(mapper.columns.keys()))}."
-            )
-    if cls.__on_conflict__ is not None:
-        check_resolver_for(cls.__on_conflict__, cls, frozenset(mapper.columns.keys()) - {key})
-    attribute = cls.__dict__.get(key)
-    if type(attribute) is InstrumentedAttribute:
-        attribute.__class__ = _VersionAttribute
+    column = check_attribute(mapper, cls)
+    check_options(mapper, cls, column)
+    close(mapper, cls, column)
     keep_originals(mapper, cls)
 
 
-def _check_token_attribute(mapper: Mapper[Any], cls: type[Any]) -> str:
-    column = mapper.version_id_col
-    assert isinstance(column, Column)
-    try:
-        key = token_attribute(mapper)
-    except Exception as error:
-        raise ConfigurationError(
-            f"{cls.__name__}: the version column {column.key!r} is excluded from"
-            " the mapping (include_properties or exclude_properties). Map it."
-        ) from error
-    wanted = cls.__version_token__.name
-    if key != wanted and mapper.inherits is None:
-        raise ConfigurationError(
-            f"{cls.__name__}: the version column is mapped as {key!r}, but __version_token__ says"
-            f" name={wanted!r}. Write name={key!r}, column={column.name!r}."
-        )
-    assert key is not None
-    return key
+@event.listens_for(Versioned, "mapper_configured", propagate=True)
+def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """What is known only when the whole hierarchy is."""
+    check_parents(mapper, cls)
+    load_always(mapper)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ from sqlalchemy.types import TypeEngine
 from optilock.errors import ConfigurationError
 
 __all__ = ["Token"]
+
+#: What a declarative class uses itself.
+_TAKEN = ("metadata", "registry")
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,15 @@ class Token:
                     f"{type(self).__name__}({what}={value!r}): {what} is the text of a column"
                     " name, for example 'version'."
                 )
-        if not self.name.isidentifier():
+        if not self.name.isidentifier() or keyword.iskeyword(self.name):
             raise ConfigurationError(
                 f"{type(self).__name__}(name={self.name!r}): the attribute must be a Python"
                 f" identifier; write name='version', column={self.name!r} instead."
+            )
+        if self.name in _TAKEN or self.name.startswith("__"):
+            raise ConfigurationError(
+                f"{type(self).__name__}(name={self.name!r}): SQLAlchemy's declarative classes have"
+                f" that name already; write name='version', column={self.name!r} instead."
             )
 
     def new_column(self) -> Column[Any]:
@@ -47,6 +56,7 @@ class Token:
             self.type(),
             key=self.name,
             nullable=False,
+            default=lambda: self.next(None),  # for insert(), which asks no mapper
         )
 
     def type(self) -> TypeEngine[Any]:

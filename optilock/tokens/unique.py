@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Uuid
+from sqlalchemy import Column, Uuid
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
@@ -24,6 +24,9 @@ class Unique(Token):
 
     def type(self) -> TypeEngine[Any]:
         return Uuid()
+
+    def accepts(self, column: Column[Any]) -> bool:
+        return isinstance(column.type, Uuid) and column.type.as_uuid
 
     def next(self, value: Any) -> uuid.UUID:
         return uuid.uuid4()

@@ -1,0 +1,116 @@
+"""The version on an instance: always loaded with its row, and never assigned.
+
+What is read without its version cannot be checked when it is written: the version that is read
+later, at the flush, already is the other writer's. So ``load_only()`` and ``defer()`` leave the
+version in, as they leave the primary key in.
+
+Assigning it is an error, by name, by ``set_attribute()`` (which SQLModel uses) and by
+``flag_modified()``. Loading, ``refresh``, ``merge`` and ``set_committed_value`` go on working.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column, event
+from sqlalchemy.orm import ColumnProperty, InstrumentedAttribute, Mapper, Session
+from sqlalchemy.orm.base import state_str
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.errors import ConfigurationError
+
+__all__ = ["close", "load_always"]
+
+
+class _VersionAttribute(InstrumentedAttribute[Any]):
+    """To be read, not to be assigned. Only assignment by name comes through here."""
+
+    __slots__ = ()
+    inherit_cache = True
+
+    def __set__(self, instance: object, value: Any) -> None:
+        raise _assigned(type(instance), self.key)
+
+    def __delete__(self, instance: object) -> None:
+        raise _assigned(type(instance), self.key)
+
+
+class _VersionProperty(ColumnProperty[Any]):
+    """What ``session.merge`` does with the version: compare it, and write it nowhere.
+
+    SQLAlchemy compares the versions before it merges, but only where both are loaded. Over an
+    object that is expired it would write the old version, and the check would pass.
+    """
+
+    __slots__ = ()
+    inherit_cache = True
+
+    def merge(
+        self,
+        session: Session,
+        source_state: InstanceState[Any],
+        source_dict: Any,
+        dest_state: InstanceState[Any],
+        dest_dict: Any,
+        load: bool,
+        _recursive: Any,
+        _resolve_conflict_map: Any,
+    ) -> None:
+        if self.key not in source_dict:
+            return
+        seen = source_dict[self.key]
+        if not load or dest_state.key is None:
+            dest_dict[self.key] = seen
+            return
+        stored = dest_state.get_impl(self.key).get(dest_state, dest_dict)
+        if stored != seen:
+            session.expire(dest_state.obj())  # other attributes may have been merged already
+            raise StaleDataError(
+                f"Version id {seen!r} on merged state {state_str(source_state)} does not match"
+                f" existing version {stored!r}. Leave the version attribute unset when merging to"
+                " update the most recent version."
+            )
+
+
+def close(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
+    """From here on the version of ``cls`` cannot be assigned."""
+    key = mapper.get_property_by_column(column).key
+    attribute = cls.__dict__.get(key)
+    if type(attribute) is not InstrumentedAttribute:
+        return
+    attribute.__class__ = _VersionAttribute
+
+    def set_version(state: InstanceState[Any], value: Any, old: Any, initiator: Any) -> None:
+        if state.key is not None or value is not None:  # None: SQLModel fills in its fields
+            raise _assigned(cls, key)
+
+    def remove_or_flag(state: InstanceState[Any], *_: Any) -> None:
+        raise _assigned(cls, key)
+
+    event.listen(attribute, "set", set_version, raw=True)
+    event.listen(attribute, "remove", remove_or_flag, raw=True)
+    event.listen(attribute, "modified", remove_or_flag, raw=True)
+    held = mapper.get_property_by_column(column)
+    if type(held) is ColumnProperty:  # a joined child shares it with its parent
+        held.__class__ = _VersionProperty
+
+
+def load_always(mapper: Mapper[Any]) -> None:
+    """Count the version among the columns that no loader option leaves out.
+
+    SQLAlchemy has no public way to say so. The name is the same from 2.0.20 to 2.1.
+    """
+    always: set[Any] = {*mapper.primary_key, mapper.version_id_col}
+    if mapper.polymorphic_on is not None:
+        always.add(mapper.polymorphic_on)
+    mapper.__dict__["_should_undefer_in_wildcard"] = always
+
+
+def _assigned(cls: type[Any], key: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{cls.__name__}.{key} is the version of the row and is moved by"
+        " optilock alone: assigning it would hide another writer's change. To demand a"
+        " version, compare it yourself before you edit; to take over a loaded value, use"
+        " sqlalchemy.orm.attributes.set_committed_value()."
+    )

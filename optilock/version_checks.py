@@ -1,0 +1,202 @@
+"""What cannot carry a version, refused while the class is being mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Column, Table
+from sqlalchemy.ext.declarative import AbstractConcreteBase
+from sqlalchemy.orm import Mapper
+
+from optilock.errors import ConfigurationError
+from optilock.resolvers import check_resolver_for
+from optilock.tokens import Token
+
+__all__ = [
+    "check_attribute",
+    "check_options",
+    "check_parents",
+    "check_table",
+    "check_token",
+    "check_version_id",
+]
+
+
+def check_token(cls: type[Any]) -> Token:
+    """The token of the class."""
+    token = cls.__version_token__
+    if isinstance(token, Token) and type(token) is not Token:
+        return token
+    raise ConfigurationError(
+        f"{cls.__name__}.__version_token__ is {token!r}, which is not a token: write"
+        " Counter(), Unique() or another one from optilock.tokens."
+    )
+
+
+def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
+    """The table that is to carry the version."""
+    table = mapper.local_table
+    if issubclass(cls, AbstractConcreteBase):
+        raise _union(cls)
+    if not isinstance(table, Table):
+        raise ConfigurationError(
+            f"{cls.__name__} is mapped to {type(table).__name__}, not to a table: Versioned needs"
+            " a table that can carry the version column. Map the class to one table."
+        )
+    if not table.primary_key.columns and not getattr(mapper, "_primary_key_argument", None):
+        raise ConfigurationError(
+            f"{cls.__name__} has no primary key: a versioned row is found by its key. Mark a column"
+            " with primary_key=True."
+        )
+    return table
+
+
+def check_parents(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse a parent that writes the table with the version and does not know of it."""
+    column: Any = mapper.version_id_col
+    for parent in mapper.iterate_to_root():
+        if parent.version_id_col is None and column.table in parent.tables:
+            raise _union(cls)
+
+
+def _union(cls: type[Any]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{cls.__name__} inherits from a class that is mapped to a union of tables"
+        " (AbstractConcreteBase): SQLAlchemy writes those tables without looking at the version."
+        " Use ConcreteBase, or a parent that is not mapped (__abstract__ = True)."
+    )
+
+
+def check_version_id(
+    mapper: Mapper[Any], cls: type[Any], token: Token, column: Column[Any]
+) -> None:
+    """Refuse SQLAlchemy's own settings beside the mixin where they say something else."""
+    parent = mapper.inherits
+    own: Any = mapper.version_id_col
+    if own is not None and own is not column and not (parent and own is parent.version_id_col):
+        named = own if isinstance(own, str) else own.key
+        raise ConfigurationError(
+            f"{cls.__name__} has two version columns: {named!r} from"
+            f" __mapper_args__ and {token.name!r} from Versioned. Remove version_id_col from"
+            " __mapper_args__, or name its column in __version_token__."
+        )
+    generator = mapper.version_id_generator
+    if generator is False or (
+        getattr(generator, "__module__", None) != Mapper.__module__
+        and not (parent and generator == parent.version_id_generator)
+    ):
+        raise ConfigurationError(
+            f"{cls.__name__} has version_id_generator in __mapper_args__ beside"
+            f" {type(token).__name__}() from Versioned: only one can make the versions. Remove"
+            " version_id_generator; or leave Versioned out: a watched session guards a class"
+            " with version_id_col as it is."
+        )
+
+
+def check_attribute(mapper: Mapper[Any], cls: type[Any]) -> Column[Any]:
+    """The column of the version: mapped, loaded with its row, and to nothing else."""
+    column = mapper.version_id_col
+    token = cls.__version_token__
+    assert isinstance(column, Column)
+    try:
+        attribute = mapper.get_property_by_column(column)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{cls.__name__}: the version column {column.key!r} is not mapped: it is excluded by"
+            " include_properties or exclude_properties, or the class has something else of that"
+            " name, such as a method. Map it, or give the token another name:"
+            f" __version_token__ = {type(token).__name__}(name='row_version')."
+        ) from error
+    key = attribute.key
+    others = [other for other in attribute.columns if other is not column]
+    if others:
+        raise _two_columns(mapper, cls, key, others[0])
+    if key != token.name and (mapper.inherits is None or mapper.concrete):
+        raise ConfigurationError(
+            f"{cls.__name__}: the version column is mapped as {key!r}, but __version_token__ says"
+            f" name={token.name!r}. Write name={key!r}, column={column.name!r}."
+        )
+    if column in mapper.primary_key:
+        raise ConfigurationError(
+            f"{cls.__name__}.{key} is part of the primary key, which names the row and must stay"
+            " as it is, while a version moves with every write. Take it out of the primary key, or"
+            f" give the token another name: {type(token).__name__}(name='row_version')."
+        )
+    if attribute.deferred:
+        raise ConfigurationError(
+            f"{cls.__name__}.{key} is deferred: a version that is read later than its row is"
+            " another writer's. Remove deferred=True."
+        )
+    field = getattr(cls, "__dataclass_fields__", {}).get(key)
+    if field is not None and field.init:
+        raise ConfigurationError(
+            f"{cls.__name__}.{key} would be an argument of the constructor, and the version is"
+            " moved by optilock alone. Declare it with mapped_column(init=False), or not at all:"
+            " Versioned adds it."
+        )
+    return column
+
+
+def _two_columns(mapper: Mapper[Any], cls: type[Any], key: str, other: Any) -> ConfigurationError:
+    if mapper.inherits is not None and not mapper.concrete:
+        return ConfigurationError(
+            f"{cls.__name__}.{key} is declared again, as column {other}, and is the version that"
+            f" the class inherits from {mapper.inherits.class_.__name__}: give it another name."
+        )
+    token = type(cls.__version_token__).__name__
+    name = "" if key == "version" else f"name={key!r}, "
+    return ConfigurationError(
+        f"{cls.__name__}.{key} is the column {other.name!r}, but __version_token__ says column"
+        f" {mapper.version_id_col.key!r}"  # type: ignore[union-attr]
+        f": write __version_token__ = {token}({name}column={other.name!r})."
+    )
+
+
+def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any]) -> None:
+    """``__version_ignore__`` and ``__on_conflict__`` name what exists and can be so treated."""
+    key = mapper.get_property_by_column(version).key
+    ignored: Any = cls.__version_ignore__
+    if isinstance(ignored, str):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_ignore__ is a text, not a collection of names: write"
+            f" __version_ignore__ = ({ignored!r},)."
+        )
+    if not isinstance(ignored, Collection) or not all(isinstance(name, str) for name in ignored):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_ignore__ is {ignored!r}: write the names of attributes as"
+            " texts in a tuple, for example __version_ignore__ = ('views',)."
+        )
+    for name in ignored:
+        _check_ignored(mapper, cls, key, name)
+    if cls.__on_conflict__ is not None:
+        check_resolver_for(cls.__on_conflict__, cls, frozenset(mapper.columns.keys()) - {key})
+
+
+def _check_ignored(mapper: Mapper[Any], cls: type[Any], key: str, name: str) -> None:
+    what = f"{cls.__name__}.__version_ignore__ names {name!r}, which is"
+    if name == key:
+        raise ConfigurationError(f"{what} the version itself: remove it.")
+    # column_attrs would configure all mappers, too early
+    column = mapper.columns.get(name)
+    if not isinstance(column, Column):
+        known = sorted(n for n, c in mapper.columns.items() if isinstance(c, Column) and n != key)
+        raise ConfigurationError(f"{what} not a column attribute. It has: {', '.join(known)}.")
+    if column in mapper.primary_key:
+        raise ConfigurationError(f"{what} the primary key: a row is found by it. Remove it.")
+    parent = mapper.inherits
+    if parent is None or mapper.concrete or name not in parent.columns:
+        return
+    if parent.columns[name] is column and name not in _ignored_by(parent):
+        raise ConfigurationError(
+            f"{what} inherited from {parent.class_.__name__}: rows of its other subclasses would"
+            f" lose the check as well. Name it in {parent.class_.__name__}.__version_ignore__."
+        )
+
+
+def _ignored_by(mapper: Mapper[Any]) -> set[str]:
+    return {
+        name
+        for member in mapper.iterate_to_root()
+        for name in getattr(member.class_, "__version_ignore__", ())
+    }
