@@ -38,6 +38,9 @@ def _asked(obj: Any, objects: Any) -> bool:
 
 
 def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
+    for row in stale:
+        if row.problem is not None:
+            raise row.problem
     error = decide(stale, flush.on_conflict)
     if type(error) is ConcurrencyError:
         error = _with_all(flush, error, stale, objects)
@@ -60,7 +63,7 @@ def _with_all(
         for obj in (*flush.session.dirty, *flush.session.deleted)
         if _asked(obj, objects) and id(obj._sa_instance_state) not in seen
     ]
-    more = look(flush.session, others, deleting=False)
+    more = [s for s in look(flush.session, others, deleting=False) if s.problem is None]
     if not more:
         return error
     complete = ConcurrencyError([*error.entries, *(row.entry for row in more)])

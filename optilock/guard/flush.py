@@ -23,7 +23,6 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from optilock.conflicts import Attempt, attempt_of, read_stored
-from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted, Counted, Nothing
 from optilock.guard.batch import send
@@ -35,6 +34,7 @@ from optilock.guard.missed import Missed, not_written
 from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
+from optilock.guard.unversioned import no_version
 from optilock.guard.writes import Shape, Write, shape_of
 from optilock.originals import any_kept, written
 from optilock.versioned import ignored_columns
@@ -321,7 +321,16 @@ class Flush:
         ]
         for stale in look(self.session, states, deleting=False) if states else ():
             self.skipped |= {stale.state}
-            missed = Missed(stale.state, stale.obj, connection, stale.attempt, {}, {}, stale.stored)
+            missed = Missed(
+                stale.state,
+                stale.obj,
+                connection,
+                stale.attempt,
+                {},
+                {},
+                stale.stored,
+                problem=stale.problem,
+            )
             self.misses.append(missed)
 
     # -- sending -----------------------------------------------------------------------------
@@ -399,7 +408,7 @@ class Flush:
 
     def _without_version(self, connection: Connection, write: Write) -> None:
         """A row whose version is NULL cannot be checked: it is left out; ``flush()`` says so."""
-        self._missed_row(connection, write, _null_version(write))
+        self._missed_row(connection, write, no_version(write.shape.mapper, write.key()))
 
     def skip(self, write: Write) -> None:
         """Do not send further statements for this row."""
@@ -447,14 +456,3 @@ def _version_apart(mapper: Mapper[Any]) -> bool:
     """Is the version in another table than the one that is written first?"""
     token = mapper.version_id_col
     return token is not None and token.table is not mapper.base_mapper.local_table
-
-
-def _null_version(write: Write) -> ConfigurationError:
-    shape = write.shape
-    table, column = shape.table.fullname, shape.token.column.name
-    return ConfigurationError(
-        f"{shape.mapper.class_.__name__} {write.key()!r} has no version: {table}.{column} is NULL,"
-        f" probably because the row is older than the column. Give every row a version, for"
-        f" example UPDATE {table} SET {column} = 1 WHERE {column} IS NULL, and declare the column"
-        " NOT NULL."
-    )

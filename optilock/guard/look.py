@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.dialects import database_of
 from optilock.entry import Entry
+from optilock.guard.unversioned import no_version
 from optilock.resolvers import Resolution
 from optilock.versioned import token_attribute
 
@@ -31,6 +32,8 @@ class Stale:
     connection: Connection
     attempt: Attempt
     stored: Values | None
+    #: What is wrong with the row itself, which no resolver can settle.
+    problem: Exception | None = None
     resolution: Resolution | None = None
 
     @cached_property
@@ -60,7 +63,12 @@ def _look(
     database_of(connection.dialect).begin_writing(connection, mapper.version_id_col.table)
     identities = [_identity(state) for state in states]
     versions = read_stored(connection, mapper, identities, only=(token,), deleting=deleting)
-    moved = [s for s in states if versions.get(_identity(s), {}).get(token) != _expected(s, token)]
+    moved = [
+        state
+        for state in states
+        if (expected := _expected(state, token)) is None
+        or versions.get(_identity(state), {}).get(token) != expected
+    ]
     if not moved:
         return []
     identities = [_identity(state) for state in moved]
@@ -76,9 +84,19 @@ def _look(
                 _expected(state, token),
             ),
             stored.get(_identity(state)),
+            problem=_problem(mapper, state, token, stored),
         )
         for state in moved
     ]
+
+
+def _problem(
+    mapper: Mapper[Any], state: State, token: str, stored: Mapping[Any, Values]
+) -> Exception | None:
+    identity = _identity(state)
+    if _expected(state, token) is None and identity in stored:
+        return no_version(mapper, identity)
+    return None
 
 
 def _identity(state: State) -> tuple[Any, ...]:

@@ -1,0 +1,35 @@
+"""A row whose version is NULL cannot be checked: it is refused, and left as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column, Table
+from sqlalchemy.orm import Mapper
+
+from optilock.errors import ConfigurationError
+
+__all__ = ["no_version"]
+
+
+def no_version(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
+    """What is wrong with the row, and how to repair the table."""
+    token = mapper.version_id_col
+    assert isinstance(token, Column) and isinstance(token.table, Table)
+    table, column = token.table.fullname, token.name
+    return ConfigurationError(
+        f"{mapper.class_.__name__} {key!r} has no version: {table}.{column} is NULL,"
+        f" probably because the row is older than the column. {_repair(mapper, table, column)}"
+        " Then declare the column NOT NULL."
+    )
+
+
+def _repair(mapper: Mapper[Any], table: str, column: str) -> str:
+    generator: Any = mapper.version_id_generator
+    first = generator(None) if callable(generator) else None
+    if type(first) is int:
+        return (
+            "Give every row a version, for example"
+            f" UPDATE {table} SET {column} = {first} WHERE {column} IS NULL."
+        )
+    return f"Give every row of {table} whose {column} is NULL a version of its own."
