@@ -282,7 +282,7 @@ def check_on_conflict(value: Any) -> OnConflict:
             )
         check_resolver(resolver)
         if hasattr(model, "__mapper__"):
-            _check_names(resolver, model, set(_attributes(model)))
+            _check_names(resolver, model, set(_attributes(model)) - _never_conflicting(model))
     return dict(value)
 
 
@@ -400,6 +400,14 @@ def _attributes(model: type[Any]) -> Iterator[str]:
     yield from (name for name in dir(model) if not name.startswith("_"))
     for subclass in model.__subclasses__():
         yield from _attributes(subclass)
+
+
+def _never_conflicting(model: Any) -> set[str]:
+    """The version, and what declarative classes have beside their columns."""
+    mapper = model.__mapper__
+    version = mapper.version_id_col
+    token = set() if version is None else {mapper.get_property_by_column(version).key}
+    return {"metadata", "registry", *token}
 
 
 def _name_of(value: Any) -> str:

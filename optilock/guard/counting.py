@@ -22,9 +22,10 @@ def require_row_counts(dialect: Dialect) -> None:
 
 
 def require_row_counts_of(sessions: Any) -> None:
-    """The same for the engine of a session factory, or an engine, as far as it is known already."""
+    """The same for the engines of a session factory, or an engine, as far as known already."""
     factory = getattr(sessions, "session_factory", sessions)
-    bind = getattr(factory, "kw", {}).get("bind", factory)
-    dialect = getattr(getattr(bind, "sync_engine", bind), "dialect", None)
-    if dialect is not None:
-        require_row_counts(dialect)
+    options = getattr(factory, "kw", {})
+    for bind in (options.get("bind", factory), *(options.get("binds") or {}).values()):
+        dialect = getattr(getattr(bind, "sync_engine", bind), "dialect", None)
+        if dialect is not None:
+            require_row_counts(dialect)

@@ -1,0 +1,138 @@
+"""Bad arguments of the public calls around versions: refused at once, with what to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    scoped_session,
+    sessionmaker,
+)
+
+from optilock import (
+    AsyncUnitOfWork,
+    ConfigurationError,
+    UnitOfWork,
+    Versioned,
+    add_delta,
+    merge_fields,
+    per_field,
+    repeatable_read,
+    serializable,
+    unit_of_work,
+    watch,
+)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Page(Versioned, Base):
+    __tablename__ = "pages"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    views: Mapped[int]
+
+
+ENGINE = create_engine("sqlite://")
+ASYNC_ENGINE = create_async_engine("sqlite+aiosqlite://")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        None,
+        "sqlite://",
+        ENGINE,
+        ASYNC_ENGINE,
+        Session(ENGINE),
+        AsyncSession(ASYNC_ENGINE),
+        AsyncSession,
+        sessionmaker,
+        scoped_session(lambda: Session(ENGINE)),
+    ],
+    ids=lambda target: type(target).__name__,
+)
+def test_watch_takes_what_makes_sessions(target: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"it takes a sessionmaker.*watch the sessionmaker"
+    ):
+        watch(target)
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "helps"),
+    [
+        ("merge", "Use client_wins"),
+        ([merge_fields], "Use client_wins"),
+        (per_field, "it has to be called first"),
+        ({"Page": merge_fields}, r"write \{Page: merge_fields, Account: reject\}"),
+        ({Page(id=1): merge_fields}, r"write \{Page: merge_fields, Account: reject\}"),
+        ({Page: "merge"}, "Use client_wins"),
+        ({Page: None}, "Use client_wins"),
+        ({Page: per_field(title=add_delta)}, r"It has: id, views\."),
+        ({Page: per_field(version=add_delta)}, r"It has: id, views\."),
+    ],
+    ids=str,
+)
+def test_what_cannot_resolve_is_refused_wherever_it_is_given(on_conflict: Any, helps: str) -> None:
+    sessions = sessionmaker(ENGINE)
+    for call in (watch, UnitOfWork, unit_of_work, serializable, repeatable_read):
+        with pytest.raises(ConfigurationError, match=helps):
+            call(sessions, on_conflict=on_conflict)
+
+
+@pytest.fixture
+def without_counts() -> Engine:
+    engine = create_engine("sqlite://")
+    engine.dialect.supports_sane_rowcount = False
+    return engine
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        lambda engine: sessionmaker(engine),
+        lambda engine: sessionmaker(binds={Page: engine}),
+        lambda engine: scoped_session(sessionmaker(engine)),
+    ],
+    ids=["bind", "binds", "scoped"],
+)
+def test_a_driver_that_cannot_count_is_refused_by_every_call(
+    without_counts: Engine, sessions: Any
+) -> None:
+    for call in (watch, UnitOfWork, unit_of_work, serializable, repeatable_read):
+        with pytest.raises(ConfigurationError, match="Use a driver that counts rows"):
+            call(sessions(without_counts))
+
+
+def test_an_engine_whose_driver_cannot_count_is_refused_by_units(without_counts: Engine) -> None:
+    for call in (UnitOfWork, unit_of_work, serializable, repeatable_read):
+        with pytest.raises(ConfigurationError, match="Use a driver that counts rows"):
+            call(without_counts)
+
+
+def test_an_async_driver_that_cannot_count_is_refused() -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    engine.sync_engine.dialect.supports_sane_rowcount = False
+    sessions = async_sessionmaker(engine)
+    for refused in (
+        lambda: watch(sessions),
+        lambda: AsyncUnitOfWork(engine),
+        lambda: AsyncUnitOfWork(sessions),
+        lambda: AsyncUnitOfWork(async_scoped_session(sessions, scopefunc=lambda: 1)),
+    ):
+        with pytest.raises(ConfigurationError, match="Use a driver that counts rows"):
+            refused()
