@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, String, delete, insert, select, text, update
+from sqlalchemy import Engine, ForeignKey, String, delete, func, insert, select, text, update
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
     Session,
+    load_only,
     mapped_column,
+    relationship,
     sessionmaker,
 )
 from sqlalchemy.orm.exc import StaleDataError
@@ -55,6 +58,48 @@ class Dog(Animal):
     __mapper_args__ = {"polymorphic_identity": "dog"}
 
 
+class Book(Versioned, Base):
+    """With dependents."""
+
+    __tablename__ = "vr_books"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    title: Mapped[str]
+    chapters: Mapped[list[Chapter]] = relationship(cascade="all, delete-orphan")
+
+
+class Chapter(Base):
+    __tablename__ = "vr_chapters"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    book_id: Mapped[int] = mapped_column(ForeignKey("vr_books.id"))
+
+
+class Tool(Base):
+    """Without a version; its child has one."""
+
+    __tablename__ = "vr_tools"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str]
+    kind: Mapped[str]
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "tool"}
+
+
+class Saw(Versioned, Tool):
+    __tablename__ = "vr_saws"
+    id: Mapped[int] = mapped_column(ForeignKey("vr_tools.id"), primary_key=True)
+    teeth: Mapped[int]
+    __mapper_args__ = {"polymorphic_identity": "saw"}
+
+
+class Clip(Versioned, Base):
+    """An ignored column, and one that Python fills in with every UPDATE."""
+
+    __tablename__ = "vr_clips"
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    views: Mapped[int] = mapped_column(default=0)
+    touched: Mapped[int] = mapped_column(default=0, onupdate=1)
+
+
 class Ticket(Versioned, Base):
     __tablename__ = "vr_tickets"
     __version_token__ = Unique()
@@ -75,7 +120,9 @@ def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
     with made.begin() as session:
         session.add_all(Page(id=n, title="old") for n in range(1, 5))
         session.add_all(Dog(id=n, name="Rex") for n in range(1, 4))
-        session.add_all([Ticket(id=1, text="old"), Seat(id=1, text="old")])
+        session.add_all([Ticket(id=1, text="old"), Seat(id=1, text="old"), Clip(id=1)])
+        session.add(Book(id=1, title="old", chapters=[Chapter(id=1), Chapter(id=2)]))
+        session.add_all(Saw(id=n, name="old", teeth=8) for n in range(1, 4))
     yield made
     Base.metadata.drop_all(engine)
 
@@ -158,6 +205,65 @@ def test_a_row_that_is_gone_conflicts_even_for_an_ignored_column(sessions) -> No
     assert caught.value.entries[0].kind == "deleted"
 
 
+def test_a_column_that_every_update_fills_in_is_filled_in_beside_an_ignored_one(sessions) -> None:
+    with sessions() as session:
+        clip = session.get_one(Clip, 1)
+        clip.views = 1
+        session.commit()
+        assert (clip.views, clip.touched, clip.version) == (1, 1, 1)
+    after = stored(sessions, Clip)
+    assert (after.views, after.touched, after.version) == (1, 1, 1)
+
+
+# -- the version is read with the row --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_that_were_read_in_part_are_checked_all_the_same(sessions, rows) -> None:
+    with sessions() as session:
+        query = select(Page).options(load_only(Page.title)).order_by(Page.id).limit(rows)
+        pages = session.scalars(query).all()
+        session.commit()
+        somebody_else(sessions, Page, 1, title="theirs")
+        for page in pages:
+            page.title = "mine"
+        with pytest.raises(ConcurrencyError) as caught:
+            session.commit()
+        assert [entry.identity for entry in caught.value.entries] == [(1,)]
+        session.rollback()
+    assert stored(sessions, Page).title == "theirs"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_versioned_child_is_checked_though_its_parent_was_asked_for(sessions, rows) -> None:
+    with sessions() as session:
+        tools = session.scalars(select(Tool).order_by(Tool.id).limit(rows)).all()
+        session.commit()
+        somebody_else(sessions, Saw, 1, name="theirs")
+        for tool in tools:
+            tool.name = "mine"
+        with pytest.raises(ConcurrencyError) as caught:
+            session.commit()
+        assert [entry.identity for entry in caught.value.entries] == [(1,)]
+        session.rollback()
+    assert stored(sessions, Saw).name == "theirs"
+
+
+def test_a_stale_copy_merged_over_an_expired_object_writes_nothing(sessions) -> None:
+    with sessions() as session:
+        page = session.get_one(Page, 1)
+        copy = pickle.loads(pickle.dumps(page))
+        copy.title = "mine"
+        session.commit()
+        session.expire_all()
+        somebody_else(sessions, Page, 1, title="theirs")
+        with pytest.raises(StaleDataError, match="does not match existing version"):
+            session.merge(copy)
+        session.commit()
+        assert page.title == "theirs"
+    assert (stored(sessions, Page).title, stored(sessions, Page).version) == ("theirs", 2)
+
+
 # -- rows without a version ------------------------------------------------------------------------
 
 
@@ -193,6 +299,64 @@ def test_a_null_version_is_an_error_that_says_how_to_repair_the_table(
         assert set(session.deleted if deleting else session.dirty) == set(seats)
         session.rollback()
     assert stored(sessions, Seat).text == "old"
+
+
+@pytest.fixture
+def nullable(sessions, engine: Engine) -> None:
+    """The same, for tables that others depend on."""
+    kind = {"postgresql": "ALTER COLUMN version DROP NOT NULL"}.get(
+        engine.dialect.name, "MODIFY version BIGINT"
+    )
+    with engine.begin() as connection:
+        for table in ("vr_books", "vr_saws"):
+            if engine.dialect.name == "sqlite":
+                connection.execute(text("PRAGMA writable_schema = ON"))
+                connection.execute(
+                    text(
+                        "UPDATE sqlite_master SET sql ="
+                        " replace(sql, 'version BIGINT NOT NULL', 'version BIGINT')"
+                    )
+                )
+                connection.execute(text("PRAGMA writable_schema = RESET"))
+            else:
+                connection.execute(text(f"ALTER TABLE {table} {kind}"))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE vr_books SET version = NULL"))
+        connection.execute(text("UPDATE vr_saws SET version = NULL WHERE id = 1"))
+
+
+@pytest.mark.usefixtures("nullable")
+def test_a_row_without_a_version_keeps_what_depends_on_it(sessions) -> None:
+    with sessions() as session:
+        book = session.get_one(Book, 1)
+        session.delete(book)
+        with pytest.raises(ConfigurationError, match="UPDATE vr_books SET version = 1 WHERE"):
+            session.commit()
+        assert session.is_active
+        assert book in session.deleted
+        with session.no_autoflush:
+            assert session.scalar(select(func.count()).select_from(Chapter)) == 2
+        session.rollback()
+    with sessions() as session:
+        assert len(session.get_one(Book, 1).chapters) == 2
+
+
+@pytest.mark.usefixtures("nullable")
+@pytest.mark.parametrize("rows", [1, 3])
+def test_of_a_row_without_a_version_no_table_is_written(sessions, rows) -> None:
+    """The parent's table is written first, and carries no version."""
+    with sessions() as session:
+        saws = session.scalars(select(Saw).order_by(Saw.id).limit(rows)).all()
+        for saw in saws:
+            saw.name = "mine"
+            saw.teeth = 9
+        with pytest.raises(ConfigurationError, match=r"Saw \(1,\) has no version"):
+            session.commit()
+        assert list(session.dirty) == [saws[0]]
+        session.expunge(saws[0])
+        session.commit()
+    found = [stored(sessions, Saw, n) for n in range(1, rows + 1)]
+    assert [(saw.name, saw.teeth) for saw in found] == [("old", 8), *[("mine", 9)] * (rows - 1)]
 
 
 # -- rows made again -------------------------------------------------------------------------------
