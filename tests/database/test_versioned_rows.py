@@ -249,6 +249,14 @@ def test_a_versioned_child_is_checked_though_its_parent_was_asked_for(sessions, 
     assert stored(sessions, Saw).name == "theirs"
 
 
+@pytest.mark.needs("row-locks")
+def test_a_parent_whose_child_is_versioned_can_be_locked(sessions) -> None:
+    """The child's table is joined from outside, which PostgreSQL locks only without the child."""
+    with sessions() as session:
+        query = select(Tool).where(Tool.id == 1).with_for_update(of=Tool.__table__)
+        assert session.scalars(query).one().version == 1
+
+
 def test_a_stale_copy_merged_over_an_expired_object_writes_nothing(sessions) -> None:
     with sessions() as session:
         page = session.get_one(Page, 1)
