@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Column, event
-from sqlalchemy.orm import ColumnProperty, InstrumentedAttribute, Mapper, Session
+from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import state_str
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
@@ -21,19 +21,6 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.errors import ConfigurationError
 
 __all__ = ["close", "load_always"]
-
-
-class _VersionAttribute(InstrumentedAttribute[Any]):
-    """To be read, not to be assigned. Only assignment by name comes through here."""
-
-    __slots__ = ()
-    inherit_cache = True
-
-    def __set__(self, instance: object, value: Any) -> None:
-        raise _assigned(type(instance), self.key)
-
-    def __delete__(self, instance: object) -> None:
-        raise _assigned(type(instance), self.key)
 
 
 class _VersionProperty(ColumnProperty[Any]):
@@ -76,10 +63,7 @@ class _VersionProperty(ColumnProperty[Any]):
 def close(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
     """From here on the version of ``cls`` cannot be assigned."""
     key = mapper.get_property_by_column(column).key
-    attribute = cls.__dict__.get(key)
-    if type(attribute) is not InstrumentedAttribute:
-        return
-    attribute.__class__ = _VersionAttribute
+    attribute = getattr(cls, key)
 
     def set_version(state: InstanceState[Any], value: Any, old: Any, initiator: Any) -> None:
         if state.key is not None or value is not None:  # None: SQLModel fills in its fields
