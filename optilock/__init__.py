@@ -25,7 +25,7 @@ from optilock.resolvers import (
     store_wins,
 )
 from optilock.retry import retry, retrying
-from optilock.tokens import Counter, Unique
+from optilock.tokens import CompareValues, Counter, Unique
 from optilock.transient import is_transient
 from optilock.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
@@ -37,6 +37,7 @@ __all__ = [
     "AsyncUnitOfWork",
     "CannotMerge",
     "CommitOutcomeUnknown",
+    "CompareValues",
     "ConcurrencyError",
     "ConfigurationError",
     "Counter",

@@ -23,12 +23,23 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
+from optilock.columns import columns_of, same
+from optilock.compared import compared_names
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
 from optilock.originals import original_of
 from optilock.versioned import ignored_columns, token_attribute
 
-__all__ = ["Attempt", "attempt_of", "columns_of", "entry_of", "read_stored"]
+__all__ = [
+    "Attempt",
+    "attempt_of",
+    "columns_of",
+    "entry_of",
+    "has_moved",
+    "locked_table",
+    "read_stored",
+    "same",
+]
 
 Identity = tuple[Any, ...]
 Values = dict[str, Any]
@@ -62,15 +73,6 @@ class Attempt:
     original: Values
     current: Values
     changes: Values
-
-
-def columns_of(mapper: Mapper[Any]) -> dict[str, Column[Any]]:
-    """Attribute -> column of the mapper's own tables (the nearest, where tables are joined)."""
-    return {
-        attribute.key: attribute.columns[0]
-        for attribute in mapper.column_attrs
-        if isinstance(attribute.columns[0], Column) and attribute.columns[0].table in mapper.tables
-    }
 
 
 def attempt_of(
@@ -117,11 +119,6 @@ def _equal(state: InstanceState[Any], name: str, a: Any, b: Any) -> bool:
     return b is not NO_VALUE and same(columns_of(state.mapper)[name], a, b)
 
 
-def same(column: Column[Any], a: Any, b: Any) -> bool:
-    """Are two values of a column the same value?"""
-    return bool(column.type.compare_values(a, b) is True)
-
-
 def detached(value: Any, name: str) -> Any:
     """The value itself, or a copy that later changes of the object do not reach."""
     if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__"):
@@ -151,15 +148,16 @@ def read_stored(
     for start in range(0, len(identities), step):
         some = _where(query, keys, identities[start : start + step])
         if lock:
-            some = database.lock(some, _token_table(mapper), deleting=deleting)
+            some = database.lock(some, locked_table(mapper), deleting=deleting)
         for row in type(connection).execute(connection, some):
             found[tuple(row[: len(keys)])] = dict(zip(names, row[len(keys) :], strict=True))
     return found
 
 
-def _token_table(mapper: Mapper[Any]) -> Table:
-    assert mapper.version_id_col is not None
-    table = mapper.version_id_col.table
+def locked_table(mapper: Mapper[Any]) -> Table:
+    """The table whose row stands for the whole: the version's, or the base."""
+    token = mapper.version_id_col
+    table = mapper.base_mapper.local_table if token is None else token.table
     assert isinstance(table, Table)
     return table
 
@@ -168,6 +166,22 @@ def _where(query: Select[Any], keys: list[Any], identities: list[Identity]) -> S
     if len(keys) == 1:
         return query.where(keys[0].in_([key for (key,) in identities])).order_by(*keys)
     return query.where(tuple_(*keys).in_(identities)).order_by(*keys)
+
+
+def has_moved(attempt: Attempt, stored: Values | None) -> bool:
+    """Is the row gone, in another version, or different in a value that is compared?"""
+    if stored is None:
+        return True
+    token = token_attribute(attempt.mapper)
+    if token is not None and stored[token] != attempt.original[token]:
+        return True
+    names = columns_of(attempt.mapper)
+    return any(
+        name in attempt.original and not same(names[name], attempt.original[name], stored[name])
+        for name in compared_names(
+            attempt.mapper, changed=attempt.changes, deleting=attempt.action == "delete"
+        )
+    )
 
 
 def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:

@@ -11,27 +11,37 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.resolvers import check_resolver_for
-from optilock.tokens import Token
+from optilock.tokens import CompareValues, Token
 
 __all__ = [
     "check_attribute",
     "check_options",
     "check_parents",
     "check_table",
-    "check_token",
+    "check_tokens",
     "check_version_id",
 ]
 
 
-def check_token(cls: type[Any]) -> Token:
-    """The token of the class."""
-    token = cls.__version_token__
-    if isinstance(token, Token) and type(token) is not Token:
-        return token
-    raise ConfigurationError(
-        f"{cls.__name__}.__version_token__ is {token!r}, which is not a token: write"
-        " Counter(), Unique() or another one from optilock.tokens."
-    )
+def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
+    """The token with a column, and the one that compares values; one of them may be missing."""
+    given = cls.__version_token__
+    tokens = given if isinstance(given, tuple) else (given,)
+    for token in tokens:
+        if not isinstance(token, (Token, CompareValues)) or type(token) is Token:
+            raise ConfigurationError(
+                f"{cls.__name__}.__version_token__ is {token!r}, which is not a token: write"
+                " Counter(), Unique() or another one from optilock.tokens."
+            )
+    moving = [token for token in tokens if isinstance(token, Token)]
+    compared = [token for token in tokens if isinstance(token, CompareValues)]
+    if len(moving) > 1 or len(compared) > 1 or not tokens:
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_token__ is {given!r}: a class has at most one token with a"
+            " column, which moves, and at most one CompareValues, which may name many columns:"
+            " write (Counter(), CompareValues('status', 'owner_id'))."
+        )
+    return next(iter(moving), None), next(iter(compared), None)
 
 
 def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
@@ -94,10 +104,9 @@ def check_version_id(
         )
 
 
-def check_attribute(mapper: Mapper[Any], cls: type[Any]) -> Column[Any]:
+def check_attribute(mapper: Mapper[Any], cls: type[Any], token: Token) -> Column[Any]:
     """The column of the version: mapped, loaded with its row, and to nothing else."""
     column = mapper.version_id_col
-    token = cls.__version_token__
     assert isinstance(column, Column)
     try:
         attribute = mapper.get_property_by_column(column)
@@ -111,7 +120,7 @@ def check_attribute(mapper: Mapper[Any], cls: type[Any]) -> Column[Any]:
     key = attribute.key
     others = [other for other in attribute.columns if other is not column]
     if others:
-        raise _two_columns(mapper, cls, key, others[0])
+        raise _two_columns(mapper, cls, token, key, others[0])
     if key != token.name and (mapper.inherits is None or mapper.concrete):
         raise ConfigurationError(
             f"{cls.__name__}: the version column is mapped as {key!r}, but __version_token__ says"
@@ -138,24 +147,26 @@ def check_attribute(mapper: Mapper[Any], cls: type[Any]) -> Column[Any]:
     return column
 
 
-def _two_columns(mapper: Mapper[Any], cls: type[Any], key: str, other: Any) -> ConfigurationError:
+def _two_columns(
+    mapper: Mapper[Any], cls: type[Any], token: Token, key: str, other: Any
+) -> ConfigurationError:
     if mapper.inherits is not None and not mapper.concrete:
         return ConfigurationError(
             f"{cls.__name__}.{key} is declared again, as column {other}, and is the version that"
             f" the class inherits from {mapper.inherits.class_.__name__}: give it another name."
         )
-    token = type(cls.__version_token__).__name__
+    kind = type(token).__name__
     name = "" if key == "version" else f"name={key!r}, "
     return ConfigurationError(
         f"{cls.__name__}.{key} is the column {other.name!r}, but __version_token__ says column"
         f" {mapper.version_id_col.key!r}"  # type: ignore[union-attr]
-        f": write __version_token__ = {token}({name}column={other.name!r})."
+        f": write __version_token__ = {kind}({name}column={other.name!r})."
     )
 
 
-def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any]) -> None:
+def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | None) -> None:
     """``__version_ignore__`` and ``__on_conflict__`` name what exists and can be so treated."""
-    key = mapper.get_property_by_column(version).key
+    key = "" if version is None else mapper.get_property_by_column(version).key
     ignored: Any = cls.__version_ignore__
     if isinstance(ignored, str):
         raise ConfigurationError(

@@ -11,7 +11,8 @@ From then on every UPDATE and DELETE of an account says ``WHERE version = ?``, a
 version. The class may choose:
 
 ``__version_token__``
-    another token or name: ``Unique()``, ``Counter(name="revision", column="rev_no")``
+    another token or name: ``Unique()``, ``Counter(name="revision", column="rev_no")``; or several:
+    ``(Counter(), CompareValues("owner_id"))``
 ``__version_ignore__``
     attributes that neither move the version nor conflict (a view counter). Lost updates on them
     become legal: that is what ignoring means.
@@ -35,18 +36,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
+from optilock.compared import compare, compares
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.originals import keep_originals
 from optilock.resolvers import Resolution, Resolver
-from optilock.tokens import Counter, Token
+from optilock.tokens import CompareValues, Counter, Token
 from optilock.version_attribute import close, load_always
 from optilock.version_checks import (
     check_attribute,
     check_options,
     check_parents,
     check_table,
-    check_token,
+    check_tokens,
     check_version_id,
 )
 
@@ -68,7 +70,9 @@ class ResolverObject(Protocol):
 class Versioned:
     """Mixin: rows of the class carry a concurrency token that every write checks and moves."""
 
-    __version_token__: ClassVar[Token] = Counter()
+    __version_token__: ClassVar[Token | CompareValues | tuple[Token | CompareValues, ...]] = (
+        Counter()
+    )
     __version_ignore__: ClassVar[Collection[str]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
 
@@ -98,16 +102,18 @@ def ignored_columns(mapper: Mapper[Any]) -> frozenset[Column[Any]]:
 @event.listens_for(Versioned, "instrument_class", propagate=True)
 def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Put the version column on the table and name it to the mapper, before it looks at columns."""
-    token = check_token(cls)
+    token, _ = check_tokens(cls)
     if mapper.inherits is not None and not mapper.concrete and _inherit_token(mapper, cls):
         return
-    column = _token_column(cls, check_table(mapper, cls), token)
-    check_version_id(mapper, cls, token, column)
-    mapper.version_id_col = column
-    mapper.version_id_generator = token.next
+    table = check_table(mapper, cls)
+    if token is not None:
+        column = _token_column(cls, table, token)
+        check_version_id(mapper, cls, token, column)
+        mapper.version_id_col = column
+        mapper.version_id_generator = token.next
     if mapper.inherits is None or mapper.concrete:
         mapper.confirm_deleted_rows = True  # without it a stale delete would do nothing, silently
-    else:
+    elif token is not None:
         _load_with_parents(mapper)
 
 
@@ -115,7 +121,7 @@ def _inherit_token(mapper: Mapper[Any], cls: type[Any]) -> bool:
     """True when the rows already have the parent's token; a second one is refused."""
     parent = mapper.inherits
     assert parent is not None
-    if parent.version_id_col is not None:
+    if parent.version_id_col is not None or compares(parent):
         own = cls.__dict__.get("__version_token__")
         if own is not None and own != getattr(parent.class_, "__version_token__", None):
             raise ConfigurationError(
@@ -168,14 +174,19 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Refuse what cannot work while the class is being mapped, and close the attribute."""
-    column = check_attribute(mapper, cls)
+    token, compared = check_tokens(cls)
+    column = None if token is None else check_attribute(mapper, cls, token)
     check_options(mapper, cls, column)
-    close(mapper, cls, column)
+    if column is not None:
+        close(mapper, cls, column)
+    if compared is not None:
+        compare(mapper, cls, compared)
     keep_originals(mapper, cls)
 
 
 @event.listens_for(Versioned, "mapper_configured", propagate=True)
 def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     """What is known only when the whole hierarchy is."""
-    check_parents(mapper, cls)
-    load_always(mapper)
+    if mapper.version_id_col is not None:
+        check_parents(mapper, cls)
+        load_always(mapper)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import Select, Table
+from sqlalchemy import Select, Table, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.types import TypeEngine
 
 from optilock.dialects.cause import Cause, error_chain, raised_by
 from optilock.dialects.level import require_level
@@ -43,6 +44,24 @@ class Database:
 
     def begin_writing(self, connection: Connection, table: Table) -> None:
         """Make sure that what is read next stays true until the transaction ends."""
+
+    #: Types whose values SQL compares as exactly as Python does.
+    exact_types: tuple[type[TypeEngine[Any]], ...] = (
+        types.Integer,
+        types.Boolean,
+        types.Date,
+        types.Uuid,
+    )
+
+    def compares_exactly(self, kind: TypeEngine[Any]) -> bool:
+        """Is a stored value the one that was read whenever SQL says that they are equal?
+
+        Not so where a collation ignores case, where a fraction is rounded, or where a type of the
+        application translates.
+        """
+        if isinstance(kind, types.TypeDecorator) or getattr(kind, "collation", None):
+            return False
+        return isinstance(kind, self.exact_types) and not isinstance(kind, (types.Enum, types.CHAR))
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """``query`` with its rows locked, as weakly as the write that follows allows."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
@@ -25,6 +26,8 @@ class PostgreSQL(Database):
     names = ("postgresql",)
 
     # -- how rows are written --------------------------------------------------------------------
+
+    exact_types = (*Database.exact_types, types.String, types.DateTime)
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         return set_form(self, writes, dialect) or super().form(writes, dialect)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, Table, event, false
+from sqlalchemy import Select, Table, event, false, types
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.base import Database, Form
@@ -26,6 +26,8 @@ class SQLite(Database):
 
     #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
     max_parameters = 900
+
+    exact_types = (*Database.exact_types, types.String, types.DateTime)
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""

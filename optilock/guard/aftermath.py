@@ -16,7 +16,8 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.conflicts import Attempt, Identity, attempt_of, entry_of, read_stored
+from optilock.compared import is_guarded
+from optilock.conflicts import Attempt, Identity, attempt_of, entry_of, has_moved, read_stored
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.state import watched
@@ -58,10 +59,14 @@ def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt
     for state, deleting in states.items():
         mapper = state.mapper
         token = token_attribute(mapper)
-        if token is None or state.key is None or token not in state.dict:
+        if state.key is None or not is_guarded(mapper):
+            continue
+        if token is not None and token not in state.dict:
             continue
         place = (mapper.base_mapper, tuple(state.key[1]))
-        version = expected.get(place, state.committed_state.get(token, state.dict[token]))
+        version = expected.get(place)
+        if version is None and token is not None:
+            version = state.committed_state.get(token, state.dict[token])
         if deleting or state.modified:
             attempts.append(attempt_of(state, "delete" if deleting else "update", version))
     return attempts
@@ -192,13 +197,11 @@ def _moved(
     for attempt in attempts:
         by_mapper.setdefault(attempt.mapper, []).append(attempt)
     for mapper, some in by_mapper.items():
-        token = token_attribute(mapper)
-        assert token is not None
         stored = read_stored(
             connection_for(mapper), mapper, [attempt.identity for attempt in some], lock=False
         )
         for attempt in some:
             row = stored.get(attempt.identity)
-            if row is None or row[token] != attempt.original[token]:
+            if has_moved(attempt, row):
                 found.setdefault((mapper.class_, attempt.identity), entry_of(attempt, row))
     return list(found.values())

@@ -6,6 +6,7 @@ or fill in (``compiled.prefetch`` and ``compiled.postfetch``). These two classes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class Accepted:
     """The answer for rows that are held: every one of them counts as written."""
 
     __slots__ = ("compiled_parameters", "postfetch", "prefetch", "rowcount")
+    prefetch: Sequence[Any]
+    postfetch: Sequence[Any]
 
     returned_defaults = None
     effective_returning = None
@@ -79,7 +82,7 @@ class Nothing(Accepted):
     executemany = True
 
     def __init__(self, params: list[Params]) -> None:
-        self.prefetch, self.postfetch = (), ()
+        self.prefetch, self.postfetch = [], []  # SQLAlchemy adds to them
         self.compiled_parameters = tuple(params)
         self.rowcount = len(params)
 

@@ -86,7 +86,9 @@ def _has_expression(row: Correction) -> bool:
 
 def _move_token(mapper: Mapper[Any], row: Correction) -> None:
     token = token_attribute(mapper)
-    assert token is not None and row.missed.stored is not None
+    assert row.missed.stored is not None
+    if token is None:
+        return
     params = row.missed.params
     if mapper.version_id_generator:
         row.values[token] = mapper.version_id_generator(row.missed.stored[token])

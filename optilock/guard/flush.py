@@ -22,6 +22,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
+from optilock.compared import any_compared
 from optilock.conflicts import Attempt, attempt_of, read_stored
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted, Counted, Nothing
@@ -35,9 +36,10 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
 from optilock.guard.unversioned import no_version
+from optilock.guard.values import judge_values, write_one
 from optilock.guard.writes import Shape, Write, shape_of
 from optilock.originals import any_kept, written
-from optilock.versioned import ignored_columns
+from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = ["Flush"]
 
@@ -72,6 +74,8 @@ class Flush:
     #: What the flush wanted to write, taken when the database reported an error.
     wanted: list[Attempt] | tuple[()] = ()
     _judged: frozenset[Any] = frozenset()
+    #: Objects whose compared values were looked at.
+    looked: frozenset[InstanceState[Any]] = frozenset()
     _states: dict[Any, InstanceState[Any]] | None = None
 
     def __init__(self, session: Session, known: Watched) -> None:
@@ -186,13 +190,17 @@ class Flush:
             return Accepted(shape, params)
         if shape.ignored_only:
             return self._ignoring(connection, native, write, options)
-        if (self._missed or self.skipped) and self._is_missed(write):
-            self._missed_again(write)
-            return Accepted(shape, params)
         if shape.perhaps_ignored and self._only_ignored(write):
             return Accepted(
                 shape, {**params, shape.token.column.key: params[shape.token.parameter]}
             )
+        if shape.compares:
+            answer = self._compared(connection, native, statement, params, options)
+            if answer is not None:
+                return answer
+        if (self._missed or self.skipped) and self._is_missed(write):
+            self._missed_again(write)
+            return Accepted(shape, params)
         if shape.alone or len(uow.states) == 1:
             if self._held:
                 self.drain(connection)
@@ -275,6 +283,8 @@ class Flush:
     ) -> Counted | Accepted:
         """DELETEs, and the UPDATEs of post_update: a list of rows in one call."""
         self.drain(connection)
+        if shape.compares:
+            judge_values(self, connection, shape.statement, rows)
         writes = []
         for write in (Write(shape, row) for row in rows):
             if write.params.get(shape.token_parameter) is None:
@@ -296,15 +306,29 @@ class Flush:
         """A statement without a token: tables of a row that missed are not written."""
         self.drain(connection)
         self._judge_apart(connection, statement.table)
-        if not (self.misses or self.skipped) or not isinstance(params, list):
+        if any_compared() and params:
+            answer = self._compared(connection, native, statement, params, options)
+            if answer is not None:
+                return answer
+        if not (self.misses or self.skipped) or not params:
             return native(statement, params, **options)
-        kept = without_missed(self, statement, params)
-        if len(kept) == len(params):
+        rows = params if isinstance(params, list) else [params]
+        kept = without_missed(self, statement, rows)
+        if len(kept) == len(rows):
             return native(statement, params, **options)
         if not kept:
-            return Nothing(params)
+            return Nothing(rows)
         result = native(statement, kept, **options)
-        return Counted(result, result.rowcount + len(params) - len(kept), params)
+        return Counted(result, result.rowcount + len(rows) - len(kept), rows)
+
+    def _compared(
+        self, connection: Connection, native: Execute, statement: Any, params: Any, options: Any
+    ) -> Any:
+        """Rows with ``CompareValues``: written with their values, or looked at before (None)."""
+        answer = write_one(self, connection, native, statement, params, options)
+        if answer is None:
+            judge_values(self, connection, statement, params)
+        return answer
 
     def _judge_apart(self, connection: Connection, table: Any) -> None:
         """A base table is written before the joined table with the version: look there first."""
@@ -401,7 +425,7 @@ class Flush:
                 missed.attempt = attempt_of(
                     state,
                     "delete" if self.is_delete(state) else "update",
-                    missed.params.get(write.shape.token_parameter),
+                    missed.attempt.original.get(token_attribute(state.mapper) or ""),
                     expressions=missed.expressions,
                     computed=write.shape.prefetch,
                 )
@@ -426,10 +450,15 @@ class Flush:
 
     def state_of(self, write: Write) -> InstanceState[Any]:
         """The object behind a write."""
+        found = self.find(write.shape.mapper, write.shape.identity_of(write.params))
+        assert found is not None
+        return found
+
+    def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> InstanceState[Any] | None:
+        """The object of this flush with that key."""
         if self._states is None:
             self._states = self._index()
-        base = write.shape.mapper.base_mapper
-        return self._states[base, write.shape.identity_of(write.params)]
+        return self._states.get((mapper.base_mapper, identity))
 
     def _index(self) -> dict[Any, InstanceState[Any]]:
         assert self.uow is not None

@@ -11,7 +11,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.columns import columns_of, same
+from optilock.compared import is_guarded, values_read
+from optilock.conflicts import Attempt, Values, attempt_of, entry_of, locked_table, read_stored
 from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.guard.unversioned import no_version
@@ -45,7 +47,7 @@ def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[S
     """Lock the rows of versioned objects, and return those whose version is another one."""
     by_mapper: dict[Mapper[Any], list[State]] = {}
     for state in states:
-        if state.mapper.version_id_col is not None and state.key is not None:
+        if state.key is not None and is_guarded(state.mapper):
             by_mapper.setdefault(state.mapper, []).append(state)
     return [
         stale
@@ -57,20 +59,17 @@ def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[S
 def _look(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
 ) -> list[Stale]:
-    token = token_attribute(mapper)
-    assert token is not None and mapper.version_id_col is not None
     connection = session.connection(bind_arguments={"mapper": mapper})
-    database_of(connection.dialect).begin_writing(connection, mapper.version_id_col.table)
+    database_of(connection.dialect).begin_writing(connection, locked_table(mapper))
+    read = {state: _as_read(state, deleting=deleting) for state in states}
+    key = mapper.get_property_by_column(mapper.primary_key[0]).key
+    names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
     identities = [_identity(state) for state in states]
-    versions = read_stored(connection, mapper, identities, only=(token,), deleting=deleting)
-    moved = [
-        state
-        for state in states
-        if (expected := _expected(state, token)) is None
-        or versions.get(_identity(state), {}).get(token) != expected
-    ]
+    found = read_stored(connection, mapper, identities, only=names, deleting=deleting)
+    moved = [s for s in states if not _is_as_read(mapper, read[s], found.get(_identity(s)))]
     if not moved:
         return []
+    token = token_attribute(mapper)
     identities = [_identity(state) for state in moved]
     stored = read_stored(connection, mapper, identities, deleting=deleting)
     return [
@@ -81,20 +80,35 @@ def _look(
             attempt_of(
                 state,
                 "delete" if state.obj() in session.deleted else "update",
-                _expected(state, token),
+                read[state].get(token) if token else None,
             ),
             stored.get(_identity(state)),
-            problem=_problem(mapper, state, token, stored),
+            problem=_problem(mapper, state, read[state], stored),
         )
         for state in moved
     ]
 
 
+def _as_read(state: State, *, deleting: bool) -> Values:
+    """What the row must still be: the version, and the values that are compared."""
+    values = values_read(state, deleting=deleting)
+    token = token_attribute(state.mapper)
+    return values if token is None else {token: _expected(state, token), **values}
+
+
+def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> bool:
+    if stored is None or read.get(token_attribute(mapper) or "", 0) is None:
+        return False
+    columns = columns_of(mapper)
+    return all(same(columns[name], value, stored[name]) for name, value in read.items())
+
+
 def _problem(
-    mapper: Mapper[Any], state: State, token: str, stored: Mapping[Any, Values]
+    mapper: Mapper[Any], state: State, read: Values, stored: Mapping[Any, Values]
 ) -> Exception | None:
     identity = _identity(state)
-    if _expected(state, token) is None and identity in stored:
+    token = token_attribute(mapper)
+    if token is not None and read[token] is None and identity in stored:
         return no_version(mapper, identity)
     return None
 

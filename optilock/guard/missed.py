@@ -12,10 +12,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, Values, entry_of
+from optilock.compared import is_guarded
+from optilock.conflicts import Attempt, Values, entry_of, has_moved
 from optilock.entry import Entry
 from optilock.resolvers import Resolution
-from optilock.versioned import token_attribute
 
 __all__ = ["Missed", "not_written"]
 
@@ -51,11 +51,10 @@ class Missed:
 def not_written(missed: Missed) -> StaleDataError | None:
     """The error of a row that is as it was read, and still was not written."""
     attempt, stored = missed.attempt, missed.stored
-    token = token_attribute(attempt.mapper)
-    if token is None or stored is None or stored[token] != attempt.original[token]:
+    if not is_guarded(attempt.mapper) or has_moved(attempt, stored):
         return None
     return StaleDataError(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
-        " row is still in the version that was read, so nobody else was first; a trigger or a"
+        " row is still as it was read, so nobody else was first; a trigger or a"
         f" policy of the database prevents the {attempt.action}."
     )

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
+from optilock.compared import compares
 from optilock.versioned import ignored_columns
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Shape:
     expressions: Mapping[Column[Any], Any]
     #: Must be sent by itself: order matters, or the answer carries values.
     alone: bool
+    #: Values of the row are compared besides its version.
+    compares: bool
     #: Only ignored columns change: the version is neither checked nor moved.
     ignored_only: bool
     #: Nothing but the version moves here: whether it must depends on the row's other tables.
@@ -153,6 +156,7 @@ def shape_of(
         postfetch=postfetch,
         expressions=expressions,
         alone=alone,
+        compares=compares(mapper),
         ignored_only=bool(changed) and changed <= ignored,
         perhaps_ignored=not changed and bool(ignored) and token.key in sets,
     )

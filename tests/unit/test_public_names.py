@@ -19,6 +19,7 @@ NAMES = {
     "AsyncUnitOfWork",
     "CannotMerge",
     "CommitOutcomeUnknown",
+    "CompareValues",
     "ConcurrencyError",
     "ConfigurationError",
     "Counter",

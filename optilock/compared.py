@@ -1,0 +1,176 @@
+"""Which values of an object are compared when it is written, and what they were.
+
+The mapping's half of :class:`~optilock.tokens.compare_values.CompareValues`. :func:`compare` is
+told of each class that has the token; :func:`values_read` tells, for one object that is to be
+written, the attributes that must be stored as they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Column, event
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.base import NO_VALUE
+from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.sql import ClauseElement
+
+from optilock.columns import columns_of, same
+from optilock.errors import ConfigurationError
+from optilock.originals import original_of
+from optilock.tokens import CompareValues
+
+__all__ = ["any_compared", "compare", "compared_names", "compares", "is_guarded", "values_read"]
+
+Values = dict[str, Any]
+
+_rules: WeakKeyDictionary[Mapper[Any], CompareValues] = WeakKeyDictionary()
+#: Resolved when they are first needed: names of a whole hierarchy are known only then.
+_names: WeakKeyDictionary[Mapper[Any], frozenset[str]] = WeakKeyDictionary()
+
+
+def any_compared() -> bool:
+    """Is there any class whose values are compared?"""
+    return bool(_rules)
+
+
+def compares(mapper: Mapper[Any]) -> bool:
+    """Are values of ``mapper``'s rows compared?"""
+    return mapper in _rules
+
+
+def is_guarded(mapper: Mapper[Any]) -> bool:
+    """Do ``mapper``'s rows have a token of any kind?"""
+    return mapper.version_id_col is not None or mapper in _rules
+
+
+def compare(mapper: Mapper[Any], cls: type[Any], rule: CompareValues) -> None:
+    """From here on values of ``cls`` are compared; a session that would not do so is refused."""
+    for name in rule.names:
+        _check_name(mapper, cls, name)
+    _rules[mapper] = rule
+    if mapper.version_id_col is None:
+        event.listen(cls, "before_update", _refuse_unwatched)
+        event.listen(cls, "before_delete", _refuse_unwatched)
+
+
+def compared_names(
+    mapper: Mapper[Any], *, changed: Collection[str], deleting: bool
+) -> Collection[str]:
+    """The attributes that a write of ``changed`` ones compares."""
+    rule = _rules.get(mapper)
+    if rule is None:
+        return ()
+    known = _comparable(mapper, rule)
+    if rule.which == "changed" and not deleting:
+        return known.intersection(changed)
+    return known
+
+
+def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
+    """Attribute -> value as it was read, for all that the write of ``state`` compares.
+
+    Raises:
+        ConfigurationError: a value that must be compared was never read.
+    """
+    mapper = state.mapper
+    rule = _rules.get(mapper)
+    if rule is None:
+        return {}
+    changed = changed_names(state)
+    found: Values = {}
+    for name in compared_names(mapper, changed=changed, deleting=deleting):
+        value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
+        value = original_of(state, name, value)
+        if value is not NO_VALUE:
+            found[name] = value
+        elif rule.which == "named" or name in changed:
+            raise _never_read(state, name)
+    return found
+
+
+def changed_names(state: InstanceState[Any]) -> set[str]:
+    """Column attributes that hold another value than the one that was read."""
+    columns = columns_of(state.mapper)
+    return {
+        name
+        for name, before in state.committed_state.items()
+        if name in columns
+        and name in state.dict
+        and not _unchanged(state, columns[name], name, before)
+    }
+
+
+def _unchanged(state: InstanceState[Any], column: Column[Any], name: str, before: Any) -> bool:
+    now = state.dict[name]
+    if isinstance(now, ClauseElement) or hasattr(now, "__clause_element__"):
+        return False
+    before = original_of(state, name, before)
+    return before is not NO_VALUE and same(column, now, before)
+
+
+def _comparable(mapper: Mapper[Any], rule: CompareValues) -> frozenset[str]:
+    if mapper not in _names:
+        _names[mapper] = frozenset(rule.names) if rule.names else frozenset(_loaded(mapper))
+    return _names[mapper]
+
+
+def _loaded(mapper: Mapper[Any]) -> Iterable[str]:
+    from optilock.versioned import ignored_columns
+
+    left_out = {*mapper.primary_key, mapper.version_id_col, *ignored_columns(mapper)}
+    for name in columns_of(mapper):
+        attribute = mapper.column_attrs[name]
+        if left_out.isdisjoint(attribute.columns) and not attribute.deferred:
+            yield name
+
+
+def _check_name(mapper: Mapper[Any], cls: type[Any], name: str) -> None:
+    what = f"{cls.__name__}.__version_token__ compares {name!r}, which is"
+    column = mapper.columns.get(name)
+    if not isinstance(column, Column):
+        known = sorted(n for n, c in mapper.columns.items() if isinstance(c, Column))
+        raise ConfigurationError(f"{what} not a column attribute. It has: {', '.join(known)}.")
+    if column in mapper.primary_key:
+        raise ConfigurationError(
+            f"{what} the primary key: the row is found by it already. Remove it."
+        )
+    if column is mapper.version_id_col:
+        raise ConfigurationError(f"{what} the version, which is compared already. Remove it.")
+    if name in cls.__version_ignore__:
+        raise ConfigurationError(
+            f"{what} in __version_ignore__ as well: a column is either compared or ignored."
+            " Remove it from one of them."
+        )
+    if getattr(mapper.get_property(name), "deferred", False):
+        raise ConfigurationError(
+            f"{what} deferred: a value that is not loaded with its row cannot be compared. Remove"
+            " deferred=True, or compare another column."
+        )
+
+
+def _never_read(state: InstanceState[Any], name: str) -> ConfigurationError:
+    cls, key = state.class_.__name__, state.key[1] if state.key else ()
+    return ConfigurationError(
+        f"{cls} {tuple(key)!r} cannot be written: its {name!r} was never read, so there is nothing"
+        " to compare the stored value with. Read the row before you change it (a commit expires"
+        " what was read: session.refresh(), or expire_on_commit=False). Nothing was written."
+    )
+
+
+def _refuse_unwatched(mapper: Mapper[Any], connection: Connection, target: Any) -> None:
+    from optilock.guard.state import is_watched
+
+    session = target._sa_instance_state.session
+    if session is None or is_watched(session):
+        return
+    if not session.is_modified(target, include_collections=False) and target not in session.deleted:
+        return
+    raise ConfigurationError(
+        f"{type(target).__name__} has no version column, only compared values (CompareValues), and"
+        " this session compares none: the write could silently undo another one. Use"
+        " optilock.watch() on the session factory, or a UnitOfWork."
+    )

@@ -1,0 +1,145 @@
+"""Rows whose values are compared (``CompareValues``): judged before they are written.
+
+SQLAlchemy's UPDATE of such a row says ``WHERE id = ?`` and nothing more. Where one row of plain
+columns is written alone, the values that were read join its WHERE: one statement. Otherwise the
+rows of the flush are locked in key order and looked at, once a table, and what differs is held
+back; SQLAlchemy's own statements, which batch well without a version, then write the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Delete, and_, bindparam
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.columns import columns_of
+from optilock.compared import changed_names, compares, values_read
+from optilock.conflicts import attempt_of, read_stored
+from optilock.dialects import database_of
+from optilock.guard.answers import Counted
+from optilock.guard.look import look
+from optilock.guard.missed import Missed, not_written
+from optilock.guard.writes import compared_columns
+from optilock.versioned import token_attribute
+
+if TYPE_CHECKING:
+    from optilock.guard.flush import Flush
+
+__all__ = ["judge_values", "write_one"]
+
+State = InstanceState[Any]
+_PREFIX = "optilock_read_"
+
+
+def write_one(
+    flush: Flush, connection: Connection, native: Any, statement: Any, params: Any, options: Any
+) -> Any:
+    """Write the only row of the flush with its values in the WHERE; None where that is inexact."""
+    rows = params if isinstance(params, list) else [params]
+    assert flush.uow is not None
+    if len(flush.uow.states) > 1 or len(rows) > 1:
+        return None
+    found = _states_of(flush, statement, rows)
+    if not found or found[0] in flush.skipped or len(found[0].mapper.tables) > 1:
+        return None
+    state = found[0]
+    values = values_read(state, deleting=isinstance(statement, Delete))
+    columns = columns_of(state.mapper)
+    database = database_of(connection.dialect)
+    if not all(database.compares_exactly(columns[name].type) for name in values):
+        return None
+    flush.drain(connection)
+    conditions = and_(
+        *(
+            columns[name].is_not_distinct_from(
+                bindparam(_PREFIX + name, type_=columns[name].type, unique=False)
+            )
+            for name in values
+        )
+    )
+    result = native(
+        statement.where(conditions) if values else statement,
+        {**rows[0], **{_PREFIX + name: value for name, value in values.items()}},
+        **options,
+    )
+    if result.rowcount:
+        return result
+    _miss(flush, connection, state, statement, rows[0])
+    return Counted(result, 1)
+
+
+def judge_values(flush: Flush, connection: Connection, statement: Any, params: Any) -> None:
+    """Lock and look at rows that were not looked at yet, all of the flush at once."""
+    rows = params if isinstance(params, list) else [params]
+    waiting = [s for s in _states_of(flush, statement, rows) if s not in flush.looked]
+    if not waiting:
+        return
+    assert flush.uow is not None
+    mine = dict.fromkeys(waiting)
+    for mapper, states in flush.uow.mappers.items():
+        if compares(mapper) and statement.table in mapper.tables:
+            mine |= dict.fromkeys(s for s in states if s not in flush.looked and _writes(flush, s))
+    flush.looked |= mine.keys()
+    for deleting in (False, True):
+        some = [state for state in mine if flush.is_delete(state) is deleting]
+        for stale in look(flush.session, some, deleting=deleting) if some else ():
+            flush.skipped |= {stale.state}
+            flush.misses.append(
+                Missed(
+                    stale.state,
+                    stale.obj,
+                    stale.connection,
+                    stale.attempt,
+                    {},
+                    {},
+                    stale.stored,
+                    problem=stale.problem,
+                )
+            )
+
+
+def _writes(flush: Flush, state: State) -> bool:
+    return state.key is not None and (flush.is_delete(state) or bool(changed_names(state)))
+
+
+def _states_of(flush: Flush, statement: Any, rows: Iterable[Any]) -> list[State]:
+    """The objects behind the rows, if values of theirs are compared."""
+    mapper = _comparing(flush, statement.table)
+    where = compared_columns(statement) if mapper is not None else None
+    if mapper is None or not where:
+        return []
+    names = {mapper.get_property_by_column(c).key: p for c, p in where.items() if c.primary_key}
+    keys = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+    if any(key not in names for key in keys):
+        return []
+    return [
+        state
+        for row in rows
+        if (state := flush.find(mapper, tuple(row[names[key]] for key in keys))) is not None
+        and compares(state.mapper)
+        and state.key is not None
+    ]
+
+
+def _comparing(flush: Flush, table: Any) -> Mapper[Any] | None:
+    assert flush.uow is not None
+    return next((m for m in flush.uow.mappers if compares(m) and table in m.tables), None)
+
+
+def _miss(flush: Flush, connection: Connection, state: State, statement: Any, row: Any) -> None:
+    """The row was not found as it was read: what is stored instead?"""
+    token = token_attribute(state.mapper)
+    version = None if token is None else state.committed_state.get(token, state.dict.get(token))
+    expressions = dict(getattr(statement, "_values", None) or {})
+    action = "delete" if isinstance(statement, Delete) else "update"
+    attempt = attempt_of(state, action, version, expressions=expressions)  # type: ignore[arg-type]
+    stored = read_stored(connection, state.mapper, [attempt.identity])
+    missed = Missed(state, state.obj(), connection, attempt, expressions, row)
+    missed.stored = stored.get(attempt.identity)
+    missed.problem = not_written(missed)
+    flush.misses.append(missed)
+    flush.skipped |= {state}

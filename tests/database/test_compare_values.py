@@ -1,0 +1,511 @@
+"""No version column: the values that were read are compared with the stored ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import JSON, ForeignKey, LargeBinary, Text, event, select
+from sqlalchemy.orm import Mapped, Session, mapped_column, relationship, sessionmaker
+
+from optilock import (
+    CompareValues,
+    ConcurrencyError,
+    ConfigurationError,
+    Counter,
+    UnitOfWork,
+    Versioned,
+    client_wins,
+    etag_of,
+    merge_fields,
+    store_wins,
+    watch,
+)
+from optilock.testing import count_statements
+from tests.models import Base, key
+
+alive = pytest.mark.needs("resolves-in-place")
+
+
+class Invoice(Versioned, Base):
+    """Two named columns are compared; the note is not."""
+
+    __tablename__ = "cv_invoices"
+    __version_token__ = CompareValues("status", "amount")
+    id: Mapped[int] = key()
+    status: Mapped[str | None]
+    amount: Mapped[int | None]
+    note: Mapped[str | None]
+
+
+class Sheet(Versioned, Base):
+    """Every column is compared, whatever its type."""
+
+    __tablename__ = "cv_sheets"
+    __version_token__ = CompareValues.all()
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = key()
+    title: Mapped[str | None]
+    ratio: Mapped[float | None]
+    data: Mapped[Any | None] = mapped_column(JSON(none_as_null=True))
+    body: Mapped[str | None] = mapped_column(Text)
+    blob: Mapped[bytes | None] = mapped_column(LargeBinary)
+    views: Mapped[int | None]
+
+
+class Card(Versioned, Base):
+    """Only what we change is compared."""
+
+    __tablename__ = "cv_cards"
+    __version_token__ = CompareValues.changed()
+    id: Mapped[int] = key()
+    front: Mapped[str | None]
+    back: Mapped[int | None]
+
+
+class Club(Base):
+    __tablename__ = "cv_clubs"
+    id: Mapped[int] = key()
+
+
+class Member(Versioned, Base):
+    """A foreign key is the token."""
+
+    __tablename__ = "cv_members"
+    __version_token__ = CompareValues("club_id")
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    club_id: Mapped[int | None] = mapped_column(ForeignKey("cv_clubs.id"))
+    club: Mapped[Club | None] = relationship()
+
+
+class Shape(Versioned, Base):
+    """Joined tables: a value of each is compared."""
+
+    __tablename__ = "cv_shapes"
+    __version_token__ = CompareValues.all()
+    id: Mapped[int] = key()
+    kind: Mapped[str]
+    name: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "shape"}
+
+
+class Circle(Shape):
+    __tablename__ = "cv_circles"
+    id: Mapped[int] = mapped_column(ForeignKey("cv_shapes.id"), primary_key=True)
+    radius: Mapped[int | None]
+    colour: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_identity": "circle"}
+
+
+class Order(Versioned, Base):
+    """A version, and a value that programs change which know of no version."""
+
+    __tablename__ = "cv_orders"
+    __version_token__ = (Counter(), CompareValues("state"))
+    id: Mapped[int] = key()
+    state: Mapped[str | None]
+    total: Mapped[int | None]
+
+
+def directly(engine, model, key, **values):
+    """Another program, which knows nothing of optilock."""
+    table = model.__table__
+    with engine.begin() as connection:
+        connection.execute(table.update().where(table.c.id == key).values(values))
+
+
+def removed(engine, model, key):
+    table = model.__table__
+    with engine.begin() as connection:
+        connection.execute(table.delete().where(table.c.id == key))
+
+
+def value(engine, model, key, name):
+    with Session(engine) as session:
+        return session.scalar(select(getattr(model, name)).where(model.id == key))
+
+
+# -- what is a conflict ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_compared_value_that_has_moved_is_a_conflict(store, watched, refused, engine, many):
+    store(*(Invoice(id=n, status="open", amount=5) for n in range(many)))
+    session = watched()
+    for invoice in session.scalars(select(Invoice)):
+        invoice.note = "mine"
+    directly(engine, Invoice, 0, status="paid")
+    [entry] = refused(session).entries
+
+    assert (entry.identity, entry.kind, entry.action) == ((0,), "updated", "update")
+    assert entry.original["status"] == "open"
+    assert entry.database["status"] == "paid"
+    assert entry.changes == {"note": "mine"}
+    assert entry.token is None
+    session.rollback()
+    assert value(engine, Invoice, 0, "note") is None
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_value_that_is_not_compared_may_move(store, watched, engine, many):
+    store(*(Invoice(id=n, status="open", amount=5) for n in range(many)))
+    session = watched()
+    for invoice in session.scalars(select(Invoice)):
+        invoice.amount = 6
+    with_snapshot = not ends(engine)
+    if with_snapshot:
+        directly(engine, Invoice, 0, note="theirs")
+    session.commit()
+
+    assert value(engine, Invoice, 0, "amount") == 6
+    if with_snapshot:
+        assert value(engine, Invoice, 0, "note") == "theirs"
+
+
+def ends(engine):
+    from tests.database.conftest import ends_transactions
+
+    return ends_transactions(engine)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_null_equals_null(store, watched, refused, engine, many):
+    store(*(Invoice(id=n) for n in range(many)))
+    session = watched()
+    for invoice in session.scalars(select(Invoice)):
+        invoice.status = "open"
+    session.commit()
+    assert value(engine, Invoice, 0, "status") == "open"
+
+    for invoice in session.scalars(select(Invoice)):
+        invoice.status = "paid"
+    directly(engine, Invoice, 0, amount=1)
+    [entry] = refused(session).entries
+    assert (entry.original["amount"], entry.database["amount"]) == (None, 1)
+
+
+MOVES = {
+    "title": ("a", "A"),
+    "ratio": (0.1, 0.2),
+    "data": ({"a": [1]}, {"a": [2]}),
+    "body": ("long", "Long"),
+    "blob": (b"\x00\x01", b"\x00\x02"),
+}
+
+
+@pytest.mark.parametrize("many", [1, 2])
+@pytest.mark.parametrize("name", MOVES)
+def test_every_type_is_compared_exactly(store, watched, refused, engine, name, many):
+    """Also text that differs in case only, fractions, JSON and large values."""
+    before, after = MOVES[name]
+    values = {n: a for n, (a, _) in MOVES.items()}
+    store(*(Sheet(id=n, views=0, **values) for n in range(many)))
+    session = watched()
+    for sheet in session.scalars(select(Sheet)):
+        setattr(sheet, "body" if name == "title" else "title", "mine")
+    session.flush()  # as it was read: no conflict, for any type
+    session.rollback()
+
+    for sheet in session.scalars(select(Sheet)):
+        setattr(sheet, "body" if name == "title" else "title", "mine")
+    directly(engine, Sheet, 0, **{name: after})
+    [entry] = refused(session).entries
+    assert (entry.original[name], entry.database[name]) == (before, after)
+
+
+@alive
+def test_ignored_columns_are_not_compared(store, watched, engine):
+    store(Sheet(id=1, title="a", views=1))
+    session = watched()
+    session.get_one(Sheet, 1).title = "mine"
+    directly(engine, Sheet, 1, views=2)
+    session.commit()
+
+    assert value(engine, Sheet, 1, "title") == "mine"
+    assert value(engine, Sheet, 1, "views") == 2
+
+
+@alive
+@pytest.mark.parametrize("many", [1, 2])
+def test_with_changed_two_writers_of_different_columns_do_not_conflict(
+    store, watched, engine, many
+):
+    store(*(Card(id=n, front="a", back=1) for n in range(many)))
+    session = watched()
+    for card in session.scalars(select(Card)):
+        card.front = "mine"
+    directly(engine, Card, 0, back=2)
+    session.commit()
+
+    assert value(engine, Card, 0, "front") == "mine"
+    assert value(engine, Card, 0, "back") == 2
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_with_changed_two_writers_of_one_column_conflict(store, watched, refused, engine, many):
+    store(*(Card(id=n, front="a", back=1) for n in range(many)))
+    session = watched()
+    for card in session.scalars(select(Card)):
+        card.front = "mine"
+    directly(engine, Card, 0, front="theirs")
+    [entry] = refused(session).entries
+    assert entry.conflicting == {"front"}
+
+
+def test_a_foreign_key_can_be_the_token(store, watched, refused, engine):
+    store(Club(id=1), Club(id=2), Club(id=3), Member(id=1, club_id=1))
+    session = watched()
+    session.get_one(Member, 1).club = session.get_one(Club, 2)
+    directly(engine, Member, 1, club_id=3)
+    [entry] = refused(session).entries
+
+    assert entry.conflicting == {"club_id"}
+    session.rollback()
+    assert session.get_one(Member, 1).club.id == 3
+
+
+@pytest.mark.parametrize("moved", ["name", "radius"])
+@pytest.mark.parametrize("changed", ["name", "radius", "colour"])
+def test_joined_tables_are_one_row(store, watched, refused, engine, moved, changed):
+    store(Circle(id=1, name="a", radius=1, colour="red"))
+    session = watched()
+    circle = session.get_one(Circle, 1)
+    setattr(circle, changed, 7 if changed == "radius" else "mine")
+    directly(
+        engine, Shape if moved == "name" else Circle, 1, **{moved: 9 if moved == "radius" else "b"}
+    )
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert entry.database[moved] in (9, "b")
+    assert value(engine, Circle, 1, "colour") == "red"
+
+
+def test_a_version_and_a_value_are_both_checked(store, watched, other, refused, engine):
+    store(Order(id=1, state="new", total=1), Order(id=2, state="new", total=1))
+    session = watched()
+    for order in session.scalars(select(Order)):
+        order.total = 2
+    directly(engine, Order, 1, state="sent", version=1)
+    other(Order, 2, total=9)
+    entries = refused(session).entries
+
+    assert {entry.identity for entry in entries} == {(1,), (2,)}
+
+
+def test_one_row_with_a_version_and_a_value_is_one_statement(store, watched, engine):
+    store(Order(id=1, state="new", total=1))
+    session = watched()
+    order = session.get_one(Order, 1)
+    order.total = 2
+    with count_statements(engine) as counted:
+        session.flush()
+    assert counted.count == (1 if exact_text(engine) else 2 + begins(engine))
+    session.commit()
+    assert value(engine, Order, 1, "version") == 2
+
+
+def exact_text(engine):
+    return engine.dialect.name in ("sqlite", "postgresql")
+
+
+def begins(engine):
+    return engine.dialect.name == "sqlite"
+
+
+# -- how it is written ----------------------------------------------------------------------------
+
+
+def test_one_row_of_plain_columns_is_one_statement(store, watched, engine):
+    store(Member(id=1))
+    session = watched()
+    session.get_one(Member, 1).name = "mine"
+    with count_statements(engine) as counted:
+        session.flush()
+    assert counted.count == 1
+
+
+def test_many_rows_are_one_look_and_one_statement(store, watched, engine):
+    store(*(Invoice(id=n, status="open") for n in range(10)))
+    session = watched()
+    for invoice in session.scalars(select(Invoice)):
+        invoice.note = "mine"
+    with count_statements(engine) as counted:
+        session.flush()
+    assert counted.count == 2 + begins(engine)
+    session.commit()
+    assert value(engine, Invoice, 9, "note") == "mine"
+
+
+# -- deletes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("model", [Invoice, Card])
+def test_a_row_that_has_moved_is_not_deleted(store, watched, refused, engine, many, model):
+    name = "status" if model is Invoice else "front"
+    store(*(model(id=n, **{name: "a"}) for n in range(many)))
+    session = watched()
+    for row in session.scalars(select(model)):
+        session.delete(row)
+    directly(engine, model, 0, **{name: "b"})
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.action, entry.database[name]) == ("delete", "b")
+    assert value(engine, model, many - 1, name) is not None
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_rows_that_nobody_moved_are_deleted(store, watched, engine, many):
+    store(*(Invoice(id=n, status="a") for n in range(many)))
+    session = watched()
+    for row in session.scalars(select(Invoice)):
+        session.delete(row)
+    session.commit()
+    assert value(engine, Invoice, 0, "id") is None
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_row_that_is_gone_is_a_conflict(store, watched, refused, engine, many):
+    store(*(Invoice(id=n, status="a") for n in range(many)))
+    session = watched()
+    for row in session.scalars(select(Invoice)):
+        row.note = "mine"
+    removed(engine, Invoice, 0)
+    [entry] = refused(session).entries
+    assert (entry.kind, entry.database) == ("deleted", None)
+
+
+# -- resolvers ------------------------------------------------------------------------------------
+
+
+@alive
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize(
+    ("resolver", "status", "note"),
+    [(client_wins, "mine", "mine"), (store_wins, "theirs", None), (None, None, None)],
+)
+def test_a_resolver_settles_it_in_the_transaction(
+    store, watched, refused, engine, many, resolver, status, note
+):
+    store(*(Invoice(id=n, status="a") for n in range(many)))
+    session = watched(resolver)
+    for row in session.scalars(select(Invoice)):
+        row.status, row.note = "mine", "mine"
+    directly(engine, Invoice, 0, status="theirs", amount=3)
+    if resolver is None:
+        refused(session)
+        refused(session)  # it stays stale
+        session.refresh(session.get_one(Invoice, 0))
+        session.commit()
+        assert value(engine, Invoice, 0, "status") == "theirs"
+        return
+    session.commit()
+
+    assert value(engine, Invoice, 0, "status") == status
+    assert value(engine, Invoice, 0, "note") == note
+    assert value(engine, Invoice, 0, "amount") == 3
+    assert session.get_one(Invoice, 0).status == status
+
+
+@alive
+def test_changes_of_both_sides_are_merged(store, watched, engine):
+    store(Sheet(id=1, title="a", body="b"))
+    session = watched(merge_fields)
+    session.get_one(Sheet, 1).title = "mine"
+    directly(engine, Sheet, 1, body="theirs")
+    session.commit()
+
+    assert value(engine, Sheet, 1, "title") == "mine"
+    assert value(engine, Sheet, 1, "body") == "theirs"
+
+
+@alive
+def test_a_row_that_is_gone_is_inserted_again(store, watched, engine):
+    store(Invoice(id=1, status="a"))
+    session = watched(client_wins)
+    session.get_one(Invoice, 1).note = "mine"
+    removed(engine, Invoice, 1)
+    session.commit()
+    assert value(engine, Invoice, 1, "note") == "mine"
+
+
+def test_a_second_flush_compares_with_what_the_first_has_written(store, watched, engine):
+    store(Sheet(id=1, title="a", ratio=0.1))
+    session = watched()
+    sheet = session.get_one(Sheet, 1)
+    for n in range(3):
+        sheet.title = f"mine {n}"
+        session.flush()
+    sheet.views = Sheet.id + 1
+    session.commit()
+    assert value(engine, Sheet, 1, "title") == "mine 2"
+    assert value(engine, Sheet, 1, "views") == 2
+
+
+@alive
+def test_an_expression_is_written_only_where_the_values_hold(store, watched, refused, engine):
+    store(Invoice(id=1, status="a", amount=1))
+    session = watched()
+    session.get_one(Invoice, 1).amount = Invoice.amount + 1
+    directly(engine, Invoice, 1, status="b")
+    refused(session)
+    session.rollback()
+    session.get_one(Invoice, 1).amount = Invoice.amount + 1
+    session.commit()
+    assert value(engine, Invoice, 1, "amount") == 2
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_plain_session_is_refused(store, engine):
+    store(Invoice(id=1, status="a"))
+    with Session(engine) as session:
+        session.get_one(Invoice, 1).note = "mine"
+        with pytest.raises(ConfigurationError, match="compares none"):
+            session.commit()
+    with Session(engine) as session:
+        session.delete(session.get_one(Invoice, 1))
+        with pytest.raises(ConfigurationError, match="compares none"):
+            session.commit()
+
+
+def test_a_plain_session_still_checks_a_version_beside(store, other, engine):
+    store(Order(id=1, state="a"))
+    with Session(engine) as session:
+        session.get_one(Order, 1).total = 1
+        session.commit()
+    assert value(engine, Order, 1, "version") == 2
+
+
+def test_a_unit_of_work_compares(store, engine):
+    store(Card(id=1, front="a"))
+    with pytest.raises(ConcurrencyError), UnitOfWork(engine) as session:
+        session.get_one(Card, 1).front = "mine"
+        directly(engine, Card, 1, front="theirs")
+
+
+def test_there_is_no_etag_of_compared_values(store, watched):
+    store(Card(id=1))
+    with pytest.raises(ConfigurationError):
+        etag_of(watched().get_one(Card, 1))
+
+
+def test_without_a_conflict_a_trigger_that_prevents_the_write_is_told_as_such(store, engine):
+    store(Invoice(id=1, status="a"))
+    sessions = watch(sessionmaker(engine))
+    with sessions() as session:
+        invoice = session.get_one(Invoice, 1)
+
+        @event.listens_for(session, "before_flush")
+        def remove_the_row(session, uow, objects):
+            table = Invoice.__table__
+            session.connection().execute(table.delete())
+
+        invoice.note = "mine"
+        with pytest.raises(ConcurrencyError) as caught:
+            session.flush()
+        assert caught.value.entries[0].kind == "deleted"
