@@ -3,6 +3,7 @@
 ``database``      the :class:`tests.engines.Target` under test, empty
 ``engine``        a sync engine on it, disposed afterwards
 ``async_engine``  an async engine (psycopg, aiosqlite)
+``store``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see :mod:`tests.two_writers`
 
 Choose engines with ``-k postgresql``, or for one test with
 ``@pytest.mark.engines("postgresql", "mariadb")`` or ``@pytest.mark.needs("row-locks")``. Where a
@@ -22,6 +23,14 @@ from sqlalchemy import Engine
 
 from optilock.testing.servers import ServerMissing
 from tests.engines import NAMES, Target, Targets, running
+from tests.two_writers import gone as gone
+from tests.two_writers import other as other
+from tests.two_writers import refused as refused
+from tests.two_writers import store as store
+from tests.two_writers import stored as stored
+from tests.two_writers import tables as tables
+from tests.two_writers import watched as watched
+from tests.two_writers import watched_on as watched_on
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

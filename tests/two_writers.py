@@ -1,4 +1,4 @@
-"""Fixtures of the guard's tests: rows, our session, and the other program.
+"""Fixtures of the tests with two writers: rows, our session, and the other program.
 
 ``store(*objects)``            the rows that are there at first
 ``watched(on_conflict=…)``     our session, guarded; ``watched_on(engine, …)`` on another engine
@@ -21,7 +21,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, watch
-from tests.models import Base
 
 Do = Callable[..., Any]
 
@@ -44,7 +43,9 @@ def tables_of(*classes: type[Any]) -> list[Table]:
 @pytest.fixture
 def tables(engine: Engine) -> Do:
     def tables(*classes: type[Any]) -> None:
-        Base.metadata.create_all(engine, tables=tables_of(*classes))
+        wanted = tables_of(*classes)
+        for metadata in {table.metadata for table in wanted}:
+            metadata.create_all(engine, tables=[t for t in wanted if t.metadata is metadata])
 
     return tables
 
