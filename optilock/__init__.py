@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from optilock import events
+from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import (
     CannotMerge,
@@ -43,6 +44,7 @@ __all__ = [
     "Counter",
     "Entry",
     "Isolation",
+    "OnDelete",
     "OptilockError",
     "PreconditionFailed",
     "Resolution",

@@ -41,7 +41,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from optilock.entry import Computed, Entry
 from optilock.errors import CannotMerge, ConfigurationError
@@ -60,11 +60,13 @@ __all__ = [
     "choose",
     "client_wins",
     "merge_fields",
+    "nearest",
     "per_field",
     "reject",
     "store_wins",
 ]
 
+T = TypeVar("T")
 Decision = Literal["write", "overwrite", "keep_database", "reject"]
 
 
@@ -265,7 +267,12 @@ def choose(on_conflict: OnConflict, model: type[Any]) -> Resolver | None:
     """The resolver that ``on_conflict`` has for rows of ``model``: the nearest class's, or none."""
     if not isinstance(on_conflict, Mapping):
         return on_conflict
-    return next((on_conflict[cls] for cls in model.__mro__ if cls in on_conflict), None)
+    return nearest(on_conflict, model)
+
+
+def nearest(by_class: Mapping[type[Any], T], model: type[Any]) -> T | None:
+    """What a mapping of classes holds for ``model``, or for the nearest class above it."""
+    return next((by_class[cls] for cls in model.__mro__ if cls in by_class), None)
 
 
 def check_on_conflict(value: Any) -> OnConflict:

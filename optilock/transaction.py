@@ -66,8 +66,9 @@ class OwnTransaction:
         attempt = running.current_attempt()
         self._attempts = 1 if attempt is None else attempt.number
         self._started = time.monotonic() if attempt is None else attempt.started
-        if self.options.on_conflict is not None:
-            guard_options(self.session, on_conflict=self.options.on_conflict)
+        on_conflict, on_delete = self.options.on_conflict, self.options.on_delete
+        if on_conflict is not None or on_delete is not None:
+            guard_options(self.session, on_conflict=on_conflict, on_delete=on_delete)
         for part in self.parts:
             part.begin(self.session)
         own(self.session, self)

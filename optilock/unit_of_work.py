@@ -120,6 +120,7 @@ class UnitOfWork(Generic[S]):
     Args:
         sessions: a ``sessionmaker``, a ``scoped_session`` or an ``Engine``.
         on_conflict: a resolver for every class, or a mapping of model classes to resolvers.
+        on_delete: an ``OnDelete`` for every class, or a mapping of model classes to them.
         isolation: the level to run at; None keeps the engine's own.
         read_only: the database refuses writes.
         savepoint: when a unit is running already, join it with a savepoint.

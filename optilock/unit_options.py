@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 from optilock.backoff import Seconds
+from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
 from optilock.isolation import AtLevel, Isolation, ReadOnly
 from optilock.parts import Part
@@ -28,6 +29,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     """The keywords of ``serializable`` and ``repeatable_read``."""
 
     on_conflict: OnConflict
+    on_delete: DeletePolicies
     read_only: bool
     savepoint: bool
     independent: bool
@@ -59,6 +61,7 @@ class Options:
     """How one unit of work should run."""
 
     on_conflict: OnConflict = None
+    on_delete: DeletePolicies = None
     isolation: Isolation | None = None
     read_only: bool = False
     savepoint: bool = False
@@ -66,6 +69,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
+        check_on_delete(self.on_delete)
         if self.isolation is not None and not isinstance(self.isolation, Isolation):
             raise ConfigurationError(
                 f"isolation={self.isolation!r} is no level: write"
@@ -91,7 +95,7 @@ class Options:
         Raises:
             ConfigurationError: an option is given and differs.
         """
-        for name in ("on_conflict", "isolation", "read_only"):
+        for name in ("on_conflict", "on_delete", "isolation", "read_only"):
             wanted, has = getattr(self, name), getattr(outer, name)
             if wanted and wanted != has:
                 raise ConfigurationError(

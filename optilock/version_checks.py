@@ -9,6 +9,7 @@ from sqlalchemy import Column, Table
 from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import Mapper
 
+from optilock.deletes import check_policy
 from optilock.errors import ConfigurationError
 from optilock.resolvers import check_resolver_for
 from optilock.tokens import CompareValues, Token
@@ -165,7 +166,7 @@ def _two_columns(
 
 
 def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | None) -> None:
-    """``__version_ignore__`` and ``__on_conflict__`` name what exists and can be so treated."""
+    """The class's other options name what exists, and can be so treated."""
     key = "" if version is None else mapper.get_property_by_column(version).key
     ignored: Any = cls.__version_ignore__
     if isinstance(ignored, str):
@@ -180,6 +181,8 @@ def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | No
         )
     for name in ignored:
         _check_ignored(mapper, cls, key, name)
+    if cls.__on_delete__ is not None:
+        check_policy(cls.__on_delete__, f"{cls.__name__}.__on_delete__")
     if cls.__on_conflict__ is not None:
         check_resolver_for(cls.__on_conflict__, cls, frozenset(mapper.columns.keys()) - {key})
 

@@ -18,6 +18,8 @@ version. The class may choose:
     become legal: that is what ignoring means.
 ``__on_conflict__``
     the resolver for rows of this class, unless the unit of work names one
+``__on_delete__``
+    how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
 
 The mixin stands on either side of the declarative base, on the base itself, on dataclass
 mappings, SQLModel tables and imperative mappings: it works by the mapper's events, so a
@@ -37,6 +39,7 @@ from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
 from optilock.compared import compare, compares
+from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.originals import keep_originals
@@ -75,6 +78,7 @@ class Versioned:
     )
     __version_ignore__: ClassVar[Collection[str]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
+    __on_delete__: ClassVar[OnDelete | None] = None
 
     if TYPE_CHECKING:
         version: Mapped[Any]

@@ -27,7 +27,7 @@ from sqlalchemy.ext.mutable import MutableDict
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
-from optilock import Versioned, client_wins
+from optilock import OnDelete, Versioned, client_wins
 from optilock.tokens import Counter, Unique
 
 
@@ -322,3 +322,12 @@ class Player(Versioned, Base):
     name: Mapped[str | None]
     team_id: Mapped[int | None] = mapped_column(ForeignKey("teams.id"))
     team: Mapped[Team | None] = relationship(back_populates="players", foreign_keys=team_id)
+
+
+class Draft(Versioned, Base):
+    """Whoever deletes it first is right."""
+
+    __tablename__ = "drafts"
+    __on_delete__ = OnDelete.IGNORE_GONE
+    id: Mapped[int] = key()
+    text: Mapped[str | None]

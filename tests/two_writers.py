@@ -69,8 +69,11 @@ def watched(engine: Engine, watched_on: Do) -> Do:
 def watched_on() -> Iterator[Do]:
     with ExitStack() as stack:
 
-        def watched_on(bind: Any, on_conflict: Any = None, **options: Any) -> Session:
-            sessions = watch(sessionmaker(bind, **options), on_conflict=on_conflict)
+        def watched_on(
+            bind: Any, on_conflict: Any = None, on_delete: Any = None, **options: Any
+        ) -> Session:
+            sessions = sessionmaker(bind, **options)
+            watch(sessions, on_conflict=on_conflict, on_delete=on_delete)
             return stack.enter_context(sessions())
 
         yield watched_on

@@ -41,7 +41,7 @@ def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
     for row in stale:
         if row.problem is not None:
             raise row.problem
-    error = decide(stale, flush.on_conflict)
+    error = decide(stale, flush.known)
     if type(error) is ConcurrencyError:
         error = _with_all(flush, error, stale, objects)
     entries = error.entries if isinstance(error, ConcurrencyError) else [s.entry for s in stale]

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from sqlalchemy.exc import MissingGreenlet
 
 from optilock.conflicts import Attempt, Values, columns_of
+from optilock.deletes import DeletePolicies, settled_by_policy
 from optilock.entry import Computed, Entry
 from optilock.errors import ConcurrencyError, ConfigurationError
-from optilock.resolvers import Resolution, check_resolution, choose
+from optilock.resolvers import OnConflict, Resolution, check_resolution, choose
 
 __all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
 
@@ -32,16 +33,26 @@ class Conflicting(Protocol):
     def entry(self) -> Entry[Any]: ...
 
 
-def decide(rows: Sequence[Conflicting], on_conflict: Any) -> Exception | None:
+class Rules(Protocol):
+    """What was said about conflicts to ``watch`` or to the unit."""
+
+    on_conflict: OnConflict
+    on_delete: DeletePolicies
+
+
+def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
     """Give every row that has none its resolution, or return what is to be raised instead.
 
+    What the policy for deletes settles is no conflict, and no resolver is asked.
     A resolver that raises leaves the conflict as the error, with its own error as the cause. One
     that returns something that cannot be done is a ``ConfigurationError``.
     """
     entries = [row.entry for row in rows]
     for row, entry in zip(rows, entries, strict=True):
         if row.resolution is None:
-            answer = _ask(entry, on_conflict, entries)
+            row.resolution = settled_by_policy(entry, rules.on_delete)
+        if row.resolution is None:
+            answer = _ask(entry, rules.on_conflict, entries)
             if isinstance(answer, Exception):
                 return answer
             row.resolution = answer

@@ -81,7 +81,6 @@ class Flush:
     def __init__(self, session: Session, known: Watched) -> None:
         self.session = session
         self.known = known
-        self.on_conflict = known.on_conflict
         self._armed: list[Connection] = []
         self._armed_wholly: list[Connection] = []
         self._held: dict[Connection, dict[Any, list[Write]]] = {}

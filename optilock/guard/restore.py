@@ -34,7 +34,7 @@ def restore_gone(flush: Flush, some: list[Missed]) -> None:
     ]
     if not gone:
         return
-    if decide(gone, flush.on_conflict) is not None:
+    if decide(gone, flush.known) is not None:
         return  # refused: said at the end, when all conflicts of the flush are known
     for missed in gone:
         if missed.resolution is not None and missed.resolution.decision != "keep_database":

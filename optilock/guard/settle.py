@@ -55,7 +55,7 @@ def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
     for missed in misses:
         if missed.problem is not None:
             return missed.problem
-    error = decide(misses, flush.on_conflict)
+    error = decide(misses, flush.known)
     if error is not None:
         return error
     reasons = [reason for missed in misses if (reason := _cannot_drop(flush, missed))]

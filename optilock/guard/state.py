@@ -8,7 +8,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.conflicts import Attempt
+from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.guard.writes import Write
+from optilock.resolvers import OnConflict, check_on_conflict
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 #: Attributes of a session class: its flush is guarded; what was said to ``watch``.
 GUARDED = "_optilock_guarded"
 RESOLVER = "_optilock_on_conflict"
+ON_DELETE = "_optilock_on_delete"
 
-__all__ = ["GUARDED", "RESOLVER", "Watched", "is_watched", "options", "watched"]
+__all__ = ["GUARDED", "ON_DELETE", "RESOLVER", "Watched", "is_watched", "options", "watched"]
 
 
 class Watched:
@@ -34,9 +37,11 @@ class Watched:
     wanted: list[Attempt] | None = None
     _root: SessionTransaction | None = None
 
-    def __init__(self, on_conflict: Any) -> None:
+    def __init__(self, on_conflict: OnConflict, on_delete: DeletePolicies) -> None:
         #: The resolver, or mapping of classes to resolvers, for this session.
         self.on_conflict = on_conflict
+        #: The same for deletes: a policy, or a mapping of classes to policies.
+        self.on_delete = on_delete
         self.connections, self.sent = [], []
 
     def in_transaction(self, transaction: SessionTransaction) -> None:
@@ -57,14 +62,16 @@ def watched(session: Session) -> Watched:
     """What optilock knows of ``session``."""
     known: Watched | None = session.__dict__.get("_optilock_watched")
     if known is None:
-        known = Watched(getattr(type(session), RESOLVER, None))
+        cls = type(session)
+        known = Watched(getattr(cls, RESOLVER, None), getattr(cls, ON_DELETE, None))
         session.__dict__["_optilock_watched"] = known
     return known
 
 
-def options(session: Session, *, on_conflict: Any) -> None:
-    """Set the resolver of one session; it goes before the one given to ``watch``."""
-    from optilock.resolvers import check_on_conflict
-
-    check_on_conflict(on_conflict)
-    watched(session).on_conflict = on_conflict
+def options(session: Session, *, on_conflict: Any = None, on_delete: Any = None) -> None:
+    """Set what one session does about conflicts; it goes before what was said to ``watch``."""
+    known = watched(session)
+    if on_conflict is not None:
+        known.on_conflict = check_on_conflict(on_conflict)
+    if on_delete is not None:
+        known.on_delete = check_on_delete(on_delete)

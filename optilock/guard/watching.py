@@ -20,13 +20,14 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
+from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_flush
 from optilock.guard.before import check_before
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.settle import settle
-from optilock.guard.state import GUARDED, RESOLVER, watched
+from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.transient import ended_by_conflict
 
@@ -35,21 +36,23 @@ __all__ = ["guard_class", "watch"]
 T = TypeVar("T")
 
 
-def watch(target: T, *, on_conflict: OnConflict = None) -> T:
+def watch(target: T, *, on_conflict: OnConflict = None, on_delete: DeletePolicies = None) -> T:
     """Guard every session that ``target`` makes, and return ``target``.
 
     ``target`` is a ``sessionmaker``, ``async_sessionmaker``, ``scoped_session``,
     ``async_scoped_session`` or a ``Session`` class. ``on_conflict`` is a resolver, or a mapping of
     model classes to resolvers; without one a conflict is raised as ``ConcurrencyError``.
+    ``on_delete`` is an :class:`~optilock.OnDelete`, or a mapping of model classes to them.
 
-    Raises ``ConfigurationError`` for any other target, for a resolver that is not one, and for an
-    engine whose driver cannot count rows.
+    Raises ``ConfigurationError`` for any other target, for a resolver or a policy that is not one,
+    and for an engine whose driver cannot count rows.
     """
-    resolver = check_on_conflict(on_conflict)
+    resolver, policy = check_on_conflict(on_conflict), check_on_delete(on_delete)
     cls = _session_class(target)
     require_row_counts_of(target)
     guard_class(cls)
     setattr(cls, RESOLVER, resolver)
+    setattr(cls, ON_DELETE, policy)
     return target
 
 

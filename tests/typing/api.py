@@ -36,6 +36,7 @@ from optilock import (
     Counter,
     Entry,
     Isolation,
+    OnDelete,
     OptilockError,
     PreconditionFailed,
     Resolution,
@@ -91,6 +92,7 @@ class Page(Versioned, Base):
 
 class Account(Versioned, Base):
     __on_conflict__ = merge_fields
+    __on_delete__ = OnDelete.IGNORE_GONE
     __tablename__ = "accounts"
     __version_token__ = Counter(name="revision", column="rev_no")
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -118,6 +120,7 @@ assert_type(watch(sessions), sessionmaker[OwnSession])
 assert_type(watch(scoped, on_conflict=merge_fields), scoped_session[OwnSession])
 assert_type(watch(async_sessions), async_sessionmaker[OwnAsyncSession])
 assert_type(watch(OwnSession, on_conflict={Page: store_wins}), type[OwnSession])
+assert_type(watch(sessions, on_delete={Page: OnDelete.STRICT}), sessionmaker[OwnSession])
 
 # -- units of work ---------------------------------------------------------------------------------
 
@@ -137,6 +140,8 @@ def units() -> None:
     with repeatable_read(engine, independent=True) as session:
         assert_type(session, Session)
 
+    UnitOfWork(engine, on_delete=OnDelete.IGNORE_VERSION)
+    UnitOfWork(engine, on_delete="strict")  # type: ignore[call-overload]
     UnitOfWork(engine, retries=3)  # type: ignore[call-overload]
     serializable(engine, isolation=Isolation.SERIALIZABLE)  # type: ignore[call-overload]
 

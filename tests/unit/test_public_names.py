@@ -25,6 +25,7 @@ NAMES = {
     "Counter",
     "Entry",
     "Isolation",
+    "OnDelete",
     "OptilockError",
     "PreconditionFailed",
     "Resolution",

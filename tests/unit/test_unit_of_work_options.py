@@ -57,6 +57,8 @@ def test_a_scoped_session_over_something_else_than_a_sessionmaker_is_refused():
         ({"isolation": "SERIALIZABLE"}, "Isolation.SERIALIZABLE"),
         ({"savepoint": True, "independent": True}, "take one"),
         ({"on_conflict": "merge"}, "not a resolver"),
+        ({"on_delete": "strict"}, "OnDelete.STRICT"),
+        ({"on_delete": {"Draft": None}}, "not a class"),
         ({"isolated": True}, "no option 'isolated'"),
     ],
 )
