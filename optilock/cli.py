@@ -1,4 +1,4 @@
-"""The command line: ``optilock demo``, and what later joins it.
+"""The command line: ``optilock demo``, ``optilock migrate``, and what later joins them.
 
 The commands need click and rich, which the library itself does not; without them the program
 says how to get them instead of showing a traceback.
@@ -39,11 +39,13 @@ def commands() -> RichGroup:
     import rich_click as click
 
     from optilock.demo.command import demo
+    from optilock.rollout.command import migrate
 
     group = click.RichGroup(
         name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update."
     )
     group.add_command(demo)
+    group.add_command(migrate)
     return group
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.dialects.cause import Cause, error_chain, raised_by
 from optilock.dialects.level import require_level
+from optilock.dialects.rollout import Ways
 from optilock.dialects.rows import LockAndLook
 from optilock.errors import ConfigurationError
 
@@ -103,6 +104,12 @@ class Database:
         """Has the database rolled back the *whole* transaction when it answers with ``error``?"""
         return False
 
+    # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
+
+    def rollout(self) -> Ways:
+        """How a version is put on a table that is alive."""
+        return Ways()
+
     # -- what an error means (asked by optilock.transient) -------------------------------------
 
     #: Packages of the drivers whose errors this class answers for.
@@ -121,6 +128,13 @@ class Database:
         sqlstate = getattr(error, "sqlstate", None)
         if isinstance(sqlstate, str):
             yield sqlstate
+
+    #: Codes that say "you may not".
+    forbidden: frozenset[str | int] = frozenset({"42501"})
+
+    def forbids(self, error: DBAPIError) -> bool:
+        """Does the user lack the right to do that?"""
+        return not self.forbidden.isdisjoint(self._codes(error))
 
     def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
         """Why the database refused, decided by its codes alone."""

@@ -12,7 +12,9 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
+from optilock.dialects.mariadb_rollout import MariaDBWays
 from optilock.dialects.mariadb_rows import joined_rows
+from optilock.dialects.rollout import Ways
 from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
@@ -60,6 +62,8 @@ class MariaDB(Database):
             -1: Cause.CONNECTION_LOST,
         }
     )
+    #: Access denied, to a database, a table, or an operation.
+    forbidden = frozenset({1044, 1142, 1143, 1227})
     causes_at_commit = MappingProxyType(
         {
             # Galera certifies at COMMIT: another node's commit was first
@@ -78,6 +82,11 @@ class MariaDB(Database):
             number = error.args[0]
         if isinstance(number, int):
             yield number
+
+    # -- how a table is changed while it is written ----------------------------------------------
+
+    def rollout(self) -> Ways:
+        return MariaDBWays()
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
+from optilock.dialects.postgresql_rollout import PostgreSQLWays
 from optilock.dialects.postgresql_sets import set_form
+from optilock.dialects.rollout import Ways
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -70,6 +72,11 @@ class PostgreSQL(Database):
             if isinstance(found, str):
                 yield from (found, found[:2])
                 return
+
+    # -- how a table is changed while it is written ----------------------------------------------
+
+    def rollout(self) -> Ways:
+        return PostgreSQLWays()
 
     # -- isolation -------------------------------------------------------------------------------
 

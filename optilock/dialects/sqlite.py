@@ -11,6 +11,8 @@ from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
+from optilock.dialects.rollout import Ways
+from optilock.dialects.sqlite_rollout import SQLiteWays
 from optilock.dialects.sqlite_rows import RowByRow
 from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
@@ -65,6 +67,11 @@ class SQLite(Database):
         code = getattr(error, "sqlite_errorcode", None)
         if isinstance(code, int):
             yield from (code, code & 0xFF)
+
+    # -- how a table is changed while it is written ----------------------------------------------
+
+    def rollout(self) -> Ways:
+        return SQLiteWays()
 
     # -- isolation -------------------------------------------------------------------------------
 

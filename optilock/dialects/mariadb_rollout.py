@@ -1,0 +1,93 @@
+"""A roll-out on MariaDB.
+
+Adding the column is INSTANT, setting a default INPLACE, and NOT NULL is an online rebuild
+(LOCK=NONE). NOWAIT, because a statement that waits for the table's metadata lock makes every later
+one wait behind it (https://mariadb.com/kb/en/innodb-online-ddl-overview/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects.rollout import Filled, Key, Step, Ways, fill_keys, names, next_keys, sends
+from optilock.dialects.undo import undo_with
+from optilock.tokens import Unique
+
+if TYPE_CHECKING:
+    from optilock.rollout.target import Target
+
+__all__ = ["MariaDBWays"]
+
+
+class MariaDBWays(Ways):
+    options = MappingProxyType({"isolation_level": "READ COMMITTED"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Not random, but never twice the same; the writes that follow make random ones.
+        self.first[Unique] = "(uuid())"
+
+    def hold(self, connection: Connection, name: str) -> bool:
+        taken = text("SELECT GET_LOCK(SHA1(:name), 0)")
+        return bool(connection.scalar(taken, {"name": f"optilock {name}"}) == 1)
+
+    def release(self, connection: Connection) -> None:
+        connection.execute(text("DO RELEASE_ALL_LOCKS()"))
+
+    def prepare(self, connection: Connection) -> None:
+        """With snapshot isolation a skipped row would be a conflict (error 1020) instead."""
+        with suppress(DBAPIError):  # a server without the setting
+            connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = OFF")
+            undo_with(connection, "SET SESSION innodb_snapshot_isolation = DEFAULT")
+        connection.rollback()
+
+    def begin(self, connection: Connection, lock_timeout: float) -> None:
+        """Row locks are skipped, not waited for; table locks are asked for with NOWAIT."""
+
+    def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        table, column = names(target, dialect)
+        kind, first = target.token.type().compile(dialect), self.first_of(target.token)
+        return [
+            sends(f"ALTER TABLE {table} NOWAIT ADD COLUMN {column} {kind} NULL"),
+            sends(f"ALTER TABLE {table} NOWAIT ALTER COLUMN {column} SET DEFAULT {first}"),
+        ]
+
+    def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
+        """Lock what nobody holds, then write it.
+
+        At READ COMMITTED, where the rows are locked and not the gaps between them: others insert.
+        """
+        free = next_keys(target, after, size).with_for_update(skip_locked=True)
+        keys = [tuple(row) for row in connection.execute(free)]
+        if not keys:
+            return 0, None
+        filled = connection.execute(fill_keys(target, keys, self.first_of(target.token)))
+        return filled.rowcount, keys[-1]
+
+    def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        table, column = names(target, dialect)
+        kind, first = target.token.type().compile(dialect), self.first_of(target.token)
+        return [
+            sends(
+                f"ALTER TABLE {table} WAIT 1 MODIFY COLUMN {column} {kind} NOT NULL"
+                f" DEFAULT {first}, ALGORITHM=INPLACE, LOCK=NONE"
+            )
+        ]
+
+    def rows(self, connection: Connection, target: Target) -> int | None:
+        """InnoDB's estimate."""
+        found = connection.scalar(
+            text(
+                "SELECT table_rows FROM information_schema.tables"
+                " WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+            ),
+            {"schema": target.table.schema, "name": target.table.name},
+        )
+        return int(found) if found else None

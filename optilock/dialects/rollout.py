@@ -1,0 +1,148 @@
+"""What a roll-out asks of a database: one class, and each engine's file overrides what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, tuple_, update
+from sqlalchemy.engine import Connection, Dialect
+
+from optilock.errors import ConfigurationError
+from optilock.tokens import Counter, Token, Unique
+
+if TYPE_CHECKING:
+    from optilock.rollout.target import Target
+
+__all__ = ["Filled", "Step", "Ways", "sends"]
+
+Key = tuple[Any, ...]
+#: How many rows were filled, and the last key among them; None when there was none.
+Filled = tuple[int, Key | None]
+#: What is done in one transaction.
+Step = Callable[[Connection], None]
+
+
+def sends(*statements: str) -> Step:
+    """A step that sends these."""
+
+    def step(connection: Connection) -> None:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+    return step
+
+
+class Ways:
+    """How one database is brought to have a version, in short transactions."""
+
+    #: Token -> SQL of the version that a row gets which never had one.
+    first: dict[type[Token], str]
+    #: Execution options of the connection that works.
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.first = {Counter: "1"}
+
+    # -- one at a time -----------------------------------------------------------------------
+
+    def hold(self, connection: Connection, name: str) -> bool:
+        """Take the right to roll out, until the connection closes; False if somebody has it."""
+        raise ConfigurationError(
+            f"optilock cannot roll out versions on {connection.dialect.name}: add the column with"
+            " a migration of your own."
+        )
+
+    def release(self, connection: Connection) -> None:
+        """Give it back; what belongs to the connection goes when it is closed."""
+
+    def prepare(self, connection: Connection) -> None:
+        """Before the first transaction of the connection that works."""
+
+    def begin(self, connection: Connection, lock_timeout: float) -> None:
+        """At the start of each transaction: do not wait longer than this, in seconds."""
+
+    # -- the steps ---------------------------------------------------------------------------
+
+    def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """The column, nullable, and a default for the rows that come from now on."""
+        table, column = names(target, dialect)
+        kind = target.token.type().compile(dialect)
+        first = self.first_of(target.token)
+        return [
+            sends(
+                f"ALTER TABLE {table} ADD COLUMN {column} {kind}",
+                f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}",
+            )
+        ]
+
+    def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
+        """Give the next rows after that key, ``size`` at most, a version."""
+        raise NotImplementedError  # every engine locks in its own way
+
+    def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """NOT NULL, and the default."""
+        raise NotImplementedError  # every engine has its own
+
+    # -- what is there -----------------------------------------------------------------------
+
+    def first_of(self, token: Token) -> str:
+        """SQL of a first version."""
+        found = self.first.get(type(token))
+        if found is None:
+            raise ConfigurationError(
+                f"{type(token).__name__}() cannot be rolled out on this database: use Counter() or"
+                f" {Unique.__name__}(), or a migration of your own."
+            )
+        return found
+
+    def rows(self, connection: Connection, target: Target) -> int | None:
+        """About how many rows the table has; None where that would have to be counted."""
+        return None
+
+    def is_left(self, connection: Connection, target: Target) -> bool:
+        """Is there a row without a version left?"""
+        left = select(target.keys[0]).where(target.version.is_(None)).limit(1)
+        return connection.execute(left).first() is not None
+
+
+def names(target: Target, dialect: Dialect) -> tuple[str, str]:
+    """The table and the column, quoted."""
+    quoted = dialect.identifier_preparer
+    return quoted.format_table(target.table), quoted.quote(target.name)
+
+
+def next_keys(target: Target, after: Key | None, size: int) -> Select[Any]:
+    """The keys of the next rows without a version, in the database's own order."""
+    query = select(*target.keys).where(target.version.is_(None))
+    if after is not None:
+        query = query.where(beyond(target, after))
+    return query.order_by(*target.keys).limit(size)
+
+
+def beyond(target: Target, key: Key) -> ColumnElement[bool]:
+    """Rows after ``key``. Spelled out: not every planner uses an index for row values."""
+    keys = target.keys
+    return or_(
+        *(and_(*(keys[j] == key[j] for j in range(i)), keys[i] > key[i]) for i in range(len(keys)))
+    )
+
+
+def fill_keys(target: Target, keys: Sequence[Key], first: str) -> Any:
+    """UPDATE of these rows."""
+    columns = target.keys
+    matching = (
+        columns[0].in_([key[0] for key in keys])
+        if len(columns) == 1
+        else tuple_(*columns).in_([tuple(key) for key in keys])
+    )
+    return (
+        update(target.table)
+        .where(matching, target.version.is_(None))
+        .values({target.version: text(first)})
+    )
+
+
+def count(connection: Connection, target: Target) -> int:
+    return connection.scalar(select(func.count()).select_from(target.table)) or 0

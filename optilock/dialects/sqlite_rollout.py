@@ -1,0 +1,165 @@
+"""A roll-out on SQLite, which has one writer at a time.
+
+A column with a constant default and NOT NULL is added at once, whatever the size of the table. A
+nullable column can become NOT NULL only in a new table: the steps are those of the manual
+(https://sqlite.org/lang_altertable.html#otheralter), with the table's own SQL text, so that
+constraints, indexes and triggers are what they were.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select, text, update
+from sqlalchemy.engine import Connection, Dialect
+
+from optilock.dialects.rollout import (
+    Filled,
+    Key,
+    Step,
+    Ways,
+    beyond,
+    count,
+    names,
+    next_keys,
+    sends,
+)
+from optilock.errors import ConfigurationError
+from optilock.tokens import Counter, Unique
+
+if TYPE_CHECKING:
+    from optilock.rollout.target import Target
+
+__all__ = ["SQLiteWays"]
+
+
+class SQLiteWays(Ways):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first[Unique] = "(lower(hex(randomblob(16))))"
+
+    def hold(self, connection: Connection, name: str) -> bool:
+        """A lock on a file of its own beside the database: it goes when the process goes."""
+        path = _beside(connection)
+        if path is None:
+            return True
+        beside = sqlite3.connect(path, timeout=0, isolation_level=None)
+        try:
+            beside.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            beside.close()
+            return False
+        connection.info["optilock.rollout"] = beside
+        return True
+
+    def begin(self, connection: Connection, lock_timeout: float) -> None:
+        """Take the write lock now: a later attempt to get it could only fail."""
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {max(1, round(lock_timeout * 1000))}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def release(self, connection: Connection) -> None:
+        beside = connection.info.pop("optilock.rollout", None)
+        if beside is not None:
+            with suppress(sqlite3.Error, OSError):
+                os.unlink(_beside(connection) or "")
+                beside.close()
+
+    def prepare(self, connection: Connection) -> None:
+        """Or dropping the old table would delete what refers to its rows."""
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        connection.commit()
+
+    def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        table, column = names(target, dialect)
+        kind = target.token.type().compile(dialect)
+        constant = f" NOT NULL DEFAULT {self.first_of(target.token)}"
+        if not isinstance(target.token, Counter):
+            constant = ""  # SQLite adds no column whose default is an expression
+        return [sends(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{constant}")]
+
+    def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
+        keys = next_keys(target, after, size).subquery()
+        last = connection.execute(
+            select(*keys.c).order_by(*(column.desc() for column in keys.c)).limit(1)
+        ).first()
+        if last is None:
+            return 0, None
+        some = update(target.table).where(target.version.is_(None), ~beyond(target, tuple(last)))
+        if after is not None:
+            some = some.where(beyond(target, after))
+        first = text(self.first_of(target.token))
+        return connection.execute(some.values({target.version: first})).rowcount, tuple(last)
+
+    def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        return [lambda connection: self._rebuild(connection, target)]
+
+    def _rebuild(self, connection: Connection, target: Target) -> None:
+        """A new table in the place of the old one, in one transaction."""
+        table, column = names(target, connection.dialect)
+        first = self.first_of(target.token)
+        master = text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :name")
+        parts = connection.execute(master, {"name": target.table.name}).all()
+        [old] = [sql for kind, _, sql in parts if kind == "table"]
+        others = [sql for kind, _, sql in parts if kind in ("index", "trigger") and sql]
+        new = connection.dialect.identifier_preparer.quote(f"optilock_new_{target.table.name}")
+        wanted = f"{column} {target.token.type().compile(connection.dialect)} NOT NULL"
+        created = _with_column(old, target.name, f"{wanted} DEFAULT {first}")
+        columns = ", ".join(
+            connection.dialect.identifier_preparer.quote(name)
+            for name, hidden in _columns(connection, target)
+            if not hidden
+        )
+        send = connection.exec_driver_sql
+        send(f"UPDATE {table} SET {column} = {first} WHERE {column} IS NULL")
+        send(_renamed(created, new))
+        send(f"INSERT INTO {new} ({columns}) SELECT {columns} FROM {table}")
+        send(f"DROP TABLE {table}")
+        send("PRAGMA legacy_alter_table = ON")  # or views and triggers of others would be renamed
+        send(f"ALTER TABLE {new} RENAME TO {table}")
+        send("PRAGMA legacy_alter_table = OFF")
+        for sql in others:
+            send(sql)
+
+    def rows(self, connection: Connection, target: Target) -> int | None:
+        return count(connection, target)
+
+
+def _beside(connection: Connection) -> str | None:
+    """The file that is locked; none for a database in memory, which nobody else has."""
+    path = connection.engine.url.database
+    return None if not path or path == ":memory:" else f"{path}-optilock-rollout"
+
+
+def _columns(connection: Connection, target: Target) -> list[tuple[str, Any]]:
+    """Names, with what SQLite says of generated columns."""
+    found = text("SELECT name, hidden FROM pragma_table_xinfo(:name)")
+    return [tuple(row) for row in connection.execute(found, {"name": target.table.name})]
+
+
+def _with_column(sql: str, name: str, definition: str) -> str:
+    """The CREATE TABLE with another definition of one column."""
+    quoted = rf"[\"`\[]?{re.escape(name)}[\"`\]]?"
+    kind = r"[A-Za-z][\w ]*(\(\s*\d+\s*(,\s*\d+\s*)?\))?(\s+NULL)?"
+    pattern = rf"(?P<before>[(,]\s*){quoted}\s+{kind}\s*(?=[,)])"
+    found = list(re.finditer(pattern, sql, flags=re.IGNORECASE))
+    if len(found) != 1 or "NOT NULL" in found[0].group().upper():
+        raise ConfigurationError(
+            f"The column {name!r} has been declared in a way that optilock does not rewrite"
+            " (a default, a check, a comment). Nothing was changed by this step: make it NOT NULL"
+            " with Alembic's batch_alter_table."
+        )
+    at = found[0]
+    return sql[: at.start()] + at.group("before") + definition + sql[at.end() :]
+
+
+def _renamed(sql: str, new: str) -> str:
+    """The CREATE TABLE under another name."""
+    name = r"(\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|\w+)"
+    at = re.match(rf"\s*CREATE\s+TABLE\s+{name}", sql, re.IGNORECASE)
+    assert at is not None
+    return sql[: at.start(1)] + new + sql[at.end(1) :]

@@ -1,0 +1,76 @@
+"""A short transaction, tried again while others hold the lock that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import tenacity
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from optilock.backoff import full_jitter
+from optilock.dialects import database_of
+from optilock.dialects.cause import Cause
+from optilock.dialects.rollout import Ways
+from optilock.errors import OptilockError
+from optilock.rollout.report import Progress
+
+__all__ = ["Attempts"]
+
+T = TypeVar("T")
+_AGAIN = (Cause.LOCK_TIMEOUT, Cause.DEADLOCK, Cause.CONFLICT)
+
+
+@dataclass
+class Attempts:
+    """How long to wait for a lock, and for how long to go on trying."""
+
+    ways: Ways
+    progress: Progress
+    #: Seconds; nobody queues behind us for longer.
+    lock_timeout: float
+    #: Seconds to go on trying.
+    patience: float
+    waits: int = 0
+
+    def run(self, connection: Connection, work: Callable[[], T]) -> T:
+        """Do ``work`` in a transaction, and commit.
+
+        Raises:
+            OptilockError: the lock was not to be had for as long as ``patience``.
+        """
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: _lock_was_held(connection, error)),
+            wait=full_jitter(0.1, 2.0),
+            stop=tenacity.stop_after_delay(self.patience),
+            before_sleep=self._waits,
+            reraise=True,
+        )
+        try:
+            result: T = retrying(self._once, connection, work)
+        except DBAPIError as error:
+            if not _lock_was_held(connection, error):
+                raise
+            raise OptilockError(
+                f"A lock was not to be had within {self.lock_timeout:g} seconds, in"
+                f" {self.patience:g} seconds of trying: a transaction holds the table. What was"
+                " done stays done; run the roll-out again when that transaction is over."
+            ) from error
+        return result
+
+    def _once(self, connection: Connection, work: Callable[[], T]) -> T:
+        with connection.begin():
+            self.ways.begin(connection, self.lock_timeout)
+            return work()
+
+    def _waits(self, state: tenacity.RetryCallState) -> None:
+        self.waits += 1
+        self.progress.waiting("somebody holds the lock")
+
+
+def _lock_was_held(connection: Connection, error: BaseException) -> bool:
+    if not isinstance(error, DBAPIError):
+        return False
+    return database_of(connection.dialect).classify(error) in _AGAIN

@@ -1,0 +1,143 @@
+"""``optilock migrate``. Exit codes: 0 the version is there, 1 it is not yet, 2 bad input."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+import rich_click as click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from optilock.errors import ConfigurationError, OptilockError
+from optilock.rollout.report import Report
+from optilock.rollout.run import roll_out
+from optilock.tokens import Counter, Token, Unique
+
+__all__ = ["migrate"]
+
+_TOKENS: dict[str, type[Token]] = {"counter": Counter, "unique": Unique}
+
+
+@click.command()
+@click.argument("table")
+@click.option("--url", required=True, help="The database, as SQLAlchemy writes it.")
+@click.option("--schema", help="The table's schema, if it is not the default one.")
+@click.option("--token", type=click.Choice(list(_TOKENS)), default="counter", show_default=True)
+@click.option("--column", default="version", show_default=True, help="The version's column.")
+@click.option("--rate", type=float, help="Rows a second at most.")
+@click.option("--lock-timeout", default=0.1, show_default=True, help="Seconds to wait for a lock.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds to go on trying.")
+def migrate(
+    table: str,
+    url: str,
+    schema: str | None,
+    token: str,
+    column: str,
+    rate: float | None,
+    lock_timeout: float,
+    patience: float,
+) -> None:
+    """Put a version on TABLE while others write it.
+
+    Interrupted or killed, it is run again with the same words and goes on where it stood.
+    """
+    engine: Engine | None = None
+    try:
+        engine = _engine(url)
+        with _Bar() as bar:
+            report = roll_out(
+                engine,
+                table,
+                token=_TOKENS[token](column=column) if column != "version" else _TOKENS[token](),
+                schema=schema,
+                rate=rate,
+                lock_timeout=lock_timeout,
+                patience=patience,
+                progress=bar,
+            )
+    except ConfigurationError as error:
+        _end(2, str(error))
+    except OptilockError as error:
+        _end(1, str(error))
+    except SQLAlchemyError as error:
+        first_line = str(error).split("\n")[0]
+        _end(1, f"The database failed: {first_line}")
+    except KeyboardInterrupt:
+        _end(1, "Interrupted. What was done stays done; the same command goes on from here.")
+    finally:
+        if engine is not None:
+            engine.dispose()
+    print(_sentence(table, column, report))
+
+
+def _engine(url: str) -> Engine:
+    try:
+        engine = create_engine(make_url(url))
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        # The text may hold a password, so it is not repeated.
+        raise ConfigurationError(
+            f"The database URL cannot be read ({type(error).__name__}): write for example"
+            " postgresql+psycopg://me@host/database."
+        ) from None
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"The driver {error.name} is not installed.") from None
+    if engine.dialect.is_async:
+        raise ConfigurationError(
+            f"{engine.dialect.driver} is an async driver: name a sync one, for example psycopg,"
+            " pymysql, or plain sqlite."
+        )
+    return engine
+
+
+def _sentence(table: str, column: str, report: Report) -> str:
+    if not report.steps:
+        return f"{table}.{column} was there already, filled and NOT NULL: nothing to do."
+    return (
+        f"{table}.{column} is there: {', '.join(report.steps)}."
+        f" {report.filled:,} rows filled in {report.batches:,} batches,"
+        f" {report.waits} waits, {report.seconds:.1f} seconds."
+    )
+
+
+def _end(code: int, why: str) -> None:
+    print(f"optilock migrate: {why}", file=sys.stderr)
+    sys.exit(code)
+
+
+class _Bar:
+    """The progress bar, on standard error."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def step(self, name: str, total: int | None = None) -> None:
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)
+        self._task = self._bar.add_task(name, total=total)
+
+    def filled(self, rows: int) -> None:
+        self._bar.advance(self._task, rows)
+
+    def waiting(self, why: str) -> None:
+        self._bar.update(self._task, description=why)

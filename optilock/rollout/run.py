@@ -1,0 +1,167 @@
+"""The roll-out: what is missing is done, step after step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from optilock.backoff import Seconds, in_seconds
+from optilock.dialects import database_of
+from optilock.dialects.rollout import Step, Ways
+from optilock.errors import ConfigurationError, OptilockError
+from optilock.rollout.attempts import Attempts
+from optilock.rollout.fill import Filler
+from optilock.rollout.pace import Pace
+from optilock.rollout.report import Progress, Report, Silent
+from optilock.rollout.target import Target, target_of
+from optilock.tokens import Counter, Token
+
+__all__ = ["roll_out"]
+
+
+def roll_out(
+    engine: Engine,
+    table: str,
+    *,
+    token: Token | None = None,
+    schema: str | None = None,
+    rate: float | None = None,
+    lock_timeout: Seconds = 0.1,
+    patience: Seconds = 60,
+    progress: Progress | None = None,
+) -> Report:
+    """Put the column of ``token`` on a table that others are writing.
+
+    Args:
+        engine: a sync engine; one connection works, another one holds the right to.
+        table: the table's name, without its schema.
+        token: what the column is to be, ``Counter()`` unless said otherwise.
+        rate: rows a second at most.
+        lock_timeout: seconds that a step waits for a lock, with others behind it, before it tries
+            again later.
+        patience: seconds to go on trying for one lock.
+
+    Raises:
+        ConfigurationError: no such table, no primary key, a column of that name with another type,
+            a token that this database cannot make; nothing was changed.
+        OptilockError: another roll-out of the table runs; or a lock was not to be had; or the user
+            may not change the table. What was done stays, and running it again goes on.
+    """
+    token = Counter() if token is None else token
+    if not isinstance(token, Token):
+        raise ConfigurationError(
+            f"roll_out() got {token!r}, which has no column: name a token that has, Counter() or"
+            " Unique()."
+        )
+    ways = database_of(engine.dialect).rollout()
+    progress = Silent() if progress is None else progress
+    attempts = Attempts(
+        ways,
+        progress,
+        in_seconds("lock_timeout", lock_timeout),
+        in_seconds("patience", patience),
+    )
+    with _alone(engine, ways, table, schema), engine.connect() as connection:
+        working = connection.execution_options(**ways.options)
+        ways.prepare(working)
+        return _Rollout(working, ways, Pace(rate=rate), attempts, progress).run(
+            table, schema, token
+        )
+
+
+@contextmanager
+def _alone(engine: Engine, ways: Ways, table: str, schema: str | None) -> Iterator[None]:
+    """Hold the right to roll out this table, on a connection of its own."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if not ways.hold(connection, f"roll-out of {schema or ''}.{table}"):
+            raise OptilockError(
+                f"Another roll-out of {table} is running. Two would only wait for each other:"
+                " let it finish, or end it; this one then goes on where it stood."
+            )
+        try:
+            yield
+        finally:
+            ways.release(connection)
+
+
+class _Rollout:
+    """One roll-out on one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        ways: Ways,
+        pace: Pace,
+        attempts: Attempts,
+        progress: Progress,
+    ) -> None:
+        self.connection = connection
+        self.ways = ways
+        self.pace = pace
+        self.attempts = attempts
+        self.progress = progress
+        self.steps: list[str] = []
+
+    def run(self, table: str, schema: str | None, token: Token) -> Report:
+        started = time.monotonic()
+        target = self._look(table, schema, token)
+        if target.column is None:
+            self._step("add the column")
+            for step in self.ways.add_column(target, self.connection.dialect):
+                self._do(step)
+            target = self._look(table, schema, token)
+        filler = self._filler(target)
+        if target.version.nullable:
+            self._step("fill", self._rows(target))
+            filler.run()
+            self._require(target)
+        return Report(
+            tuple(self.steps),
+            filler.filled,
+            filler.batches,
+            self.attempts.waits,
+            time.monotonic() - started,
+        )
+
+    def _look(self, table: str, schema: str | None, token: Token) -> Target:
+        with self.connection.begin():
+            return target_of(self.connection, table, schema, token)
+
+    def _rows(self, target: Target) -> int | None:
+        with self.connection.begin():
+            return self.ways.rows(self.connection, target)
+
+    def _filler(self, target: Target) -> Filler:
+        return Filler(
+            self.connection,
+            target,
+            self.ways,
+            self.pace,
+            self.attempts,
+            self.progress,
+            self.attempts.patience,
+        )
+
+    def _require(self, target: Target) -> None:
+        self._step("require it")
+        for step in self.ways.require(target, self.connection.dialect):
+            self._do(step)
+
+    def _step(self, name: str, total: int | None = None) -> None:
+        self.steps.append(name)
+        self.progress.step(name, total)
+
+    def _do(self, step: Step) -> None:
+        try:
+            self.attempts.run(self.connection, lambda: step(self.connection))
+        except DBAPIError as error:
+            if not database_of(self.connection.dialect).forbids(error):
+                raise
+            raise OptilockError(
+                "The user of this connection may not change the table. Nothing was changed by"
+                " this step: run the roll-out as the table's owner."
+            ) from error

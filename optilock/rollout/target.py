@@ -1,0 +1,83 @@
+"""The table that is to get a version, as the database has it now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, MetaData, Table, inspect
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import NoSuchTableError
+
+from optilock.errors import ConfigurationError
+from optilock.tokens import Token
+
+__all__ = ["Target", "target_of"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table, its token, and what the table has of it."""
+
+    table: Table
+    token: Token
+    #: The version column as the database has it; None while there is none.
+    column: Column[Any] | None
+
+    @property
+    def name(self) -> str:
+        """The column's name."""
+        return self.token.column or self.token.name
+
+    @property
+    def keys(self) -> tuple[Column[Any], ...]:
+        return tuple(self.table.primary_key.columns)
+
+    @property
+    def version(self) -> Column[Any]:
+        assert self.column is not None
+        return self.column
+
+
+def target_of(connection: Connection, name: str, schema: str | None, token: Token) -> Target:
+    """Look at the table.
+
+    Raises:
+        ConfigurationError: there is no such table, it has no primary key, or a column of that name
+            is of another type.
+    """
+    what = name if schema is None else f"{schema}.{name}"
+    try:
+        table = Table(name, MetaData(), schema=schema, autoload_with=connection)
+    except NoSuchTableError:
+        raise ConfigurationError(_unknown(connection, name, schema, what)) from None
+    if not table.primary_key.columns:
+        raise ConfigurationError(
+            f"{what} has no primary key: a version belongs to a row that can be named, and the"
+            " roll-out goes by the key. Add a primary key first."
+        )
+    column = table.columns.get(token.column or token.name)
+    if column is not None and not _fits(connection, token, column):
+        raise ConfigurationError(
+            f"{what}.{column.name} exists and is {column.type!r}, which {type(token).__name__}"
+            " cannot use. Nothing was changed. Give the version another name (--column), or drop"
+            " the column if nobody needs it."
+        )
+    return Target(table, token, column)
+
+
+def _fits(connection: Connection, token: Token, column: Column[Any]) -> bool:
+    if token.accepts(column):
+        return True
+    dialect = connection.dialect
+    return column.type.compile(dialect).upper() == token.type().compile(dialect).upper()
+
+
+def _unknown(connection: Connection, name: str, schema: str | None, what: str) -> str:
+    known = inspect(connection).get_table_names(schema=schema)
+    near = [one for one in known if one.lower() == name.lower()]
+    hint = f" There is {near[0]!r}: names are case-sensitive." if near else ""
+    return (
+        f"There is no table {what!r} in this database.{hint} Nothing was changed; look at the name,"
+        " the schema (--schema) and the URL."
+    )

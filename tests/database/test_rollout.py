@@ -1,0 +1,227 @@
+"""A version is put on a table that others are writing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from sqlalchemy import MetaData, Table, func, inspect, select, text
+from sqlalchemy.exc import DBAPIError
+
+from optilock import ConfigurationError, Counter, OptilockError, Unique
+from optilock.rollout import roll_out
+from optilock.rollout.report import Silent
+
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+
+
+@pytest.fixture
+def parcels(engine):
+    """A table as it was before anybody thought of versions."""
+
+    def parcels(rows: int, *, key: str = "id INTEGER NOT NULL", primary: str = "id") -> None:
+        with engine.begin() as connection:
+            connection.execute(
+                text(
+                    f"CREATE TABLE parcels ({key}, owner VARCHAR(20) NOT NULL,"
+                    f" weight INTEGER NOT NULL DEFAULT 0 CHECK (weight >= 0),"
+                    f" PRIMARY KEY ({primary}))"
+                )
+            )
+            connection.execute(text("CREATE INDEX parcels_owner ON parcels (owner)"))
+        with engine.begin() as connection:
+            if rows:
+                connection.execute(
+                    text("INSERT INTO parcels (id, owner) VALUES (:id, :owner)"),
+                    [{"id": n, "owner": f"owner {n}"} for n in range(rows)],
+                )
+
+    return parcels
+
+
+def table(engine):
+    return Table("parcels", MetaData(), autoload_with=engine)
+
+
+def column(engine, name="version"):
+    [found] = [c for c in inspect(engine).get_columns("parcels") if c["name"] == name]
+    return found
+
+
+def versions(engine, name="version"):
+    parcels = table(engine)
+    with engine.connect() as connection:
+        return list(connection.scalars(select(parcels.c[name]).order_by(parcels.c.id)))
+
+
+@pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
+def test_the_column_is_there_filled_and_required(engine, parcels, token):
+    parcels(1200)
+    report = roll_out(engine, "parcels", token=token)
+
+    assert column(engine)["nullable"] is False
+    assert None not in versions(engine)
+    assert len(set(versions(engine))) == (1 if isinstance(token, Counter) else 1200)
+    assert report.steps[0] == "add the column"
+    if report.filled:
+        assert report.filled == 1200
+
+
+@pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
+def test_running_it_again_finds_nothing_to_do(engine, parcels, token):
+    parcels(10)
+    roll_out(engine, "parcels", token=token)
+    before = versions(engine)
+
+    assert roll_out(engine, "parcels", token=token).steps == ()
+    assert versions(engine) == before
+
+
+@pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
+def test_programs_that_know_of_no_version_go_on_inserting(engine, parcels, token):
+    parcels(1)
+    roll_out(engine, "parcels", token=token)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO parcels (id, owner) VALUES (7, 'new')"))
+
+    assert None not in versions(engine)
+
+
+def test_a_column_that_was_begun_is_filled_from_where_it_stands(engine, parcels):
+    parcels(300)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE parcels ADD COLUMN version BIGINT"))
+        connection.execute(text("UPDATE parcels SET version = 5 WHERE id < 100"))
+    report = roll_out(engine, "parcels")
+
+    assert report.filled == 200
+    assert versions(engine) == [5] * 100 + [1] * 200
+    assert column(engine)["nullable"] is False
+
+
+def test_nothing_else_of_the_table_changes(engine, parcels):
+    parcels(3)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE parcels ADD COLUMN version BIGINT"))
+    before = _shape(engine)
+    roll_out(engine, "parcels")
+
+    assert _shape(engine) == before
+    with pytest.raises(DBAPIError), engine.begin() as connection:
+        connection.execute(text("UPDATE parcels SET weight = -1"))
+
+
+def _shape(engine) -> Any:
+    seen = inspect(engine)
+    columns = [(c["name"], str(c["type"])) for c in seen.get_columns("parcels")]
+    return columns, seen.get_pk_constraint("parcels"), seen.get_indexes("parcels")
+
+
+def test_a_key_of_several_columns_is_gone_through_in_order(engine, parcels):
+    parcels(0, key="area VARCHAR(5) NOT NULL, id INTEGER NOT NULL", primary="area, id")
+    with engine.begin() as connection:
+        for area in "abc":
+            connection.execute(
+                text("INSERT INTO parcels (area, id, owner) VALUES (:area, :id, 'x')"),
+                [{"area": area, "id": n} for n in range(60)],
+            )
+        connection.execute(text("ALTER TABLE parcels ADD COLUMN version BIGINT"))
+    report = roll_out(engine, "parcels", rate=2000)
+
+    assert report.filled == 180
+    assert report.batches > 1 or report.filled < 500
+    assert set(versions(engine)) == {1}
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_row_that_somebody_holds_is_left_for_later(engine, parcels):
+    parcels(50)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE parcels ADD COLUMN version BIGINT"))
+    holder = engine.connect()
+    holder.execute(text("UPDATE parcels SET owner = 'held' WHERE id = 20"))
+
+    class LetGo(Silent):
+        def waiting(self, why: str) -> None:
+            if holder.in_transaction():
+                with engine.connect() as other:
+                    filled = other.scalar(text("SELECT count(version) FROM parcels"))
+                assert filled == 49
+                holder.commit()
+
+    report = roll_out(engine, "parcels", progress=LetGo())
+    holder.close()
+
+    assert report.filled == 50
+    assert versions(engine) == [1] * 50
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT owner FROM parcels WHERE id = 20")) == "held"
+
+
+def test_a_table_that_somebody_holds_is_left_alone_after_a_while(engine, parcels):
+    parcels(2)
+    with engine.connect() as holder:
+        holder.execute(text("UPDATE parcels SET weight = 3"))
+        with pytest.raises(OptilockError, match=r"run the\s+roll-out again"):
+            roll_out(engine, "parcels", patience=0.3)
+    roll_out(engine, "parcels")
+    assert versions(engine) == [1, 1]
+
+
+def test_two_at_once_are_refused(engine, parcels):
+    parcels(2)
+    inside, over = threading.Event(), threading.Event()
+
+    class Stops(Silent):
+        def step(self, name: str, total: int | None = None) -> None:
+            inside.set()
+            over.wait(20)
+
+    first = threading.Thread(
+        target=roll_out, args=(engine, "parcels"), kwargs={"progress": Stops()}
+    )
+    first.start()
+    assert inside.wait(20)
+    try:
+        with pytest.raises(OptilockError, match="Another roll-out"):
+            roll_out(engine, "parcels")
+    finally:
+        over.set()
+        first.join(20)
+    assert versions(engine) == [1, 1]
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+def test_an_unknown_table_is_refused(engine):
+    with pytest.raises(ConfigurationError, match="no table 'nothing'"):
+        roll_out(engine, "nothing")
+
+
+def test_a_table_without_a_key_is_refused(engine):
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE heap (a INTEGER)"))
+    with pytest.raises(ConfigurationError, match="no primary key"):
+        roll_out(engine, "heap")
+
+
+def test_a_column_of_another_type_is_refused(engine, parcels):
+    parcels(1)
+    with pytest.raises(ConfigurationError, match="cannot use"):
+        roll_out(engine, "parcels", token=Counter(name="owner"))
+    assert versions(engine, "owner") == ["owner 0"]
+
+
+@pytest.mark.parametrize("rate", [0, -1])
+def test_a_rate_is_more_than_nothing(engine, parcels, rate):
+    with pytest.raises(ConfigurationError, match="rate"):
+        roll_out(engine, "parcels", rate=rate)
+
+
+def test_rows_are_counted_once_more(engine, parcels):
+    parcels(5)
+    roll_out(engine, "parcels")
+    with engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(table(engine))) == 5
