@@ -6,10 +6,10 @@ import dataclasses
 import secrets
 from typing import Any
 
-from sqlalchemy import ForeignKey, LargeBinary, String
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
-from optilock import Unique, Versioned
+from optilock import CompareValues, Counter, Unique, Versioned
 
 
 class Base(DeclarativeBase):
@@ -157,3 +157,102 @@ class OwnDog(OwnAnimal):
     id: Mapped[int] = mapped_column(ForeignKey("spec_own_animals.id"), primary_key=True)
     tricks: Mapped[str | None]
     __mapper_args__ = {"polymorphic_identity": "dog"}
+
+
+class Grown(Versioned, Base):
+    """The column was added later, and may be NULL."""
+
+    __tablename__ = "spec_grown"
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    version: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class Whole(Versioned, Base):
+    """No version: all values that were read are compared."""
+
+    __tablename__ = "spec_whole"
+    __version_token__ = CompareValues.all()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    other: Mapped[str | None]
+    address: Mapped[Address] = composite(mapped_column("street"), mapped_column("city"))
+    keeper_id: Mapped[int | None] = mapped_column(ForeignKey("spec_plain.id"))
+    keeper: Mapped[Plain | None] = relationship()
+
+
+class Dirty(Versioned, Base):
+    """No version: the values that are changed are compared."""
+
+    __tablename__ = "spec_dirty"
+    __version_token__ = CompareValues.changed()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    other: Mapped[str | None]
+    address: Mapped[Address] = composite(mapped_column("street"), mapped_column("city"))
+    keeper_id: Mapped[int | None] = mapped_column(ForeignKey("spec_plain.id"))
+    keeper: Mapped[Plain | None] = relationship()
+
+
+class Driver(Versioned, Base):
+    """The foreign key is the token."""
+
+    __tablename__ = "spec_drivers"
+    __version_token__ = CompareValues("keeper_id")
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    keeper_id: Mapped[int | None] = mapped_column(ForeignKey("spec_plain.id"))
+    keeper: Mapped[Plain | None] = relationship()
+
+
+class Placed(Versioned, Base):
+    """One part of the composite is the token, and may be NULL."""
+
+    __tablename__ = "spec_placed"
+    __version_token__ = CompareValues("city")
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    address: Mapped[Address] = composite(mapped_column("street"), mapped_column("city"))
+
+
+class Beast(Versioned, Base):
+    """Joined tables, with a relationship in the second."""
+
+    __tablename__ = "spec_beasts"
+    id: Mapped[int] = key()
+    kind: Mapped[str]
+    name: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "beast"}
+
+
+class Tame(Beast):
+    __tablename__ = "spec_tame"
+    id: Mapped[int] = mapped_column(ForeignKey("spec_beasts.id"), primary_key=True)
+    tricks: Mapped[str | None]
+    keeper_id: Mapped[int | None] = mapped_column(ForeignKey("spec_plain.id"))
+    keeper: Mapped[Plain | None] = relationship()
+    __mapper_args__ = {"polymorphic_identity": "tame"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tens(Counter):
+    """A token of one's own: it begins at 10 and counts down by ten."""
+
+    def next(self, value: Any) -> int:
+        return 10 if value is None else int(value) - 10
+
+
+class Counted(Versioned, Base):
+    __tablename__ = "spec_counted"
+    __version_token__ = Tens()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+class Quoted(Versioned, Base):
+    """Every name must be quoted."""
+
+    __tablename__ = "select"
+    __version_token__ = Counter(name="version", column="Order By")
+    id: Mapped[int] = mapped_column("From", primary_key=True, autoincrement=False)
+    name: Mapped[str | None] = mapped_column("Group")

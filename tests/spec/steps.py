@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, inspect
 from sqlalchemy.orm import Session, make_transient_to_detached
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -54,3 +55,11 @@ def told(session: Session) -> ConcurrencyError:
     with pytest.raises(ConcurrencyError) as caught:
         session.flush()
     return caught.value
+
+
+def statement(engine: Engine, model: type[Any], key: Any, **values: Any) -> None:
+    """Another program writes the row by an UPDATE of its own, and commits."""
+    table = inspect(model).local_table
+    [column] = table.primary_key.columns
+    with engine.begin() as connection:
+        connection.execute(table.update().where(column == key).values(values))

@@ -15,17 +15,12 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 #: Scenarios that wait for something.
 OPEN = """
-EF-01 EF-09 EF-14 EF-50 SA-34 SA-35 SA-38 SA-40 RL-03 RL-05 RL-06 RL-07 RL-09 RL-10
-RL-12 RL-13 RL-14 RL-15 RL-16 RL-17 RL-18 RL-19 RL-20 RL-21 RL-22 RL-23 RL-25 RL-30
-RL-32 RL-33 RL-34 RL-35 RL-36 HB-01 HB-03 HB-04 HB-05 HB-06 HB-07 HB-08 HB-09 HB-12
-HB-13 HB-14 HB-15 HB-16 HB-17 HB-18 HB-19 HB-20 HB-21 HB-22 HB-23 HB-24 HB-25 HB-27
-HB-29 HB-31 HB-33 HB-34 EC-01 EC-03 EC-04 EC-06 EC-09 EC-10 EC-12 EC-13 EC-14 EC-15
-DJ-01 DJ-02 DJ-03 DJ-05 DJ-10 DJ-11 DJ-13 DJ-14 DJ-15 DJ-16 DJ-17 DJ-18 DT-01 DT-02
-DT-03 DT-06 DT-10 EX-01 EX-04 EX-07 EX-10 EX-11 EX-12 EX-13 EX-15 trap 1 trap 2 trap 3
-trap 4 trap 5 trap 6 trap 7 trap 8 trap 9 trap 10 trap 11 trap 12 trap 13 trap 14
-trap 15 trap 16 trap 17 trap 18 trap 19 trap 20 trap 21 trap 22 trap 23 trap 24 trap 25
-trap 26 trap 27 trap 28 trap 29 trap 30 trap 31 trap 32 trap 33 trap 34 trap 35 trap 36
-trap 37
+EF-01 EF-09 EF-14 EF-50 SA-34 SA-35 SA-38 SA-40 RL-10 RL-12 RL-30 HB-12 HB-15 HB-17 HB-21
+HB-22 HB-24 HB-29 HB-31 HB-33 EC-13 EC-14 EC-15 DJ-13 DJ-14 DJ-16 DT-06 EX-11 EX-13 trap 1
+trap 2 trap 3 trap 4 trap 5 trap 6 trap 7 trap 8 trap 9 trap 10 trap 11 trap 12 trap 13
+trap 14 trap 15 trap 16 trap 17 trap 18 trap 19 trap 20 trap 21 trap 22 trap 23 trap 24
+trap 25 trap 26 trap 27 trap 28 trap 29 trap 30 trap 31 trap 32 trap 33 trap 34 trap 35
+trap 36 trap 37
 """
 
 

@@ -1,0 +1,360 @@
+"""What Hibernate's tests demand (hibernate-core/src/test/java/org/hibernate/orm/test)."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import psycopg
+import pymysql  # type: ignore[import-untyped]
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from optilock import ConcurrencyError, ConfigurationError, etag_of, is_transient
+from tests.models import Page, Post, Tag, post_tags
+from tests.spec.models import (
+    Address,
+    Beast,
+    Counted,
+    Dirty,
+    Doc,
+    Kid,
+    Parent,
+    Plain,
+    Quoted,
+    Tame,
+    Whole,
+)
+from tests.spec.steps import alive, statement
+
+compared = pytest.mark.parametrize("model", [Whole, Dirty])
+
+
+def a_row(model, **values):
+    return model(id=1, name="a", other="a", address=Address("a", "a"), **values)
+
+
+# -- compared values (OptimisticLockType.ALL and DIRTY) --------------------------------------------
+
+
+@compared
+def test_a_value_that_both_change_is_a_conflict_without_a_version(
+    store, watched, stored, refused, engine, model
+):
+    """HB-01"""
+    store(a_row(model))
+    session = watched()
+    session.get_one(model, 1).name = "ours"
+    statement(engine, model, 1, name="theirs")
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.conflicting, entry.token) == ({"name"}, None)
+    assert stored(model, 1)["name"] == "theirs"
+
+
+@compared
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_delete_after_several_flushes_is_held_to_the_newest_values(
+    store, watched, stored, refused, engine, model, stale
+):
+    """HB-03"""
+    store(a_row(model))
+    session = watched()
+    row = session.get_one(model, 1)
+    for name in ("b", "c"):
+        row.name = name
+        session.flush()
+    session.commit()
+    assert row.name == "c"
+    session.delete(row)
+    if stale:
+        statement(engine, model, 1, name="theirs")
+        refused(session)
+        session.rollback()
+        assert stored(model, 1)["name"] == "theirs"
+    else:
+        session.commit()
+        assert stored(model, 1) is None
+
+
+@compared
+def test_a_reference_that_was_empty_is_compared_as_empty(
+    store, watched, stored, refused, engine, model
+):
+    """HB-09: NULL is compared by IS NULL."""
+    store(Plain(id=1), Plain(id=2), a_row(model))
+    session = watched()
+    row = session.get_one(model, 1)
+    assert row.keeper is None
+    row.keeper = session.get_one(Plain, 1)
+    statement(engine, model, 1, keeper_id=2)
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.original["keeper_id"], entry.database["keeper_id"]) == (None, 2)
+    assert stored(model, 1)["keeper_id"] == 2
+
+
+@compared
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_row_with_a_composite_is_deleted_by_its_values(
+    store, watched, stored, refused, engine, model, stale
+):
+    """HB-14"""
+    store(a_row(model))
+    session = watched()
+    row = session.get_one(model, 1)
+    assert row.address == Address("a", "a")
+    session.delete(row)
+    if stale:
+        statement(engine, model, 1, city="theirs")
+        assert refused(session).entries[0].database["city"] == "theirs"
+    else:
+        session.commit()
+        assert stored(model, 1) is None
+
+
+# -- errors of the databases -----------------------------------------------------------------------
+
+
+def at_sqlserver():
+    kind = type("Error", (Exception,), {"__module__": "pyodbc"})
+    return kind("42000", "[42000] Snapshot transaction aborted (3960) (SQLExecDirectW)")
+
+
+def at_cockroach():
+    return psycopg.errors.SerializationFailure("restart transaction: TransactionRetryError")
+
+
+def at_mariadb():
+    return pymysql.err.OperationalError(1020, "Record has changed since last read in table 't'")
+
+
+def at_sqlite():
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY_SNAPSHOT
+    return error
+
+
+@pytest.mark.parametrize("error", [at_sqlserver, at_cockroach, at_mariadb, at_sqlite])
+def test_what_databases_say_of_a_lost_race_counts_as_the_same(error):
+    """HB-04: 3960, 40001, 1020, SQLITE_BUSY_SNAPSHOT: run the work again."""
+    assert is_transient(DBAPIError("UPDATE t SET v = 2", None, error()))
+    assert is_transient(ConcurrencyError())
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_names_that_must_be_quoted_are(store, watched, other, stored, refused, count):
+    """HB-05"""
+    store(*(Quoted(id=n, name="a") for n in range(count)))
+    session = watched()
+    for row in session.scalars(select(Quoted)):
+        row.name = "ours"
+    session.flush()
+    session.commit()
+    assert [stored(Quoted, n)["version"] for n in range(count)] == [2] * count
+    for row in session.scalars(select(Quoted)):
+        row.name = "again"
+    other(Quoted, 0, name="theirs")
+
+    assert [e.identity for e in refused(session).entries] == [(0,)]
+
+
+# -- columns that do not count ---------------------------------------------------------------------
+
+
+@alive
+def test_a_change_of_an_ignored_column_is_no_conflict(store, watched, stored):
+    """HB-06: both are kept."""
+    store(Page(id=1, body="a", views=0))
+    alice, bob = watched(), watched()
+    page = alice.get_one(Page, 1)
+    bob.get_one(Page, 1).views = 10
+    bob.commit()
+    page.body = "ours"
+    alice.commit()
+
+    assert stored(Page, 1) == {"id": 1, "body": "ours", "views": 10, "version": 2}
+
+
+def test_of_an_ignored_column_the_last_writer_wins(store, watched, stored):
+    """HB-06: a lost update that the class has made legal."""
+    store(Page(id=1, body="a", views=0))
+    alice, bob = watched(expire_on_commit=False), watched()
+    page = alice.get_one(Page, 1)
+    alice.commit()
+    bob.get_one(Page, 1).views = 10
+    bob.commit()
+    page.views = 1
+    alice.commit()
+
+    assert (stored(Page, 1)["views"], stored(Page, 1)["version"]) == (1, 1)
+
+
+def test_a_change_of_ignored_columns_alone_leaves_the_version(store, watched, stored):
+    """HB-07"""
+    store(Page(id=1, body="a", views=0))
+    session = watched()
+    session.get_one(Page, 1).views = 5
+    session.commit()
+
+    assert (stored(Page, 1)["views"], stored(Page, 1)["version"]) == (5, 1)
+
+
+# -- what belongs to a row -------------------------------------------------------------------------
+
+
+def test_a_change_of_a_kid_leaves_the_version_of_its_parent(store, watched, other, stored):
+    """HB-08: unless the class says that the parent is the root."""
+    store(Parent(id=1, name="a", kids=[Kid(id=1)]))
+    session = watched(autoflush=False)
+    parent = session.get_one(Parent, 1)
+    parent.name = "ours"
+    other(Kid, 1, name="theirs")
+    session.commit()
+
+    assert (stored(Parent, 1)["version"], stored(Kid, 1)["version"]) == (2, 2)
+
+
+def test_links_to_other_rows_leave_the_version(store, watched, stored, engine):
+    """HB-18: by default; adding one and taking all away."""
+    store(Post(id=1), Tag(id=1), Tag(id=2))
+    session = watched()
+    post = session.get_one(Post, 1)
+    post.tags = session.scalars(select(Tag)).all()
+    session.commit()
+    post.tags.clear()
+    session.commit()
+
+    assert stored(Post, 1)["version"] == 1
+    with engine.connect() as connection:
+        assert connection.execute(select(post_tags)).all() == []
+
+
+@pytest.mark.parametrize("side", ["owning", "inverse"])
+def test_the_row_with_the_foreign_key_is_the_one_that_moves(store, watched, stored, side):
+    """HB-34: whichever side of the relationship was written."""
+    store(Parent(id=1), Parent(id=2), Kid(id=1, parent_id=1))
+    session = watched(autoflush=False)
+    kid, parent = session.get_one(Kid, 1), session.get_one(Parent, 2)
+    assert kid.parent.id == 1
+    if side == "owning":
+        kid.parent = parent
+    else:
+        parent.kids.append(kid)
+    session.commit()
+
+    assert (stored(Kid, 1)["parent_id"], stored(Kid, 1)["version"]) == (2, 2)
+    assert [stored(Parent, n)["version"] for n in (1, 2)] == [1, 1]
+
+
+@pytest.mark.parametrize("change", ["name", "tricks", "keeper", "all"])
+def test_a_joined_row_moves_the_version_of_its_base_by_one(store, watched, stored, change):
+    """HB-19: for its own columns, and for a reference."""
+    store(Plain(id=1), Tame(id=1))
+    session = watched(autoflush=False)
+    tame = session.get_one(Tame, 1)
+    if change in ("name", "all"):
+        tame.name = "ours"
+    if change in ("tricks", "all"):
+        tame.tricks = "ours"
+    if change in ("keeper", "all"):
+        tame.keeper = session.get_one(Plain, 1)
+    session.commit()
+
+    assert stored(Beast, 1)["version"] == tame.version == 2
+
+
+# -- flushes ---------------------------------------------------------------------------------------
+
+
+def test_queries_that_flush_move_the_version_once(store, watched, stored):
+    """HB-16"""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    doc = session.get_one(Doc, 1)
+    doc.name = "ours"
+    for _ in range(3):
+        session.scalars(select(Doc)).all()
+    session.commit()
+
+    assert stored(Doc, 1)["version"] == 2
+
+
+@alive
+def test_a_row_that_is_reloaded_with_a_lock_can_be_saved(store, watched, other, stored):
+    """HB-13: the change outside is seen, and built upon."""
+    store(Doc(id=1, name="1"))
+    session = watched()
+    doc = session.get_one(Doc, 1)
+    other(Doc, 1, name="2")
+    session.refresh(doc, with_for_update=True)
+    doc.name = str(int(doc.name) * 2)
+    session.commit()
+
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("4", 3)
+
+
+def test_the_stale_row_of_a_batch_is_named(store, watched, other, stored, refused):
+    """HB-25: Hibernate tells only how many rows matched."""
+    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
+    session = watched()
+    for doc in session.scalars(select(Doc)):
+        doc.name = "ours"
+    other(Doc, 2, name="theirs")
+    error = refused(session)
+    session.rollback()
+
+    assert [e.identity for e in error.entries] == [(2,)]
+    assert "Doc 2" in str(error)
+    assert stored(Doc, 2)["name"] == "theirs"
+
+
+# -- rows that were not read -----------------------------------------------------------------------
+
+
+def test_an_insert_with_a_key_that_exists_leaves_the_row(store, watched, stored):
+    """HB-20: an assigned key, and no version."""
+    store(Doc(id=1, name="theirs"))
+    session = watched()
+    session.add(Doc(id=1, name="ours"))
+    with pytest.raises(IntegrityError):
+        session.commit()
+    session.rollback()
+
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 1)
+
+
+# -- tokens of one's own ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_token_may_have_its_own_beginning_and_its_own_steps(
+    store, watched, other, stored, refused, count
+):
+    """HB-23"""
+    store(*(Counted(id=n) for n in range(count)))
+    assert stored(Counted, 0)["version"] == 10
+    session = watched()
+    for row in session.scalars(select(Counted)):
+        row.name = "ours"
+    session.commit()
+    assert [stored(Counted, n)["version"] for n in range(count)] == [0] * count
+    for row in session.scalars(select(Counted)):
+        row.name = "again"
+    other(Counted, 0, name="theirs")
+    [entry] = refused(session).entries
+
+    assert (entry.original["version"], entry.database["version"]) == (0, -10)
+
+
+def test_what_needs_a_version_says_so_where_there_is_none(store, watched):
+    """HB-27"""
+    store(Plain(id=1))
+    session = watched()
+    with pytest.raises(ConfigurationError, match="Plain has no version"):
+        etag_of(session.get_one(Plain, 1))
