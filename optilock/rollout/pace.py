@@ -17,12 +17,12 @@ __all__ = ["Pace"]
 class Pace:
     """``seconds`` for a batch, its limits in rows, and rows a second at most."""
 
-    seconds: float = 0.03
+    seconds: float = 0.01
     smallest: int = 50
     largest: int = 5_000
     rate: float | None = None
     #: The part of the time that is spent working.
-    share: float = 0.5
+    share: float = 0.35
 
     def __post_init__(self) -> None:
         if self.rate is not None and not self.rate > 0:

@@ -1,0 +1,258 @@
+"""Does a roll-out make writers wait, and does it go on after it was killed?
+
+A table of a million rows gets a version (``optilock.rollout``, in a process of its own) while four
+other processes update single rows with a short pause between two updates. Once the roll-out is
+killed in the middle (SIGKILL), and run again.
+
+A watcher asks the server every few milliseconds whom the roll-out blocks (``pg_blocking_pids``)
+and for how long. The writers' 99th percentile during the roll-out is set against the one of the
+same writers before it and after it. At the end the sum of the stored numbers must be the number of
+updates: none was lost.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, text
+
+from benchmarks.plan import Plan
+from benchmarks.servers import Place, opened
+from benchmarks.table import CountLine, Line
+from optilock import Counter
+from optilock.rollout import roll_out
+from optilock.rollout.report import Silent
+
+__all__ = ["run"]
+
+_ROWS = 1_000_000
+_QUICK_ROWS = 50_000
+_WRITERS = 4
+#: Seconds between two updates of a writer, and of writing before and after the roll-out.
+_PAUSE = 0.005
+_QUIET = 5.0
+#: Seconds between two looks at who is blocked, and what a wait may last, in milliseconds.
+_LOOK = 0.005
+_LONGEST = 250
+_NAME = "optilock roll-out"
+
+
+@dataclass
+class Writing:
+    """What the writers did: for each update when it began and how long it took."""
+
+    updates: list[tuple[float, float]] = field(default_factory=list)
+
+    def p99(self, begin: float, end: float) -> float:
+        """Seconds that 99 of 100 updates of this time stayed below."""
+        took = sorted(seconds for at, seconds in self.updates if begin <= at < end)
+        return took[int(len(took) * 0.99)]
+
+
+def run(place: Place, plan: Plan) -> Iterator[Line]:
+    """The lines of this question; the watcher's view is PostgreSQL's."""
+    if place.name != "socket":
+        return
+    rows = _QUICK_ROWS if plan.quick else _ROWS
+    with opened(place.url) as engine:
+        _create(engine, rows)
+        with _writers(place.url, rows) as writers:
+            time.sleep(_QUIET)
+            began = time.time()
+            with _watched(place.url) as waits:
+                killed = _rolled_out(place.url, kill_after=rows // 3)
+                again = _rolled_out(place.url)
+            ended = time.time()
+            time.sleep(_QUIET)
+        written = Writing([update for one in writers for update in one.result()])
+        stored = _sum(engine)
+    quiet = max(written.p99(began - _QUIET, began), written.p99(ended, ended + _QUIET))
+    yield from _lines(place, rows, waits, written, (quiet, written.p99(began, ended)), stored)
+    yield from _about_the_roll_out(place, rows, killed, again, ended - began)
+
+
+def _lines(
+    place: Place,
+    rows: int,
+    waits: list[float],
+    written: Writing,
+    p99: tuple[float, float],
+    stored: int,
+) -> Iterator[Line]:
+    def line(question: str, count: float, goal: int | None) -> CountLine:
+        return CountLine(f"roll-out: {question}", place.label, rows, round(count), goal)
+
+    quiet, during = p99
+    yield line("longest wait that it caused, ms", 1000 * max(waits, default=0.0), _LONGEST)
+    yield line("writers' p99, in % of the p99 without it", 100 * during / quiet, 150)
+    yield line("writers' p99 during it, µs", 1e6 * during, None)
+    yield line("updates by the writers", len(written.updates), None)
+    yield line("updates lost", len(written.updates) - stored, 0)
+
+
+def _about_the_roll_out(
+    place: Place, rows: int, killed: Done, again: Done, seconds: float
+) -> Iterator[Line]:
+    def line(question: str, count: float, goal: int | None) -> CountLine:
+        return CountLine(f"roll-out: {question}", place.label, rows, round(count), goal)
+
+    yield line("rows a second, rests included", rows / seconds, None)
+    yield line("rows filled when it was killed (SIGKILL)", killed.filled, None)
+    yield line("rows filled by the second run", again.filled, None)
+    yield line("rows without a version", again.missing, 0)
+    yield line("growth of its memory while filling, MB", again.growth, 20)
+
+
+# -- the roll-out, in a process of its own --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far one run came."""
+
+    filled: int
+    missing: int
+    #: Megabytes.
+    growth: float
+
+
+class _Telling(Silent):
+    """Tells the parent how many rows are filled."""
+
+    def __init__(self, told: Queue[int]) -> None:
+        self.told = told
+        self.memory = 0
+
+    def filled(self, rows: int) -> None:
+        self.memory = self.memory or _peak()
+        self.told.put(rows)
+
+
+def _rolled_out(url: str, kill_after: int | None = None) -> Done:
+    context = multiprocessing.get_context("spawn")
+    told: Queue[int] = context.Queue()
+    grown: Queue[float] = context.Queue()
+    process = context.Process(target=_roll_out, args=(url, told, grown))
+    process.start()
+    filled = 0
+    while process.is_alive() or not told.empty():
+        while not told.empty():
+            filled += told.get()
+        if kill_after is not None and filled >= kill_after and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            break
+        time.sleep(0.01)
+    with opened(url) as engine, engine.connect() as connection:
+        missing = connection.scalar(text("SELECT count(*) FROM parcels WHERE version IS NULL"))
+    return Done(filled, missing or 0, grown.get() if kill_after is None else 0.0)
+
+
+def _roll_out(url: str, told: Queue[int], grown: Queue[float]) -> None:
+    engine = create_engine(url, connect_args={"application_name": _NAME})
+    telling = _Telling(told)
+    roll_out(engine, "parcels", token=Counter(), progress=telling)
+    engine.dispose()
+    grown.put((_peak() - telling.memory) / 1024)
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+# -- the writers, and who watches them ------------------------------------------------------------
+
+
+def _create(engine: Engine, rows: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS parcels"))
+        connection.execute(
+            text("CREATE TABLE parcels (id BIGINT PRIMARY KEY, owner TEXT, moves INT NOT NULL)")
+        )
+        connection.execute(
+            text("INSERT INTO parcels SELECT n, 'owner ' || n, 0 FROM generate_series(1, :n) n"),
+            {"n": rows},
+        )
+        connection.execute(text("ANALYZE parcels"))
+
+
+def _sum(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.scalar(text("SELECT sum(moves) FROM parcels")) or 0)
+
+
+_over: Event
+
+
+@contextmanager
+def _writers(url: str, rows: int) -> Iterator[list[Future[Any]]]:
+    """Processes that update until the block is left; their results are there afterwards."""
+    context = multiprocessing.get_context("spawn")
+    over = context.Event()
+    with ProcessPoolExecutor(_WRITERS, context, _begin, (over,)) as pool:
+        writers = [pool.submit(_write, url, rows, number) for number in range(_WRITERS)]
+        time.sleep(1)  # they connect
+        try:
+            yield writers
+        finally:
+            over.set()
+
+
+def _begin(over: Event) -> None:
+    global _over
+    _over = over
+
+
+def _write(url: str, rows: int, number: int) -> list[tuple[float, float]]:
+    chance = random.Random(number)
+    update = text("UPDATE parcels SET moves = moves + 1 WHERE id = :id")
+    done = []
+    with opened(url) as engine:
+        while not _over.is_set():
+            at, started = time.time(), time.perf_counter()
+            with engine.begin() as connection:
+                connection.execute(update, {"id": chance.randint(1, rows)})
+            done.append((at, time.perf_counter() - started))
+            time.sleep(_PAUSE)
+    return done
+
+
+_BLOCKED = text(
+    "SELECT extract(epoch FROM clock_timestamp() - l.waitstart) FROM pg_locks l"
+    " WHERE NOT l.granted AND l.waitstart IS NOT NULL AND EXISTS (SELECT FROM pg_stat_activity a"
+    " WHERE a.application_name = :name AND a.pid = ANY(pg_blocking_pids(l.pid)))"
+)
+
+
+@contextmanager
+def _watched(url: str) -> Iterator[list[float]]:
+    """The waits, in seconds, of those whom the roll-out blocks."""
+    waits: list[float] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        with opened(url) as engine, engine.connect() as connection:
+            asking = connection.execution_options(isolation_level="AUTOCOMMIT")
+            while not over.wait(_LOOK):
+                waits.extend(float(s) for s in asking.scalars(_BLOCKED, {"name": _NAME}))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield waits
+    finally:
+        over.set()
+        watcher.join()
