@@ -1,4 +1,4 @@
-"""The command line: ``optilock demo``, ``optilock migrate``, and what later joins them.
+"""The command line: ``optilock check``, ``demo``, ``migrate``, and what later joins them.
 
 The commands need click and rich, which the library itself does not; without them the program
 says how to get them instead of showing a traceback.
@@ -38,12 +38,14 @@ def commands() -> RichGroup:
     """The click group with all commands; raises ``ModuleNotFoundError`` without the extra."""
     import rich_click as click
 
+    from optilock.check.command import check
     from optilock.demo.command import demo
     from optilock.rollout.command import migrate
 
     group = click.RichGroup(
         name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update."
     )
+    group.add_command(check)
     group.add_command(demo)
     group.add_command(migrate)
     return group

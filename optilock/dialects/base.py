@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import Select, Table, types
 from sqlalchemy.engine import Connection, Dialect
@@ -19,6 +19,15 @@ from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from optilock.guard.writes import Write
+
+
+class Weakness(NamedTuple):
+    """Something that makes the check void (``severe``) or weaker."""
+
+    code: str
+    severe: bool
+    message: str
+    advice: str
 
 
 class Form(Protocol):
@@ -109,6 +118,16 @@ class Database:
     def rollout(self) -> Ways:
         """How a version is put on a table that is alive."""
         return Ways()
+
+    # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
+
+    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+        """Settings of the connection or the server under which less is noticed."""
+        return iter(())
+
+    def weak_table(self, connection: Connection, table: Table) -> Iterator[Weakness]:
+        """Properties of one table under which less is noticed."""
+        return iter(())
 
     # -- what an error means (asked by optilock.transient) -------------------------------------
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, Table
+from sqlalchemy import Select, Table, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import Database, Form
+from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
 from optilock.dialects.mariadb_rollout import MariaDBWays
 from optilock.dialects.mariadb_rows import joined_rows
@@ -87,6 +87,39 @@ class MariaDB(Database):
 
     def rollout(self) -> Ways:
         return MariaDBWays()
+
+    # -- what makes it weaker than it looks -------------------------------------------------------
+
+    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+        asked = text("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+        row = connection.execute(asked).first()
+        if row is None or row[1] != "ON":
+            yield Weakness(
+                "no-snapshot-isolation",
+                False,
+                "innodb_snapshot_isolation is off: at REPEATABLE READ a transaction writes over"
+                " rows that its own snapshot does not show. Versioned rows are checked all the"
+                " same; rows without a version are not.",
+                "Turn it on (MariaDB 10.6.18, 10.11.8, 11.0.6 and later), or use"
+                " optilock.repeatable_read(), which does for its own transactions.",
+            )
+
+    def weak_table(self, connection: Connection, table: Table) -> Iterator[Weakness]:
+        engine = connection.scalar(
+            text(
+                "SELECT engine FROM information_schema.tables"
+                " WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+            ),
+            {"schema": table.schema, "name": table.name},
+        )
+        if engine not in (None, "InnoDB"):
+            yield Weakness(
+                "no-transactions",
+                True,
+                f"The table's engine is {engine}, which has no transactions: nothing can be rolled"
+                " back, and rows are not locked.",
+                f"ALTER TABLE {table.name} ENGINE = InnoDB.",
+            )
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import types
+from sqlalchemy import text, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import Database, Form
+from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
 from optilock.dialects.postgresql_rollout import PostgreSQLWays
 from optilock.dialects.postgresql_sets import set_form
@@ -77,6 +77,25 @@ class PostgreSQL(Database):
 
     def rollout(self) -> Ways:
         return PostgreSQLWays()
+
+    # -- what makes it weaker than it looks -------------------------------------------------------
+
+    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+        """Is there a pooler between, and does the driver prepare statements on it?"""
+        driver: Any = connection.connection.driver_connection
+        told = getattr(getattr(driver, "info", None), "backend_pid", None)
+        if told is None or told == connection.scalar(text("SELECT pg_backend_pid()")):
+            return
+        if getattr(driver, "prepare_threshold", None) is not None:
+            yield Weakness(
+                "pooled-prepared",
+                False,
+                "A pooler stands between, and the driver prepares statements: with transaction"
+                " pooling the next transaction may be on another server connection, where they do"
+                " not exist.",
+                "Give the engine connect_args={'prepare_threshold': None}, or set"
+                " max_prepared_statements in PgBouncer 1.21 or later.",
+            )
 
     # -- isolation -------------------------------------------------------------------------------
 

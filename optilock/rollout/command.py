@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import NoReturn
 
 import rich_click as click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from sqlalchemy import Engine, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.report import Report
 from optilock.rollout.run import roll_out
 from optilock.tokens import Counter, Token, Unique
+from optilock.urls import engine_of
 
 __all__ = ["migrate"]
 
@@ -46,7 +48,7 @@ def migrate(
     """
     engine: Engine | None = None
     try:
-        engine = _engine(url)
+        engine = engine_of(url)
         with _Bar() as bar:
             report = roll_out(
                 engine,
@@ -73,25 +75,6 @@ def migrate(
     print(_sentence(table, column, report))
 
 
-def _engine(url: str) -> Engine:
-    try:
-        engine = create_engine(make_url(url))
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        # The text may hold a password, so it is not repeated.
-        raise ConfigurationError(
-            f"The database URL cannot be read ({type(error).__name__}): write for example"
-            " postgresql+psycopg://me@host/database."
-        ) from None
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"The driver {error.name} is not installed.") from None
-    if engine.dialect.is_async:
-        raise ConfigurationError(
-            f"{engine.dialect.driver} is an async driver: name a sync one, for example psycopg,"
-            " pymysql, or plain sqlite."
-        )
-    return engine
-
-
 def _sentence(table: str, column: str, report: Report) -> str:
     if not report.steps:
         return f"{table}.{column} was there already, filled and NOT NULL: nothing to do."
@@ -102,7 +85,7 @@ def _sentence(table: str, column: str, report: Report) -> str:
     )
 
 
-def _end(code: int, why: str) -> None:
+def _end(code: int, why: str) -> NoReturn:
     print(f"optilock migrate: {why}", file=sys.stderr)
     sys.exit(code)
 

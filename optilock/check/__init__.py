@@ -1,0 +1,18 @@
+"""Look at an application's models and its database: would a lost update be noticed everywhere?
+
+::
+
+    $ optilock check shop.models --url postgresql+psycopg://me@host/shop
+
+    from optilock.check import check
+
+    findings = check(Base, engine)
+
+Nothing is changed. Each :class:`Finding` says how bad it is, what it is about, what was found, and
+what to do. The command's exit code is 1 when there is an error among them.
+"""
+
+from optilock.check.finding import Finding, Severity
+from optilock.check.run import check
+
+__all__ = ["Finding", "Severity", "check"]
