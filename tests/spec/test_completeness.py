@@ -15,12 +15,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 #: Scenarios that wait for something.
 OPEN = """
-EF-01 EF-09 EF-14 EF-50 SA-34 SA-35 SA-38 SA-40 RL-10 RL-12 RL-30 HB-12 HB-15 HB-17 HB-21
-HB-22 HB-24 HB-29 HB-31 HB-33 EC-13 EC-14 EC-15 DJ-13 DJ-14 DJ-16 DT-06 EX-11 EX-13 trap 1
-trap 2 trap 3 trap 4 trap 5 trap 6 trap 7 trap 8 trap 9 trap 10 trap 11 trap 12 trap 13
-trap 14 trap 15 trap 16 trap 17 trap 18 trap 19 trap 20 trap 21 trap 22 trap 23 trap 24
-trap 25 trap 26 trap 27 trap 28 trap 29 trap 30 trap 31 trap 32 trap 33 trap 34 trap 35
-trap 36 trap 37
+EF-50 SA-34 SA-35 SA-38 SA-40 RL-10 RL-12 RL-30 HB-12 HB-15 HB-17 HB-21 HB-22 HB-24 HB-29
+HB-31 HB-33 EC-15 DJ-13 DJ-14 DJ-16 DT-06 EX-11 EX-13 trap 9 trap 26 trap 29 trap 33 trap 34
+trap 35 trap 37
 """
 
 

@@ -7,10 +7,10 @@ import pickle
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from optilock import ConcurrencyError, ConfigurationError, Resolution
+from optilock import ConcurrencyError, ConfigurationError, OnDelete, Resolution
 from optilock.testing import count_statements
-from tests.spec.models import Counted, Doc, Grown
-from tests.spec.steps import alive, statement
+from tests.spec.models import Counted, Doc, Grown, Kid, Parent
+from tests.spec.steps import alive, statement, told
 
 
 def edit(session, row):
@@ -135,3 +135,59 @@ def test_a_conflict_may_be_told_in_ones_own_words(store, watched, other):
         session.commit()
 
     assert any("somebody else has this open" in note for note in caught.value.__notes__)
+
+
+# -- deletes that do not mind ----------------------------------------------------------------------
+
+
+def a_family(store):
+    store(Parent(id=1, name="a", kids=[Kid(id=1), Kid(id=2)]))
+
+
+@alive
+@pytest.mark.parametrize("policy", [None, OnDelete.IGNORE_GONE])
+def test_a_delete_of_a_row_that_is_gone_succeeds_where_it_may(store, watched, gone, stored, policy):
+    """EC-13: and what the delete cascades to goes as well."""
+    a_family(store)
+    session = watched(None, policy)
+    session.delete(session.get_one(Parent, 1))
+    gone(Parent, 1)
+    if policy is None:
+        told(session)
+    else:
+        session.commit()
+        assert [stored(Parent, 1), stored(Kid, 1), stored(Kid, 2)] == [None] * 3
+
+
+@alive
+@pytest.mark.parametrize("policy", [None, OnDelete.IGNORE_GONE])
+def test_a_kid_that_is_taken_away_and_was_gone_is_a_conflict_unless_that_is_ignored(
+    store, watched, gone, stored, policy
+):
+    """EC-14: ``on_replace: :delete`` and ``:delete_if_exists``."""
+    a_family(store)
+    session = watched(None, policy)
+    parent = session.get_one(Parent, 1)
+    parent.kids.remove(parent.kids[0])
+    gone(Kid, 1)
+    if policy is None:
+        [entry] = told(session).entries
+        assert (entry.model, entry.action, entry.kind) == (Kid, "delete", "deleted")
+    else:
+        session.commit()
+        assert [kid.id for kid in parent.kids] == [2]
+        assert stored(Kid, 1) is None
+
+
+@alive
+def test_a_delete_that_may_find_nothing_still_minds_a_change(store, watched, other, stored):
+    """EC-14"""
+    a_family(store)
+    session = watched(None, OnDelete.IGNORE_GONE)
+    parent = session.get_one(Parent, 1)
+    parent.kids.remove(parent.kids[0])
+    other(Kid, 1, name="theirs")
+    told(session)
+    session.rollback()
+
+    assert stored(Kid, 1)["name"] == "theirs"

@@ -25,8 +25,8 @@ from optilock import (
     unit_of_work,
 )
 from tests.models import Animal, Dog, Note, Post, Tag, post_tags
-from tests.spec.models import Address, Blob, Contact, Doc, Firm, Kid, Parent
-from tests.spec.steps import alive, go_on, reload, stub, take, told
+from tests.spec.models import Address, Blob, Contact, Doc, Driver, Firm, Kid, Parent, Placed, Plain
+from tests.spec.steps import alive, go_on, reload, statement, stub, take, told
 
 
 @pytest.fixture
@@ -103,6 +103,57 @@ def test_after_the_conflict_each_original_may_be_set_by_hand(
         entry.original["version"],
         entry.database["version"],
     )
+
+
+@pytest.mark.parametrize("act", ["update", "delete"])
+def test_a_token_that_was_null_is_compared_as_null(store, watched, engine, stored, refused, act):
+    """EF-01: the other has set it in the meantime; NULL is found by IS NULL."""
+    store(Placed(id=1, name="a", address=Address("a", None)))
+    session = watched()
+    placed = session.get_one(Placed, 1)
+    placed.name = "b"
+    session.commit()
+    assert placed.address.city is None
+    if act == "update":
+        placed.name = "ours"
+    else:
+        session.delete(placed)
+    statement(engine, Placed, 1, city="theirs")
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.original["city"], entry.database["city"]) == (None, "theirs")
+    assert stored(Placed, 1)["name"] == "b"
+
+
+def test_a_foreign_key_that_is_the_token_is_checked_and_reloaded(store, watched, engine, refused):
+    """EF-09: the entry is that of the row with the key."""
+    store(*(Plain(id=n) for n in (1, 2, 3)), Driver(id=1, keeper_id=1))
+    session = watched(autoflush=False)
+    driver, ours = session.get_one(Driver, 1), session.get_one(Plain, 2)
+    assert driver.keeper.id == 1
+    statement(engine, Driver, 1, keeper_id=3)
+    driver.keeper = ours
+    [entry] = refused(session).entries
+    reload(session, driver)
+
+    assert (entry.model, entry.conflicting) == (Driver, {"keeper_id"})
+    assert (driver.keeper_id, driver.keeper.id) == (3, 3)
+
+
+def test_a_part_of_a_composite_may_be_the_token(store, watched, engine, refused):
+    """EF-14: efcore#13890; the entry names the part, and a reload takes it."""
+    store(Placed(id=1, address=Address("a", "a")))
+    session = watched()
+    placed = session.get_one(Placed, 1)
+    assert placed.address.city == "a"
+    statement(engine, Placed, 1, city="theirs")
+    placed.address = Address("ours", "ours")
+    [entry] = refused(session).entries
+    reload(session, placed)
+
+    assert (entry.model, entry.conflicting) == (Placed, {"city"})
+    assert placed.address == Address("a", "theirs")
 
 
 # -- relationships ---------------------------------------------------------------------------------

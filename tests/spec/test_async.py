@@ -1,0 +1,235 @@
+"""The scenarios again where an AsyncSession makes a difference: hooks, reloads, and no surprise IO.
+
+The other writer is a plain sync session on the same database, as in every story here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import pickle
+
+import pytest
+from sqlalchemy import inspect, select
+from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock import (
+    AsyncUnitOfWork,
+    ConcurrencyError,
+    client_wins,
+    events,
+    merge_fields,
+    store_wins,
+    unit_of_work,
+    watch,
+)
+from tests.models import Dog
+from tests.spec.models import Doc
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def engine(async_database):
+    """For the fixtures of the other writer."""
+    made = async_database.engine()
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+async def sessions(async_engine):
+    yield lambda **options: watch(async_sessionmaker(async_engine), **options)
+    await async_engine.dispose()
+
+
+@pytest.fixture
+def heard():
+    found = []
+    listener = events.listen(found.append)
+    yield found
+    events.unlisten(listener)
+
+
+@pytest.mark.parametrize("keep", ["theirs", "ours"])
+async def test_a_conflict_is_settled_by_hand(store, other, stored, sessions, keep):
+    """EF-06, EF-04: reload, and save again or not."""
+    store(Doc(id=1, name="a"))
+    async with sessions()() as session:
+        doc = await session.get_one(Doc, 1)
+        other(Doc, 1, name="theirs")
+        doc.name = "ours"
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.flush()
+        await session.refresh(doc)
+        assert doc.name == "theirs"
+        if keep == "ours":
+            caught.value.entries[0].apply_to(doc)
+        await session.commit()
+
+    assert stored(Doc, 1)["name"] == keep
+
+
+async def test_a_new_object_is_not_reloaded_and_stays_new(tables, stored, sessions):
+    """EF-21"""
+    tables(Doc)
+    async with sessions()() as session:
+        doc = Doc(id=1, name="ours")
+        session.add(doc)
+        with session.no_autoflush, pytest.raises(InvalidRequestError):
+            await session.refresh(doc)
+        assert doc in session.new
+        await session.commit()
+
+    assert stored(Doc, 1)["name"] == "ours"
+
+
+async def test_a_row_that_both_delete_leaves_the_session(store, gone, sessions):
+    """EF-16"""
+    store(Doc(id=1))
+    async with sessions(on_conflict=store_wins)() as session:
+        doc = await session.get_one(Doc, 1)
+        await session.delete(doc)
+        gone(Doc, 1)
+        await session.commit()
+
+        assert inspect(doc).detached
+
+
+async def test_listeners_hear_conflict_resolution_and_commit(
+    async_engine, store, other, stored, heard
+):
+    """EF-51, EF-52"""
+    store(Doc(id=1, name="a"))
+
+    @unit_of_work(async_sessionmaker(async_engine), on_conflict=store_wins)
+    async def edit(session):
+        doc = await session.get_one(Doc, 1)
+        other(Doc, 1, name="theirs")
+        doc.name = "ours"
+
+    await edit()
+    await async_engine.dispose()
+
+    assert [type(e) for e in heard] == [events.Conflict, events.Resolved, events.Committed]
+    assert stored(Doc, 1)["name"] == "theirs"
+
+
+async def test_context_variables_survive_every_attempt(async_engine, store, other):
+    """EF-55"""
+    store(Doc(id=1, name="a"))
+    request = contextvars.ContextVar("request")
+    request.set("one")
+    seen, tasks = [], set()
+
+    @unit_of_work(async_sessionmaker(async_engine), wait_initial=0)
+    async def edit(session):
+        seen.append(request.get())
+        tasks.add(asyncio.current_task())
+        request.set("two")
+        doc = await session.get_one(Doc, 1)
+        if len(seen) == 1:
+            other(Doc, 1, other="theirs")
+        doc.name = "ours"
+
+    await edit()
+    await async_engine.dispose()
+
+    assert (seen, request.get(), len(tasks)) == (["one", "two"], "two", 1)
+
+
+async def test_a_stale_joined_row_is_noticed(store, other, stored, sessions):
+    """SA-49, SA-31"""
+    store(Dog(id=1, name="a", tricks="a"))
+    async with sessions()() as session:
+        (await session.get_one(Dog, 1)).tricks = "ours"
+        other(Dog, 1, name="theirs")
+        with pytest.raises(ConcurrencyError):
+            await session.commit()
+
+    assert stored(Dog, 1)["tricks"] == "a"
+
+
+async def test_a_copy_of_an_older_version_is_refused_at_the_merge(store, other, stored, sessions):
+    """SA-17"""
+    store(Doc(id=1, name="a"))
+    async with sessions()() as session:
+        copy = await session.get_one(Doc, 1)
+        session.expunge(copy)
+        copy.name = "ours"
+        other(Doc, 1, name="theirs")
+        with pytest.raises(StaleDataError):
+            await session.merge(copy)
+
+    assert stored(Doc, 1)["name"] == "theirs"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_the_handler_of_a_conflict_needs_no_database(store, other, sessions, keep):
+    """trap 6: entries are plain values; an attribute that was expired would have to be loaded."""
+    store(Doc(id=1, name="a"))
+    async with sessions()() as session:
+        doc = await session.get_one(Doc, 1)
+        doc.name = "ours"
+        other(Doc, 1, name="theirs")
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.commit()
+        if keep:
+            assert (doc.name, doc.version) == ("ours", 1)  # refused: nothing was expired
+        else:
+            await session.rollback()
+            assert "name" in inspect(doc).unloaded  # reading it would be a MissingGreenlet
+        [entry] = pickle.loads(pickle.dumps(caught.value)).entries
+        assert (entry.original["name"], entry.current["name"]) == ("a", "ours")
+        assert (entry.database["name"], entry.database["version"]) == ("theirs", 2)
+        assert "Doc 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("resolver", [client_wins, merge_fields])
+async def test_after_a_resolution_the_object_is_read_without_io(store, other, sessions, resolver):
+    """trap 6: it has the stored values, theirs among them."""
+    store(Doc(id=1, name="a", other="a"))
+    async with sessions(on_conflict=resolver)() as session:
+        doc = await session.get_one(Doc, 1)
+        doc.name = "ours"
+        other(Doc, 1, other="theirs")
+        await session.flush()
+
+        assert (doc.name, doc.other, doc.version) == ("ours", "theirs", 3)
+        await session.commit()
+
+
+async def test_a_query_that_flushes_tells_the_conflict(async_engine, store, other, stored):
+    """trap 4"""
+    store(Doc(id=1, name="a"))
+    with pytest.raises(ConcurrencyError) as caught:
+        async with AsyncUnitOfWork(async_sessionmaker(async_engine)) as session:
+            doc = await session.get_one(Doc, 1)
+            doc.name = "ours"
+            other(Doc, 1, name="theirs")
+            await session.scalars(select(Doc).where(Doc.id > 1))
+    await async_engine.dispose()
+
+    assert caught.value.entries[0].current["name"] == "ours"
+    assert stored(Doc, 1)["name"] == "theirs"
+
+
+async def test_after_a_savepoint_the_version_is_the_one_it_had(store, stored, sessions):
+    """trap 7, RL-35"""
+    store(Doc(id=1, name="a"))
+    async with sessions()() as session:
+        doc = await session.get_one(Doc, 1)
+        doc.name = "before"
+        await session.flush()
+        savepoint = await session.begin_nested()
+        doc.name = "inside"
+        await session.flush()
+        await savepoint.rollback()
+        await session.refresh(doc)
+        assert (doc.name, doc.version) == ("before", 2)
+        doc.name = "after"
+        await session.commit()
+
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("after", 3)
