@@ -10,6 +10,7 @@ from optilock.errors import (
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
+    LinkGone,
     OptilockError,
     PreconditionFailed,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Counter",
     "Entry",
     "Isolation",
+    "LinkGone",
     "OnDelete",
     "OptilockError",
     "PreconditionFailed",

@@ -34,7 +34,14 @@ from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.resolvers import Resolution, nearest
 
-__all__ = ["DeletePolicies", "OnDelete", "check_on_delete", "check_policy", "settled_by_policy"]
+__all__ = [
+    "DeletePolicies",
+    "OnDelete",
+    "check_on_delete",
+    "check_policy",
+    "policy_for",
+    "settled_by_policy",
+]
 
 
 class OnDelete(Enum):
@@ -56,7 +63,7 @@ def settled_by_policy(entry: Entry[Any], on_delete: DeletePolicies) -> Resolutio
     """What the policy decides about a row that missed; ``None`` where it is a conflict."""
     if entry.action != "delete":
         return None
-    policy = _policy_for(entry.model, on_delete)
+    policy = policy_for(entry.model, on_delete)
     if policy is OnDelete.STRICT:
         return None
     if entry.kind == "deleted":
@@ -64,7 +71,7 @@ def settled_by_policy(entry: Entry[Any], on_delete: DeletePolicies) -> Resolutio
     return Resolution.overwrite() if policy is OnDelete.IGNORE_VERSION else None
 
 
-def _policy_for(model: type[Any], on_delete: DeletePolicies) -> OnDelete:
+def policy_for(model: type[Any], on_delete: DeletePolicies) -> OnDelete:
     """The unit's policy, else the class's own, else ``STRICT``."""
     given = nearest(on_delete, model) if isinstance(on_delete, Mapping) else on_delete
     own = getattr(model, "__on_delete__", None)

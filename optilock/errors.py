@@ -6,6 +6,7 @@
     ├── ConfigurationError (ValueError)     bad input: a mapping, an option, a call that cannot work
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    ├── LinkGone (StaleDataError)           a many-to-many link was removed by somebody else first
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
 
@@ -16,7 +17,7 @@ holds SQL, a secret, or a column value of a row besides its key and versions.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm.exc import StaleDataError
@@ -29,6 +30,7 @@ __all__ = [
     "CommitOutcomeUnknown",
     "ConcurrencyError",
     "ConfigurationError",
+    "LinkGone",
     "OptilockError",
     "PreconditionFailed",
 ]
@@ -82,6 +84,51 @@ class PreconditionFailed(ConcurrencyError):
         "Your edits were not written, because they were meant for the version that was demanded."
         " Read the row again, decide anew, and demand the version that you have seen then."
     )
+
+
+class LinkGone(OptilockError, StaleDataError):
+    """Link rows that were to be taken away were not there: somebody else has removed them.
+
+    No version is involved, and nobody's edit is lost, so it is no ``ConcurrencyError``. Everything
+    else of the flush is written and the transaction is alive: commit to accept it, or roll back.
+
+    ``table`` is the name of the link table, ``links`` what was to be taken away, as mappings of
+    column keys to values, ``found`` how many of them were there. It is a ``StaleDataError``, which
+    is what SQLAlchemy raises, and ``is_transient``: read anew, the link is not there to be removed.
+    """
+
+    table: str
+    links: tuple[Mapping[str, Any], ...]
+    found: int
+
+    def __init__(
+        self, table: str, links: Iterable[Mapping[str, Any]], found: int, verb: str = "delete"
+    ) -> None:
+        self.table = table
+        self.links = tuple(dict(link) for link in links)
+        self.found = found
+        self._verb = verb
+        count = len(self.links)
+        super().__init__(  # SQLAlchemy's own words come first
+            f"{verb.upper()} statement on table '{table}' expected to {verb} {count} row(s);"
+            f" Only {found} were matched. Somebody else has removed {_which(self.links, found)}"
+            " before. Everything else of the flush is written and the transaction is alive: commit"
+            " to accept it, roll back, or say on_delete=OnDelete.IGNORE_GONE."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.table, self.links, self.found, self._verb), _state(self))
+
+
+def _which(links: tuple[Mapping[str, Any], ...], found: int) -> str:
+    shown = "; ".join(
+        ", ".join(f"{name} {value!r}" for name, value in link.items()) for link in links[:_SHOWN]
+    )
+    if len(links) > _SHOWN:
+        shown += f"; and {len(links) - _SHOWN} more"
+    if len(links) == 1:
+        return f"the link ({shown})"
+    return f"{len(links) - found} of these links ({shown})"
 
 
 class CommitOutcomeUnknown(OptilockError):

@@ -24,12 +24,14 @@ from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from optilock.compared import any_compared
 from optilock.conflicts import Attempt, attempt_of, read_stored
+from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted, Counted, Nothing
 from optilock.guard.batch import send
 from optilock.guard.counting import require_row_counts
 from optilock.guard.dependents import without_missed
 from optilock.guard.keep import Kept
+from optilock.guard.links import judge_links
 from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.onupdate import fill_in
@@ -74,6 +76,8 @@ class Flush:
     #: What the flush wanted to write, taken when the database reported an error.
     wanted: list[Attempt] | tuple[()] = ()
     _judged: frozenset[Any] = frozenset()
+    #: Link rows that were not there any more.
+    gone_links: Sequence[LinkGone] = ()
     #: Objects whose compared values were looked at.
     looked: frozenset[InstanceState[Any]] = frozenset()
     _states: dict[Any, InstanceState[Any]] | None = None
@@ -114,7 +118,9 @@ class Flush:
                 if type(statement) in _CHANGES:
                     if "compiled_cache" in (options.get("execution_options") or ()):
                         return self._written(connection, native, statement, parameters, options)
-                    if self.skipped:  # link rows come without that option
+                    if type(parameters) is list:  # link rows come without that option
+                        return self._links(connection, native, statement, parameters, options)
+                    if self.skipped:
                         return self._unguarded(connection, native, statement, parameters, options)
                 self.drain(connection)
                 return native(statement, parameters, **options)
@@ -165,7 +171,11 @@ class Flush:
         for obj in self.expunge_later:
             self.session.expunge(obj)
         if self.error is not None:
+            for gone in self.gone_links:
+                self.error.add_note(f"optilock: {gone}")
             raise self.error
+        for gone in self.gone_links:
+            raise gone
 
     # -- one statement of the unit of work ---------------------------------------------------
 
@@ -319,6 +329,19 @@ class Flush:
             return Nothing(rows)
         result = native(statement, kept, **options)
         return Counted(result, result.rowcount + len(rows) - len(kept), rows)
+
+    def _links(
+        self, connection: Connection, native: Execute, statement: Any, rows: Any, options: Any
+    ) -> Any:
+        """Link rows that are taken away: not those of a row that is gone, and some may be gone."""
+        if self.skipped:
+            result = self._unguarded(connection, native, statement, rows, options)
+        else:
+            self.drain(connection)
+            result = native(statement, rows, **options)
+        if options or not rows or self.uow is None:
+            return result
+        return judge_links(self, statement, rows, result)
 
     def _compared(
         self, connection: Connection, native: Execute, statement: Any, params: Any, options: Any

@@ -18,6 +18,7 @@ from optilock.errors import (
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
+    LinkGone,
     OptilockError,
     PreconditionFailed,
 )
@@ -51,6 +52,7 @@ EVERY = [
     ConcurrencyError([entry()], "in other words"),
     PreconditionFailed([entry()]),
     CommitOutcomeUnknown("nobody knows"),
+    LinkGone("post_tags", [{"post_id": 1, "tag_id": 2}], 0),
     CannotMerge("at line 3"),
 ]
 copies = pytest.mark.parametrize(
@@ -80,6 +82,19 @@ def test_the_clause_that_people_already_have_catches_it(
 ) -> None:
     with pytest.raises(known):
         raise error
+
+
+def test_a_link_that_is_gone_is_sqlalchemys_error_and_no_conflict() -> None:
+    assert issubclass(LinkGone, StaleDataError)
+    assert not issubclass(LinkGone, ConcurrencyError)
+
+
+def test_a_link_that_is_gone_is_told_by_its_keys() -> None:
+    links = [{"post_id": 1, "tag_id": number} for number in range(7)]
+
+    assert "removed the link (post_id 1, tag_id 0) before" in str(LinkGone("t", links[:1], 0))
+    assert "removed 2 of these links (post_id 1, tag_id 0; " in str(LinkGone("t", links, 5))
+    assert "and 2 more" in str(LinkGone("t", links, 5))
 
 
 def test_an_unknown_outcome_is_no_conflict() -> None:

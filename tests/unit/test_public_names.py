@@ -25,6 +25,7 @@ NAMES = {
     "Counter",
     "Entry",
     "Isolation",
+    "LinkGone",
     "OnDelete",
     "OptilockError",
     "PreconditionFailed",
