@@ -23,6 +23,7 @@ from optilock import (
 )
 from optilock.testing import count_statements
 from tests.models import Base, key
+from tests.two_writers import ends_transactions
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -153,7 +154,7 @@ def test_a_value_that_is_not_compared_may_move(store, watched, engine, many):
     session = watched()
     for invoice in session.scalars(select(Invoice)):
         invoice.amount = 6
-    with_snapshot = not ends(engine)
+    with_snapshot = not ends_transactions(engine)
     if with_snapshot:
         directly(engine, Invoice, 0, note="theirs")
     session.commit()
@@ -161,12 +162,6 @@ def test_a_value_that_is_not_compared_may_move(store, watched, engine, many):
     assert value(engine, Invoice, 0, "amount") == 6
     if with_snapshot:
         assert value(engine, Invoice, 0, "note") == "theirs"
-
-
-def ends(engine):
-    from tests.database.conftest import ends_transactions
-
-    return ends_transactions(engine)
 
 
 @pytest.mark.parametrize("many", [1, 3])
