@@ -28,6 +28,7 @@ from optilock.compared import compared_names
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
 from optilock.originals import original_of
+from optilock.version_makers import made_by_application
 from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = [
@@ -108,7 +109,9 @@ def attempt_of(
         name = mapper.get_property_by_column(column).key
         changes[name] = current[name] = Computed(name)
     if token is not None:
-        original[token] = current[token] = version
+        assigned = made_by_application(mapper) and token in state.dict
+        original[token] = version
+        current[token] = detached(state.dict[token], token) if assigned else version
     identity = tuple(state.key[1]) if state.key else mapper.primary_key_from_instance(state.obj())
     return Attempt(mapper, tuple(identity), action, original, current, changes)
 

@@ -54,6 +54,7 @@ from optilock.version_checks import (
     check_tokens,
     check_version_id,
 )
+from optilock.version_makers import move_with_joined
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -114,7 +115,7 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
         column = _token_column(cls, table, token)
         check_version_id(mapper, cls, token, column)
         mapper.version_id_col = column
-        mapper.version_id_generator = token.next
+        mapper.version_id_generator = token.generator
     if mapper.inherits is None or mapper.concrete:
         mapper.confirm_deleted_rows = True  # without it a stale delete would do nothing, silently
     elif token is not None:
@@ -163,6 +164,7 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
                     f" declaration, or give the token another name:"
                     f" __version_token__ = {kind}(name='row_version')."
                 )
+            token.take(column)
             return column
     if token.name in table.columns:
         raise ConfigurationError(
@@ -171,6 +173,7 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
             f" {kind}(name={token.name!r}, column={table.columns[token.name].name!r})."
         )
     column = token.new_column()
+    token.take(column)
     table.append_column(column)
     return column
 
@@ -183,6 +186,7 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     check_options(mapper, cls, column)
     if column is not None:
         close(mapper, cls, column)
+        move_with_joined(mapper, column)
     if compared is not None:
         compare(mapper, cls, compared)
     keep_originals(mapper, cls)

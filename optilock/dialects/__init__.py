@@ -6,6 +6,7 @@ from functools import cache
 
 from sqlalchemy.engine import Dialect
 
+from optilock.dialects import mariadb_tokens, postgresql_tokens, sqlite_tokens
 from optilock.dialects.base import Database
 from optilock.dialects.cause import error_chain, raised_by
 from optilock.dialects.cockroachdb import CockroachDB
@@ -17,7 +18,15 @@ from optilock.dialects.oracle import Oracle
 from optilock.dialects.postgresql import PostgreSQL
 from optilock.dialects.sqlite import SQLite
 
-__all__ = ["Database", "database_of", "database_of_error"]
+__all__ = [
+    "Database",
+    "database_of",
+    "database_of_error",
+    # imported for the SQL that they register
+    "mariadb_tokens",
+    "postgresql_tokens",
+    "sqlite_tokens",
+]
 
 _KNOWN: tuple[type[Database], ...] = (
     PostgreSQL,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optilock.guard.writes import Params, Shape
 
-__all__ = ["Accepted", "Counted", "Nothing"]
+__all__ = ["Accepted", "Counted", "Nothing", "Unmoved"]
 
 
 class Accepted:
@@ -73,6 +73,35 @@ class Counted:
     @property
     def returned_defaults(self) -> Any:
         return None if self.rowcount else self._result.returned_defaults
+
+
+class Unmoved:
+    """The answer for a row whose version stays what was read.
+
+    Nothing came back for it, and the version is not to be read again: that would be the one of
+    another writer.
+    """
+
+    rowcount = 1
+    returned_defaults = None
+    effective_returning = ()
+    isinsert = False
+    executemany = False
+
+    def __init__(self, result: Any, shape: Shape) -> None:
+        compiled = result.context.compiled
+        version = shape.token.column
+        self.prefetch = list(compiled.prefetch)
+        self.postfetch = [column for column in compiled.postfetch if column is not version]
+        self.compiled_parameters = result.context.compiled_parameters
+
+    @property
+    def context(self) -> Unmoved:
+        return self
+
+    @property
+    def compiled(self) -> Unmoved:
+        return self
 
 
 class Nothing(Accepted):

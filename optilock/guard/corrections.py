@@ -16,11 +16,12 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.sql import ClauseElement
 
-from optilock.conflicts import Values, columns_of, same
+from optilock.conflicts import Values, columns_of, read_stored, same
 from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
 from optilock.guard.missed import Missed
 from optilock.guard.onupdate import onupdate_values
+from optilock.version_makers import made_by_application, made_by_database, touch_of
 from optilock.versioned import token_attribute
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
@@ -89,11 +90,12 @@ def _move_token(mapper: Mapper[Any], row: Correction) -> None:
     assert row.missed.stored is not None
     if token is None:
         return
-    params = row.missed.params
     if mapper.version_id_generator:
         row.values[token] = mapper.version_id_generator(row.missed.stored[token])
-    elif (column := mapper.version_id_col) is not None and str(column.key) in params:
-        row.values[token] = params[str(column.key)]
+    elif made_by_application(mapper):
+        attempt = row.missed.attempt
+        assigned = attempt.current[token] != attempt.original[token]
+        row.values[token] = (attempt.current if assigned else row.missed.stored)[token]
 
 
 def _update_table(
@@ -102,14 +104,16 @@ def _update_table(
     """The union of the changed columns; a row that leaves one alone writes what is stored."""
     names = _names_in(mapper, table)
     touched = {name for row in rows for name in row.values if name in names}
-    if not touched:
-        return
     token = mapper.version_id_col
+    expressions: dict[Any, Any] = {}
+    if not touched:
+        if token is None or token.table is not table:
+            return
+        expressions.update(touch_of(mapper))
     where = [*table.primary_key, *([token] if token is not None and token.table is table else [])]
     statement = table.update().where(
         *(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where)
     )
-    expressions: dict[Any, Any] = {}
     params = []
     for row in rows:
         stored = row.missed.stored
@@ -183,9 +187,15 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
     token = token_attribute(mapper)
     if token is not None and mapper.version_id_generator:
         values[token] = mapper.version_id_generator(missed.attempt.original[token])
+    elif token is not None and made_by_database(mapper):
+        del values[token]
     for table in tables_of(mapper):
         row = {c.key: values[n] for n, c in _names_in(mapper, table).items() if n in values}
         type(connection).execute(connection, table.insert(), row)
+    if token is not None and token not in values:
+        identity = mapper.primary_key_from_instance(missed.obj)
+        stored = read_stored(connection, mapper, [tuple(identity)], only=(token,))
+        values.update(stored[tuple(identity)])
     return values
 
 

@@ -26,7 +26,7 @@ from optilock.compared import any_compared
 from optilock.conflicts import Attempt, attempt_of, read_stored
 from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
-from optilock.guard.answers import Accepted, Counted, Nothing
+from optilock.guard.answers import Accepted, Counted, Nothing, Unmoved
 from optilock.guard.batch import send
 from optilock.guard.counting import require_row_counts
 from optilock.guard.dependents import without_missed
@@ -41,6 +41,7 @@ from optilock.guard.unversioned import no_version
 from optilock.guard.values import judge_values, write_one
 from optilock.guard.writes import Shape, Write, shape_of
 from optilock.originals import any_kept, written
+from optilock.version_makers import untouched
 from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = ["Flush"]
@@ -269,7 +270,7 @@ class Flush:
         result = native(write.shape.statement, write.params, **options)
         if result.rowcount == 0:
             self._miss(connection, [write])
-            return Counted(result, 1)
+            return Unmoved(result, write.shape)
         return result
 
     def _ignoring(self, connection: Connection, native: Execute, write: Write, options: Any) -> Any:
@@ -281,11 +282,13 @@ class Flush:
             *(key.column == shape.bind(key) for key in shape.keys)
         )
         kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
-        result = native(statement.values(shape.expressions), kept)
+        values = dict(shape.expressions)
+        if token.column.onupdate is not None:
+            values[token.column] = token.column
+        result = native(statement.values(values), kept)
         if result.rowcount == 0:
             self._miss(connection, [write])
-            return Counted(result, 1)
-        return result
+        return Unmoved(result, shape)
 
     def _many(
         self, connection: Connection, shape: Shape, rows: list[Any], options: Any
@@ -423,6 +426,7 @@ class Flush:
     ) -> Missed:
         state = self.state_of(write)
         shape, params = write
+        untouched(state, shape.touches)
         attempt = attempt_of(
             state,
             "delete" if self.is_delete(state) else "update",

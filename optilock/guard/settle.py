@@ -23,6 +23,7 @@ from optilock.guard.keep import Kept
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
+from optilock.version_makers import made_by_database
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -130,7 +131,7 @@ def _apply_updates(
         return
     rows = [plan_update(missed) for missed in some]
     update_rows(connection, mapper, rows)
-    if mapper.version_id_generator is False:
+    if made_by_database(mapper):
         _read_again(connection, mapper, [row for row in rows if row.values])
     for row in rows:
         missed = row.missed

@@ -74,7 +74,7 @@ class Shape:
     prefetch: tuple[Column[Any], ...]
     #: Columns that the database will compute.
     postfetch: tuple[Column[Any], ...]
-    #: SQL expressions among the new values.
+    #: SQL expressions among the new values, but for those that only move the version.
     expressions: Mapping[Column[Any], Any]
     #: Must be sent by itself: order matters, or the answer carries values.
     alone: bool
@@ -85,6 +85,8 @@ class Shape:
     #: Nothing but the version moves here: whether it must depends on the row's other tables.
     perhaps_ignored: bool
 
+    #: Columns that are set to an expression for the version's sake alone.
+    touches: tuple[Column[Any], ...] = ()
     #: The parameter that carries the expected version.
     token_parameter: str = ""
     #: The database's statements for this shape together with others, built when first needed.
@@ -134,10 +136,11 @@ def shape_of(
     keys = tuple(Condition(col, name) for col, name in compared.items() if col is not token)
     where = {condition.parameter for condition in keys} | {compared[token]}
     sets = _sets(statement, table, names, where)
-    expressions = dict(getattr(statement, "_values", None) or {})
+    given = dict(getattr(statement, "_values", None) or {})
+    expressions = {c: e for c, e in given.items() if c is not token and c is not e}
     changed = {*sets.values(), *expressions} - {token}
     alone = not isinstance(statement, Delete) and (
-        bool(expressions)
+        bool(given)
         or bool(statement._returning or statement._return_defaults)
         or token.key not in sets
         or not changed.isdisjoint(_order_matters(table))
@@ -158,7 +161,8 @@ def shape_of(
         alone=alone,
         compares=compares(mapper),
         ignored_only=bool(changed) and changed <= ignored,
-        perhaps_ignored=not changed and bool(ignored) and token.key in sets,
+        perhaps_ignored=not changed and bool(ignored) and (token.key in sets or bool(given)),
+        touches=tuple(given.keys() - expressions.keys()),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import keyword
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Column
+from sqlalchemy import Column, ColumnElement
 from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError
@@ -51,12 +52,11 @@ class Token:
         Without a server default: SQLAlchemy takes one for a sign that the database makes the
         versions, and asks for every new one with RETURNING.
         """
+        default: Any = {}
+        if self.generator is not False:
+            default = {"default": lambda: self.next(None)}  # for insert(), which asks no mapper
         return Column(
-            self.column or self.name,
-            self.type(),
-            key=self.name,
-            nullable=False,
-            default=lambda: self.next(None),  # for insert(), which asks no mapper
+            self.column or self.name, self.type(), key=self.name, nullable=False, **default
         )
 
     def type(self) -> TypeEngine[Any]:
@@ -67,6 +67,24 @@ class Token:
         """Can this token live in a column that the class has declared itself?"""
         return isinstance(column.type, type(self.type()))
 
+    def take(self, column: Column[Any]) -> None:
+        """Make ``column``, new or declared by the class, this token's: what INSERT and UPDATE say.
+
+        Raises ``ConfigurationError`` for a column that says something else.
+        """
+
+    @property
+    def generator(self) -> Callable[[Any], Any] | Literal[False]:
+        """Who makes the next version: Python, or (``False``) the database or the application."""
+        return self.next
+
     def next(self, value: Any) -> Any:
         """The value that follows ``value``; the first one for ``None``."""
         raise NotImplementedError  # every kind says its own
+
+    def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
+        """What an UPDATE sets for the database to move the version though nothing else changes.
+
+        Empty where Python makes the version, or the application does.
+        """
+        return {}

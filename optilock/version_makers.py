@@ -1,0 +1,121 @@
+"""Who makes the next version of a row: Python, the database, or the application.
+
+Python's versions (``Counter``, ``Unique``) are in the statement. The database's (``Timestamp``,
+``RowVersion``, any column with a default that is SQL) are known only when they are read back. The
+application's (``Manual``) move when it assigns them, and not otherwise.
+
+SQLAlchemy leaves one thing undone for the database's versions: where only the columns of a joined
+table change it writes the version as it is, and what the database would do by itself at an UPDATE
+(``onupdate``) does not happen. :func:`move_with_joined` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, event
+from sqlalchemy.orm import Mapper, PassiveFlag
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.version_checks import check_tokens
+
+__all__ = [
+    "made_by_application",
+    "made_by_database",
+    "move_with_joined",
+    "set_expressions",
+    "touch_of",
+    "untouched",
+]
+
+
+def made_by_database(mapper: Mapper[Any]) -> bool:
+    """Is the version of ``mapper``'s rows known only after the write?"""
+    return mapper.version_id_generator is False and _has_server_side_value(mapper)
+
+
+def made_by_application(mapper: Mapper[Any]) -> bool:
+    """Does the version of ``mapper``'s rows move only when somebody assigns it?"""
+    return (
+        mapper.version_id_col is not None
+        and mapper.version_id_generator is False
+        and not _has_server_side_value(mapper)
+    )
+
+
+def _has_server_side_value(mapper: Mapper[Any]) -> bool:
+    """SQLAlchemy's own rule for asking for a version with RETURNING."""
+    column: Any = mapper.version_id_col
+    if not isinstance(column, Column):
+        return column is not None
+    default = column.default
+    return column.server_default is not None or (
+        default is not None and not default.is_scalar and not default.is_callable
+    )
+
+
+def touch_of(mapper: Mapper[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
+    """What an UPDATE sets so that the version of ``mapper``'s rows moves though nothing else does.
+
+    Empty where Python makes the version, or the application does.
+    """
+    column: Any = mapper.version_id_col
+    if hasattr(mapper.class_, "__version_token__"):
+        token, _ = check_tokens(mapper.class_)
+        return {} if token is None else token.touch(column)
+    return {column: column} if made_by_database(mapper) else {}
+
+
+def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
+    """Move the version also when only columns of the other tables of ``mapper`` change."""
+    touch = touch_of(mapper)
+    if len(mapper.tables) < 2 or not touch or set(touch.items()) == {(column, column)}:
+        return
+    beside, elsewhere = _attributes(mapper, column)
+
+    @event.listens_for(mapper, "before_update", raw=True)
+    def before_update(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
+        if not _changed(state, beside) and _changed(state, elsewhere):
+            set_expressions(state, touch)
+
+
+def set_expressions(
+    state: InstanceState[Any], expressions: Mapping[Column[Any], ColumnElement[Any]]
+) -> None:
+    """Let the next UPDATE of the object's row set these columns, without events."""
+    for column, expression in expressions.items():
+        name = state.mapper.get_property_by_column(column).key
+        implementation = state.manager[name].impl
+        loaded = implementation.get(state, state.dict)  # read now if it is expired
+        state._modified_event(state.dict, implementation, loaded)
+        state.dict[name] = expression
+
+
+def untouched(state: InstanceState[Any], columns: Iterable[Column[Any]]) -> None:
+    """Take back what :func:`set_expressions` did: the row was not written."""
+    for column in columns:
+        name = state.mapper.get_property_by_column(column).key
+        if name in state.committed_state:
+            state.dict[name] = state.committed_state.pop(name)
+
+
+def _attributes(mapper: Mapper[Any], version: Column[Any]) -> tuple[set[str], set[str]]:
+    """The attributes with a column in the version's table, and the others."""
+    beside: set[str] = set()
+    elsewhere: set[str] = set()
+    for name, columns in (
+        (p.key, p.columns) for p in mapper.iterate_properties if hasattr(p, "columns")
+    ):
+        tables = [column.table for column in columns if isinstance(column, Column)]
+        (beside if version.table in tables else elsewhere).add(name)
+    return beside, elsewhere
+
+
+def _changed(state: InstanceState[Any], names: set[str]) -> bool:
+    return any(
+        state.manager[name]
+        .impl.get_history(state, state.dict, PassiveFlag.PASSIVE_NO_INITIALIZE)
+        .added
+        for name in names.intersection(state.committed_state)
+    )
