@@ -5,7 +5,7 @@ later, at the flush, already is the other writer's. So ``load_only()`` and ``def
 version in, as they leave the primary key in.
 
 Assigning it is an error, by name, by ``set_attribute()`` (which SQLModel uses) and by
-``flag_modified()``. Loading, ``refresh``, ``merge`` and ``set_committed_value`` go on working.
+``flag_modified()``, unless the application makes the versions (``Manual``); then NULL is the error. Loading, ``refresh``, ``merge`` and ``set_committed_value`` go on working.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 
-__all__ = ["close", "load_always"]
+__all__ = ["close", "compare_in_merge", "load_always", "require"]
 
 
 class _VersionProperty(ColumnProperty[Any]):
@@ -60,6 +60,34 @@ class _VersionProperty(ColumnProperty[Any]):
             )
 
 
+def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:
+    """``session.merge`` compares the version, whatever is loaded."""
+    held = mapper.get_property_by_column(column)
+    if type(held) is ColumnProperty:  # a joined child shares it with its parent
+        held.__class__ = _VersionProperty
+
+
+def require(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
+    """The application assigns the version of ``cls``, and must: NULL is none."""
+    key = mapper.get_property_by_column(column).key
+
+    def set_version(state: InstanceState[Any], value: Any, old: Any, initiator: Any) -> None:
+        if value is None and state.key is not None:
+            raise _missing(cls, key, "cannot become")
+
+    def remove(state: InstanceState[Any], *_: Any) -> None:
+        raise _missing(cls, key, "cannot become")
+
+    def before_insert(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
+        if state.dict.get(key) is None:
+            raise _missing(cls, key, "is")
+
+    event.listen(getattr(cls, key), "set", set_version, raw=True)
+    event.listen(getattr(cls, key), "remove", remove, raw=True)
+    if column.default is None and column.server_default is None:
+        event.listen(mapper, "before_insert", before_insert, raw=True)
+
+
 def close(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
     """From here on the version of ``cls`` cannot be assigned."""
     key = mapper.get_property_by_column(column).key
@@ -75,9 +103,6 @@ def close(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
     event.listen(attribute, "set", set_version, raw=True)
     event.listen(attribute, "remove", remove_or_flag, raw=True)
     event.listen(attribute, "modified", remove_or_flag, raw=True)
-    held = mapper.get_property_by_column(column)
-    if type(held) is ColumnProperty:  # a joined child shares it with its parent
-        held.__class__ = _VersionProperty
 
 
 def load_always(mapper: Mapper[Any]) -> None:
@@ -97,4 +122,12 @@ def _assigned(cls: type[Any], key: str) -> ConfigurationError:
         " optilock alone: assigning it would hide another writer's change. To demand a"
         " version, compare it yourself before you edit; to take over a loaded value, use"
         " sqlalchemy.orm.attributes.set_committed_value()."
+    )
+
+
+def _missing(cls: type[Any], key: str, verb: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{cls.__name__}.{key} {verb} None, and a row without a version cannot be checked. With"
+        f" Manual() the application gives the version: assign {cls.__name__}.{key} before the"
+        " object is flushed, or declare the column with default=."
     )

@@ -44,8 +44,8 @@ from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.originals import keep_originals
 from optilock.resolvers import Resolution, Resolver
-from optilock.tokens import CompareValues, Counter, Token
-from optilock.version_attribute import close, load_always
+from optilock.tokens import CompareValues, Counter, Manual, Token
+from optilock.version_attribute import close, compare_in_merge, load_always, require
 from optilock.version_checks import (
     check_attribute,
     check_options,
@@ -185,7 +185,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     column = None if token is None else check_attribute(mapper, cls, token)
     check_options(mapper, cls, column)
     if column is not None:
-        close(mapper, cls, column)
+        (require if isinstance(token, Manual) else close)(mapper, cls, column)
+        compare_in_merge(mapper, column)
         move_with_joined(mapper, column)
     if compared is not None:
         compare(mapper, cls, compared)

@@ -14,6 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
+from optilock.version_makers import made_by_application
 from optilock.versioned import token_attribute
 
 __all__ = ["Kept"]
@@ -45,6 +46,8 @@ class Kept:
             pending[name] = expression
             before[name] = missed.attempt.original.get(name)
         version = missed.attempt.original.get(token) if token else None
+        if token and made_by_application(state.mapper):
+            before[token], pending[token] = version, missed.attempt.current[token]
         return cls(state, missed.obj, token, version, pending, before)
 
     def put_back(self) -> None:

@@ -131,8 +131,9 @@ def _apply_updates(
         return
     rows = [plan_update(missed) for missed in some]
     update_rows(connection, mapper, rows)
-    if made_by_database(mapper):
-        _read_again(connection, mapper, [row for row in rows if row.values])
+    changed = [row for row in rows if row.values]
+    if changed and made_by_database(mapper):
+        _read_again(connection, mapper, changed)
     for row in rows:
         missed = row.missed
         if missed.attempt.action == "delete":

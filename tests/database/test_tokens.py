@@ -1,0 +1,420 @@
+"""Every token keeps the same promises: what a row of each kind goes through, on every engine."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, ForeignKey, Integer, String, Uuid, inspect, select
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock import Versioned, client_wins, etag_of, merge_fields, store_wins, watch
+from optilock.tokens import Counter, Manual, Timestamp, Unique
+from tests.models import Base
+
+alive = pytest.mark.needs("resolves-in-place")
+
+
+def model(name: str, token: Any) -> Any:
+    """A class with this token; ``.Letter`` is a subclass whose rows have a joined table."""
+    table = f"tok_{name.lower()}"
+    body = {
+        "__tablename__": table,
+        "__version_token__": token,
+        "__annotations__": {"title": Mapped[str | None], "body": Mapped[str | None]},
+        "id": mapped_column(Integer, primary_key=True, autoincrement=False),
+        "kind": mapped_column(String(10)),
+        "__mapper_args__": {"polymorphic_on": "kind", "polymorphic_identity": "doc"},
+    }
+    doc: Any = type(name + "Doc", (Versioned, Base), body)
+    joined = {
+        "__tablename__": f"{table}_letters",
+        "__annotations__": {"to": Mapped[str | None]},
+        "id": mapped_column(ForeignKey(f"{table}.id"), primary_key=True),
+        "__mapper_args__": {"polymorphic_identity": "letter"},
+    }
+    doc.Letter = type(name + "Letter", (doc,), joined)
+    return doc
+
+
+TOKENS = {
+    "Counter": Counter(),
+    "Unique": Unique(),
+    "Timestamp": Timestamp(),
+    "Manual": Manual(Uuid()),
+}
+DOCS = {name: model(name, token) for name, token in TOKENS.items()}
+
+
+@pytest.fixture(params=DOCS)
+def doc(request: pytest.FixtureRequest, engine: Engine) -> Any:
+    return DOCS[request.param]
+
+
+def with_version(cls: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """An application that makes the versions gives a new one with each edit."""
+    manual = isinstance(cls.__version_token__, Manual)
+    return {**values, "version": uuid.uuid4()} if manual else values
+
+
+def new(cls: Any, **values: Any) -> Any:
+    return cls(**with_version(cls, values))
+
+
+def edit(obj: Any, **values: Any) -> None:
+    for name, value in with_version(type(obj), values).items():
+        setattr(obj, name, value)
+
+
+@pytest.fixture
+def edits(other: Any) -> Any:
+    def edits(cls: Any, identity: int, **values: Any) -> None:
+        other(cls, identity, **with_version(cls, values))
+
+    return edits
+
+
+def settled(session: Session, obj: Any, stored: Any) -> dict[str, Any]:
+    """Flush; the object then holds what is stored, and is clean."""
+    session.flush()
+    assert obj not in session.dirty
+    held = {n: obj.__dict__.get(n) for n in inspect(type(obj)).column_attrs.keys()}
+    session.commit()
+    found = stored(type(obj), held["id"])
+    assert found == held
+    return found
+
+
+# -- one writer -----------------------------------------------------------------------------------
+
+
+def test_every_write_moves_the_version_and_the_object_knows_it(doc, store, watched, stored):
+    store(new(doc, id=1, title="a"))
+    session = watched(expire_on_commit=False)
+    row = session.get(doc, 1)
+    seen = [row.version]
+    for n in range(4):
+        edit(row, title=str(n))
+        session.flush()
+        seen.append(row.version)
+        if n % 2:
+            session.commit()
+            assert stored(doc, 1)["version"] == row.version
+    assert len(set(seen)) == 5
+    assert None not in seen
+
+
+def test_a_single_writer_saves_twice_in_a_plain_session(doc, engine, store, stored):
+    store(new(doc, id=1, title="a"))
+    with Session(engine, expire_on_commit=False) as session:
+        row = session.get(doc, 1)
+        for n in range(2):
+            edit(row, title=f"{n} first")
+            session.flush()
+            edit(row, title=f"{n} second")
+            session.commit()
+        session.delete(row)
+        session.commit()
+    assert stored(doc, 1) is None
+
+
+def test_what_is_inserted_can_be_changed_and_deleted_at_once(doc, tables, watched, stored):
+    tables(doc)
+    session = watched()
+    row = new(doc, id=1, title="a")
+    session.add(row)
+    session.flush()
+    tag = etag_of(row)
+    edit(row, title="b")
+    session.flush()
+    assert etag_of(row) != tag
+    session.delete(row)
+    session.commit()
+    assert stored(doc, 1) is None
+
+
+def test_many_rows_are_written_at_once_and_each_knows_its_version(doc, store, watched, stored):
+    store(*(new(doc, id=n, title="a") for n in range(4)))
+    session = watched(expire_on_commit=False)
+    rows = session.scalars(select(doc).order_by(doc.id)).all()
+    before = [row.version for row in rows]
+    for row in rows:
+        edit(row, title="b")
+    session.commit()
+    assert [stored(doc, n)["version"] for n in range(4)] == [row.version for row in rows]
+    assert not {*before} & {row.version for row in rows}
+    for row in rows:
+        edit(row, body="c")
+    session.commit()
+
+
+def test_no_net_change_moves_nothing(doc, store, watched, stored):
+    store(new(doc, id=1, title="a"))
+    before = stored(doc, 1)
+    session = watched()
+    row = session.get(doc, 1)
+    row.title = "b"
+    row.title = "a"
+    session.commit()
+    assert stored(doc, 1) == before
+
+
+def test_a_row_that_is_deleted_and_made_again_in_one_flush_moves(doc, store, watched, stored):
+    store(new(doc, id=1, title="a"))
+    before = stored(doc, 1)["version"]
+    session = watched(expire_on_commit=False)
+    session.delete(session.get(doc, 1))
+    row = new(doc, id=1, title="b")
+    session.add(row)
+    found = settled(session, row, stored)
+    assert found["title"] == "b"
+    assert found["version"] != before
+    edit(row, title="c")
+    session.commit()
+
+
+def test_a_savepoint_that_is_rolled_back_takes_the_version_back(doc, store, watched, stored):
+    store(new(doc, id=1, title="a"))
+    session = watched(expire_on_commit=False)
+    row = session.get(doc, 1)
+    edit(row, title="b")
+    session.flush()
+    first = row.version
+    with session.begin_nested() as savepoint:
+        edit(row, title="c")
+        session.flush()
+        assert row.version != first or doc.__version_token__.generator is False
+        savepoint.rollback()
+    assert row.version == first
+    edit(row, body="d")
+    found = settled(session, row, stored)
+    assert (found["title"], found["body"]) == ("b", "d")
+
+
+# -- two writers ----------------------------------------------------------------------------------
+
+
+def test_a_lost_update_is_refused_until_it_is_settled(doc, store, watched, edits, refused, stored):
+    store(new(doc, id=1, title="a", body="x"))
+    session = watched()
+    row = session.get(doc, 1)
+    seen = row.version
+    edits(doc, 1, title="theirs")
+    edit(row, title="ours")
+    entry = refused(session).entries[0]
+    assert entry.original["version"] == seen
+    assert entry.database["version"] == stored(doc, 1)["version"] != seen
+    assert entry.changes == {"title": "ours"}
+    assert entry.conflicting == {"title"}
+    assert entry.describe()
+    if session.is_active:
+        assert row.title == "ours"
+        refused(session)
+    session.rollback()
+    session.refresh(row)
+    edit(row, title="again")
+    session.commit()
+    assert stored(doc, 1)["title"] == "again"
+
+
+def test_a_plain_session_raises_stale_data_error(doc, engine, store, edits, stored):
+    store(new(doc, id=1, title="a"))
+    with Session(engine) as session:
+        row = session.get(doc, 1)
+        edits(doc, 1, body="theirs")
+        edit(row, title="ours")
+        with pytest.raises(Exception) as caught:
+            session.flush()
+        assert isinstance(caught.value, StaleDataError) or "1020" in str(caught.value)
+    assert stored(doc, 1)["title"] == "a"
+
+
+@alive
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("resolver", "title"), [(client_wins, "ours"), (store_wins, "theirs"), (merge_fields, "ours")]
+)
+def test_each_resolver_leaves_object_and_row_equal(
+    doc, store, watched, edits, stored, resolver, title, count
+):
+    store(*(new(doc, id=n, title="a", body="x") for n in range(count)))
+    session = watched(resolver, expire_on_commit=False)
+    rows = session.scalars(select(doc).order_by(doc.id)).all()
+    theirs = {"body": "theirs"} if resolver is merge_fields else {"title": "theirs"}
+    edits(doc, 0, **theirs)
+    between = stored(doc, 0)["version"]
+    for row in rows:
+        edit(row, title="ours")
+    found = settled(session, rows[0], stored)
+    assert found["title"] == title
+    assert (found["version"] != between) is (resolver is not store_wins)
+    for row in rows:
+        edit(row, body="again")
+    session.commit()
+    assert stored(doc, 0)["body"] == "again"
+
+
+@alive
+def test_after_a_correction_every_earlier_version_is_stale(doc, store, watched, edits, refused):
+    store(new(doc, id=1, title="a"))
+    readers, rows = [], []
+    session = watched(client_wins)
+    row = session.get(doc, 1)
+    for step in range(2):
+        reader = watched(expire_on_commit=False)
+        rows.append(reader.get(doc, 1))
+        reader.commit()
+        readers.append(reader)
+        if step == 0:
+            edits(doc, 1, title="theirs")
+    edit(row, title="ours")
+    session.commit()
+    for reader, held in zip(readers, rows, strict=True):
+        edit(held, body="late")
+        refused(reader)
+        reader.rollback()
+
+
+def test_a_stale_delete_is_refused_and_the_row_stays(doc, store, watched, edits, refused, stored):
+    store(new(doc, id=1, title="a"))
+    session = watched()
+    row = session.get(doc, 1)
+    edits(doc, 1, title="theirs")
+    session.delete(row)
+    assert refused(session).entries[0].action == "delete"
+    session.rollback()
+    assert stored(doc, 1)["title"] == "theirs"
+
+
+@alive
+def test_client_wins_deletes_the_changed_row(doc, store, watched, edits, stored):
+    store(new(doc, id=1, title="a"))
+    session = watched(client_wins)
+    row = session.get(doc, 1)
+    edits(doc, 1, title="theirs")
+    session.delete(row)
+    session.commit()
+    assert stored(doc, 1) is None
+
+
+@alive
+@pytest.mark.parametrize("count", [1, 3])
+def test_client_wins_inserts_the_deleted_row_again(doc, store, watched, gone, stored, count):
+    store(*(new(doc, id=n, title="a") for n in range(count)))
+    session = watched(client_wins, expire_on_commit=False)
+    rows = session.scalars(select(doc).order_by(doc.id)).all()
+    before = rows[0].version
+    gone(doc, 0)
+    for row in rows:
+        edit(row, title="ours")
+    found = settled(session, rows[0], stored)
+    assert found["title"] == "ours"
+    assert found["version"] != before
+    edit(rows[0], title="again")
+    session.commit()
+
+
+@alive
+def test_store_wins_lets_the_object_of_a_deleted_row_go(doc, store, watched, gone, stored):
+    store(new(doc, id=1, title="a"))
+    session = watched(store_wins)
+    row = session.get(doc, 1)
+    gone(doc, 1)
+    edit(row, title="ours")
+    session.commit()
+    assert inspect(row).detached
+    assert stored(doc, 1) is None
+
+
+def test_a_refused_row_of_many_leaves_the_others_written(doc, store, watched, edits, refused):
+    store(*(new(doc, id=n, title="a") for n in range(3)))
+    session = watched()
+    rows = session.scalars(select(doc).order_by(doc.id)).all()
+    edits(doc, 1, title="theirs")
+    for row in rows:
+        edit(row, title="ours")
+    assert [entry.identity for entry in refused(session).entries] == [(1,)]
+
+
+# -- rows with a joined table ---------------------------------------------------------------------
+
+
+def test_a_change_of_the_joined_table_alone_moves_the_version(doc, store, watched, stored):
+    letter = doc.Letter
+    store(new(letter, id=1, title="a", to="x"))
+    before = stored(letter, 1)["version"]
+    session = watched(expire_on_commit=False)
+    row = session.get(letter, 1)
+    edit(row, to="y")
+    found = settled(session, row, stored)
+    assert found["version"] != before
+    edit(row, to="z")
+    settled(session, row, stored)
+
+
+def test_two_changes_of_the_joined_table_alone_conflict(doc, store, watched, edits, refused):
+    letter = doc.Letter
+    store(new(letter, id=1, title="a", to="x"))
+    session = watched()
+    row = session.get(letter, 1)
+    edits(letter, 1, to="theirs")
+    edit(row, to="ours")
+    assert refused(session).entries[0].conflicting == {"to"}
+    if session.is_active:
+        assert row.to == "ours"
+        assert row.id == 1
+        refused(session)
+
+
+@alive
+@pytest.mark.parametrize("resolver", [client_wins, store_wins])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_conflict_in_the_joined_table_is_resolved(
+    doc, store, watched, edits, stored, resolver, count
+):
+    letter = doc.Letter
+    store(*(new(letter, id=n, title="a", to="x") for n in range(count)))
+    session = watched(resolver, expire_on_commit=False)
+    rows = session.scalars(select(letter).order_by(letter.id)).all()
+    edits(letter, 0, to="theirs")
+    between = stored(letter, 0)["version"]
+    for row in rows:
+        edit(row, to="ours")
+    found = settled(session, rows[0], stored)
+    assert found["to"] == ("ours" if resolver is client_wins else "theirs")
+    assert (found["version"] != between) is (resolver is client_wins)
+    edit(rows[0], to="again")
+    session.commit()
+
+
+def test_a_plain_session_refuses_a_stale_change_of_the_joined_table(
+    doc, engine, store, edits, stored
+):
+    letter = doc.Letter
+    store(new(letter, id=1, title="a", to="x"))
+    with Session(engine) as session:
+        row = session.get(letter, 1)
+        edits(letter, 1, to="theirs")
+        edit(row, to="ours")
+        with pytest.raises(Exception) as caught:
+            session.flush()
+        assert isinstance(caught.value, StaleDataError) or "1020" in str(caught.value)
+    assert stored(letter, 1)["to"] == "theirs"
+
+
+def test_watched_sessions_send_no_more_statements(doc, engine, store):
+    from optilock.testing import count_statements
+
+    store(*(new(doc, id=n, title="a") for n in range(3)))
+    sent = []
+    for sessions in (sessionmaker(engine), watch(sessionmaker(engine))):
+        with sessions() as session:
+            rows = session.scalars(select(doc).order_by(doc.id)).all()
+            for row in rows:
+                edit(row, title=f"b{len(sent)}")
+            with count_statements(engine) as counted:
+                session.commit()
+            sent.append(counted.count)
+    assert sent[1] <= sent[0]
