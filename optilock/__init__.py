@@ -27,7 +27,7 @@ from optilock.resolvers import (
     store_wins,
 )
 from optilock.retry import retry, retrying
-from optilock.tokens import CompareValues, Counter, Unique
+from optilock.tokens import CompareValues, Counter, Manual, Timestamp, Unique
 from optilock.transient import is_transient
 from optilock.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
@@ -46,10 +46,12 @@ __all__ = [
     "Entry",
     "Isolation",
     "LinkGone",
+    "Manual",
     "OnDelete",
     "OptilockError",
     "PreconditionFailed",
     "Resolution",
+    "Timestamp",
     "Unique",
     "UnitOfWork",
     "Versioned",

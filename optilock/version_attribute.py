@@ -5,7 +5,8 @@ later, at the flush, already is the other writer's. So ``load_only()`` and ``def
 version in, as they leave the primary key in.
 
 Assigning it is an error, by name, by ``set_attribute()`` (which SQLModel uses) and by
-``flag_modified()``, unless the application makes the versions (``Manual``); then NULL is the error. Loading, ``refresh``, ``merge`` and ``set_committed_value`` go on working.
+``flag_modified()``, unless the application makes the versions (``Manual``); then NULL is the error.
+Loading, ``refresh``, ``merge`` and ``set_committed_value`` go on working.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, assert_type
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, Uuid, create_engine
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -36,10 +36,12 @@ from optilock import (
     Counter,
     Entry,
     Isolation,
+    Manual,
     OnDelete,
     OptilockError,
     PreconditionFailed,
     Resolution,
+    Timestamp,
     Unique,
     UnitOfWork,
     Versioned,
@@ -97,6 +99,18 @@ class Account(Versioned, Base):
     __version_token__ = Counter(name="revision", column="rev_no")
     id: Mapped[int] = mapped_column(primary_key=True)
     owner: Mapped[str]
+
+
+class Timed(Versioned, Base):
+    __tablename__ = "timed"
+    __version_token__ = Timestamp(name="changed_at")
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Assigned(Versioned, Base):
+    __tablename__ = "assigned"
+    __version_token__ = Manual(Uuid(), name="revision", column="rev")
+    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class OwnSession(Session):

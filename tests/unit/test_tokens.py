@@ -1,0 +1,363 @@
+"""Tokens that Python does not make: their columns, their types, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from typing import Annotated, Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    Date,
+    DateTime,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Uuid,
+    create_engine,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    MappedAsDataclass,
+    Session,
+    mapped_column,
+    registry,
+    sessionmaker,
+)
+from sqlalchemy.schema import CreateColumn
+
+from optilock import ConfigurationError, Manual, Timestamp, Versioned, etag_of, watch
+from optilock.tokens import UtcDateTime
+from tests.lost_update import base, is_protected
+
+UTC = datetime.UTC
+
+
+def doc(token: Any, /, **body: Any) -> Any:
+    known = {"id": Mapped[int], "name": Mapped[str], **body.pop("annotations", {})}
+    given = {
+        "__tablename__": "docs",
+        "__version_token__": token,
+        "__annotations__": known,
+        "id": mapped_column(primary_key=True),
+    }
+    return type("Doc", (Versioned, base()), {**given, **body})
+
+
+# -- the server's time ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dialect", "kind", "sql"),
+    [
+        (
+            postgresql.dialect(),
+            "TIMESTAMP WITH TIME ZONE",
+            "greatest(clock_timestamp(), docs.version + interval '1 microsecond')",
+        ),
+        (
+            mysql.dialect(),
+            "DATETIME(6)",
+            "greatest(utc_timestamp(6), docs.version + interval 1 microsecond)",
+        ),
+        (sqlite.dialect(), "DATETIME", "docs.version, '+0.001 seconds'))"),
+    ],
+    ids=["postgresql", "mysql", "sqlite"],
+)
+def test_every_update_writes_the_time_or_the_moment_after_the_old_one(dialect, kind, sql) -> None:
+    cls = doc(Timestamp())
+    made = CreateColumn(cls.__table__.c.version).compile(dialect=dialect)
+    assert str(made) == f"version {kind} NOT NULL"
+    assert sql in str(update(cls.__table__).values(name="x").compile(dialect=dialect))
+
+
+def test_another_database_is_refused_and_told_what_works_there() -> None:
+    with pytest.raises(ConfigurationError, match=r"not on mssql: use Counter\(\) or Unique\(\)"):
+        str(insert(doc(Timestamp()).__table__).values(id=1).compile(dialect=mssql.dialect()))
+
+
+def test_a_statement_can_be_printed_without_a_database() -> None:
+    assert "version=CURRENT_TIMESTAMP" in str(update(doc(Timestamp())).values(name="x"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        UtcDateTime(),
+        DateTime(timezone=True),
+        postgresql.TIMESTAMP(timezone=True),
+        postgresql.TIMESTAMP(timezone=True, precision=6),
+        mysql.DATETIME(fsp=6),
+    ],
+    ids=repr,
+)
+def test_a_declared_column_that_is_fine_enough_is_taken(kind: Any) -> None:
+    cls = doc(
+        Timestamp(),
+        annotations={"version": Mapped[datetime.datetime]},
+        version=mapped_column(kind),
+    )
+    assert isinstance(cls.__table__.c.version.type, UtcDateTime)
+    assert is_protected(cls, cls.metadata)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Date(),
+        DateTime(),
+        postgresql.TIMESTAMP(timezone=True, precision=0),
+        postgresql.TIMESTAMP(),
+        mysql.DATETIME(),
+        mysql.DATETIME(fsp=3),
+        mysql.TIMESTAMP(fsp=6),
+        Integer(),
+        String(30),
+    ],
+    ids=repr,
+)
+def test_a_declared_column_that_is_coarse_or_without_zone_is_refused(kind: Any) -> None:
+    with pytest.raises(ConfigurationError, match="which Timestamp cannot use"):
+        doc(Timestamp(), annotations={"version": Mapped[Any]}, version=mapped_column(kind))
+
+
+@pytest.mark.parametrize("what", ["default", "onupdate"])
+def test_another_maker_of_versions_beside_timestamp_is_refused(what: str) -> None:
+    column = mapped_column(DateTime(timezone=True), **{what: func.now()})
+    with pytest.raises(ConfigurationError, match=f"Remove {what}="):
+        doc(Timestamp(), annotations={"version": Mapped[Any]}, version=column)
+
+
+def test_two_writes_in_one_tick_differ() -> None:
+    cls = doc(Timestamp())
+    engine = create_engine("sqlite://")
+    cls.metadata.create_all(engine)
+    late = datetime.datetime(2100, 1, 1, tzinfo=UTC)  # the clock will be behind this
+    with engine.begin() as connection:
+        connection.execute(insert(cls.__table__).values(id=1, name="a", version=late))
+    with Session(engine) as session:
+        row = session.get_one(cls, 1)
+        for n in range(1, 4):
+            row.name = str(n)
+            session.flush()
+            assert row.version == late + datetime.timedelta(milliseconds=n)
+
+
+def test_a_core_update_moves_the_time_too() -> None:
+    cls = doc(Timestamp())
+    engine = create_engine("sqlite://")
+    cls.metadata.create_all(engine)
+    table = cls.__table__
+    with engine.begin() as connection:
+        connection.execute(insert(table).values(id=1, name="a"))
+        before = connection.scalar(select(table.c.version))
+        connection.execute(update(table).values(name="b"))
+        assert connection.scalar(select(table.c.version)) > before
+
+
+def test_moments_are_compared_by_value_whatever_their_zone() -> None:
+    kind, dialect = UtcDateTime(), sqlite.dialect()
+    east = datetime.timezone(datetime.timedelta(hours=5))
+    moment = datetime.datetime(2024, 1, 1, 12, tzinfo=east)
+    assert kind.process_bind_param(moment, dialect) == datetime.datetime(2024, 1, 1, 7)
+    assert kind.compare_values(moment, moment.astimezone(UTC))
+    assert kind.process_result_value(datetime.datetime(2024, 1, 1, 7), dialect) == moment
+    assert kind.process_result_value(None, dialect) is None
+    with pytest.raises(ConfigurationError, match="no time zone"):
+        kind.process_bind_param(datetime.datetime(2024, 1, 1), dialect)
+
+
+# -- the application's own -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session() -> Any:
+    cls = doc(Manual(Uuid()))
+    engine = create_engine("sqlite://")
+    cls.metadata.create_all(engine)
+    with watch(sessionmaker(engine))() as session:
+        session.info["cls"] = cls
+        yield session
+
+
+def test_an_insert_without_a_version_is_refused(session: Session) -> None:
+    session.add(session.info["cls"](id=1, name="a"))
+    with pytest.raises(ConfigurationError, match=r"assign Doc\.version before"):
+        session.flush()
+
+
+def test_none_is_no_version(session: Session) -> None:
+    session.add(row := session.info["cls"](id=1, name="a", version=uuid.uuid4()))
+    session.flush()
+    with pytest.raises(ConfigurationError, match="cannot become None"):
+        row.version = None
+    with pytest.raises(ConfigurationError, match="cannot become None"):
+        del row.version
+
+
+def test_a_change_without_an_assignment_keeps_the_version(session: Session) -> None:
+    version = uuid.uuid4()
+    session.add(row := session.info["cls"](id=1, name="a", version=version))
+    session.commit()
+    row.name = "b"
+    session.commit()
+    assert row.version == version
+    assert etag_of(row)
+
+
+def test_a_declared_default_gives_the_first_version() -> None:
+    cls = doc(
+        Manual(),
+        annotations={"version": Mapped[uuid.UUID]},
+        version=mapped_column(default=uuid.uuid4),
+    )
+    engine = create_engine("sqlite://")
+    cls.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(row := cls(id=1, name="a"))
+        session.commit()
+        assert isinstance(row.version, uuid.UUID)
+
+
+def test_bytes_are_compared_by_value() -> None:
+    cls = doc(Manual(LargeBinary))
+    engine = create_engine("sqlite://")
+    cls.metadata.create_all(engine)
+    with watch(sessionmaker(engine))() as session:
+        session.add(row := cls(id=1, name="a", version=bytearray(b"\x00\x01")))
+        session.flush()
+        row.name, row.version = "b", bytes(bytearray(b"\x00\x02"))
+        session.commit()
+        row.name = "c"
+        session.commit()
+        assert row.version == b"\x00\x02"
+
+
+@pytest.mark.parametrize("wrong", [1, "uuid", uuid.uuid4])
+def test_what_is_no_type_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="column's type"):
+        Manual(wrong)
+
+
+def test_a_column_without_a_type_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"say which,"):
+        doc(Manual())
+
+
+# -- every way to map ------------------------------------------------------------------------------
+
+Moment = Annotated[datetime.datetime, mapped_column(DateTime(timezone=True))]
+
+
+def test_an_annotated_column_is_the_token() -> None:
+    cls = doc(Timestamp(), annotations={"version": Mapped[Moment]})
+    assert is_protected(cls, cls.metadata)
+
+
+def test_a_plain_mixin_may_declare_the_column() -> None:
+    class Stamped:
+        changed_at: Mapped[datetime.datetime] = mapped_column(DateTime(timezone=True))
+
+    made = base()
+    classes = [
+        type(
+            name,
+            (Stamped, Versioned, made),
+            {
+                "__tablename__": name.lower(),
+                "__version_token__": Timestamp(name="changed_at"),
+                "__annotations__": {"id": Mapped[int], "name": Mapped[str]},
+                "id": mapped_column(primary_key=True),
+            },
+        )
+        for name in ("One", "Two")
+    ]
+    for cls in classes:
+        assert is_protected(cls, made.metadata)
+
+
+def test_an_abstract_base_may_choose_the_token() -> None:
+    class Root(DeclarativeBase):
+        pass
+
+    class Timed(Versioned, Root):
+        __abstract__ = True
+        __version_token__ = Timestamp(name="changed_at")
+
+    class Thing(Timed):
+        __tablename__ = "things"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        name: Mapped[str]
+
+    assert is_protected(Thing, Root.metadata)
+
+
+def test_a_dataclass_has_no_field_for_the_time() -> None:
+    class Root(MappedAsDataclass, DeclarativeBase):
+        pass
+
+    class Thing(Versioned, Root):
+        __tablename__ = "things"
+        __version_token__ = Timestamp()
+        id: Mapped[int] = mapped_column(primary_key=True)
+        name: Mapped[str]
+
+    assert is_protected(Thing, Root.metadata)
+
+
+def test_an_imperative_mapping_may_have_the_column_under_another_name() -> None:
+    known = registry()
+
+    class Thing(Versioned):
+        __version_token__ = Timestamp(name="changed", column="changed at")
+
+        def __init__(self, **values: Any) -> None:
+            for name, value in values.items():
+                setattr(self, name, value)
+
+    table = Table(
+        "some things",
+        known.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("name", String),
+        Column("changed at", DateTime(timezone=True), key="changed", nullable=False),
+    )
+    known.map_imperatively(Thing, table)
+    assert is_protected(Thing, known.metadata)
+
+
+def test_a_single_table_subclass_shares_the_time() -> None:
+    made = base()
+    parent = type(
+        "Thing",
+        (Versioned, made),
+        {
+            "__tablename__": "things",
+            "__version_token__": Timestamp(),
+            "__annotations__": {"id": Mapped[int], "name": Mapped[str]},
+            "id": mapped_column(primary_key=True),
+            "kind": mapped_column(String, default="thing"),
+            "__mapper_args__": {"polymorphic_on": "kind", "polymorphic_identity": "thing"},
+        },
+    )
+    child = type("Other", (parent,), {"__mapper_args__": {"polymorphic_identity": "other"}})
+    assert is_protected(child, made.metadata)
+
+
+def test_a_copy_of_the_table_moves_its_own_column() -> None:
+    from sqlalchemy import MetaData
+
+    copied = doc(Timestamp()).__table__.to_metadata(MetaData())
+    engine = create_engine("sqlite://")
+    copied.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(copied).values(id=1, name="a"))
+        connection.execute(update(copied).values(name="b"))
