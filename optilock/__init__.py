@@ -18,6 +18,7 @@ from optilock.etag import etag_of
 from optilock.guard import watch
 from optilock.isolation import Isolation, repeatable_read, serializable
 from optilock.merge import add_delta, merge_json, merge_set, merge_text
+from optilock.no_bump import no_bump
 from optilock.resolvers import (
     Resolution,
     client_wins,
@@ -28,6 +29,7 @@ from optilock.resolvers import (
 )
 from optilock.retry import retry, retrying
 from optilock.tokens import CompareValues, Counter, Manual, Timestamp, Unique
+from optilock.touch import touch
 from optilock.transient import is_transient
 from optilock.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
@@ -64,6 +66,7 @@ __all__ = [
     "merge_json",
     "merge_set",
     "merge_text",
+    "no_bump",
     "per_field",
     "reject",
     "repeatable_read",
@@ -71,6 +74,7 @@ __all__ = [
     "retrying",
     "serializable",
     "store_wins",
+    "touch",
     "unit_of_work",
     "watch",
 ]

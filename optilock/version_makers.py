@@ -24,8 +24,10 @@ __all__ = [
     "made_by_application",
     "made_by_database",
     "move_with_joined",
+    "moves_by_itself",
     "set_expressions",
     "touch_of",
+    "touch_state",
     "untouched",
 ]
 
@@ -33,6 +35,12 @@ __all__ = [
 def made_by_database(mapper: Mapper[Any]) -> bool:
     """Is the version of ``mapper``'s rows known only after the write?"""
     return mapper.version_id_generator is False and _has_server_side_value(mapper)
+
+
+def moves_by_itself(mapper: Mapper[Any]) -> bool:
+    """Does the database move the version at every write, whatever the statement says?"""
+    column: Any = mapper.version_id_col
+    return made_by_database(mapper) and column.onupdate is None
 
 
 def made_by_application(mapper: Mapper[Any]) -> bool:
@@ -90,6 +98,23 @@ def set_expressions(
         loaded = implementation.get(state, state.dict)  # read now if it is expired
         state._modified_event(state.dict, implementation, loaded)
         state.dict[name] = expression
+
+
+def touch_state(state: InstanceState[Any]) -> None:
+    """Let the next flush move the version of a persistent object, by one step."""
+    mapper = state.mapper
+    column: Any = mapper.version_id_col
+    token = mapper.get_property_by_column(column).key
+    if token in state.committed_state:
+        return  # touched already
+    following: Any = mapper.version_id_generator
+    if not following:
+        set_expressions(state, touch_of(mapper))
+        return
+    implementation = state.manager[token].impl
+    loaded = implementation.get(state, state.dict)
+    state._modified_event(state.dict, implementation, loaded)
+    state.dict[token] = following(loaded)  # SQLAlchemy writes an assigned version as it is
 
 
 def untouched(state: InstanceState[Any], columns: Iterable[Column[Any]]) -> None:

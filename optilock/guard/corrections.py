@@ -34,6 +34,12 @@ class Correction:
     missed: Missed
     #: Attribute -> new value, or SQL expression; empty when the row stays as it is.
     values: Values = field(default_factory=dict)
+    #: The version moves though no other value changes: the row was touched.
+    touched: bool = False
+
+    @property
+    def writes(self) -> bool:
+        return self.touched or bool(self.values)
 
     @property
     def final(self) -> Values:
@@ -62,6 +68,7 @@ def plan_update(missed: Missed) -> Correction:
             for name, value in wanted.items()
             if isinstance(value, ClauseElement) or not same(names[name], value, missed.stored[name])
         },
+        touched=entry.action == "update" and not entry.changes,
     )
 
 
@@ -71,7 +78,7 @@ def _expression(missed: Missed, name: str) -> Any:
 
 def update_rows(connection: Connection, mapper: Mapper[Any], rows: list[Correction]) -> None:
     """Write the corrections of one mapper: one statement a table, and one for each expression."""
-    rows = [row for row in rows if row.values]
+    rows = [row for row in rows if row.writes]
     together = [row for row in rows if not _has_expression(row)]
     for some in [together, *([row] for row in rows if _has_expression(row))]:
         if some:

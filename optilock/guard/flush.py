@@ -37,6 +37,7 @@ from optilock.guard.missed import Missed, not_written
 from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
+from optilock.guard.still import unmoved
 from optilock.guard.unversioned import no_version
 from optilock.guard.values import judge_values, write_one
 from optilock.guard.writes import Shape, Write, shape_of
@@ -198,6 +199,9 @@ class Flush:
         if params.get(shape.token_parameter) is None:
             self._without_version(connection, write)
             return Accepted(shape, params)
+        if self.known.still:
+            write = unmoved(self, write)
+            params = write.params
         if shape.ignored_only:
             return self._ignoring(connection, native, write, options)
         if shape.perhaps_ignored and self._only_ignored(write):
@@ -298,7 +302,7 @@ class Flush:
         if shape.compares:
             judge_values(self, connection, shape.statement, rows)
         writes = []
-        for write in (Write(shape, row) for row in rows):
+        for write in (unmoved(self, Write(shape, row)) for row in rows):
             if write.params.get(shape.token_parameter) is None:
                 self._without_version(connection, write)
             elif self._is_missed(write):

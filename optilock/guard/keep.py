@@ -14,7 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
-from optilock.version_makers import made_by_application
+from optilock.version_makers import made_by_application, touch_state
 from optilock.versioned import token_attribute
 
 __all__ = ["Kept"]
@@ -32,6 +32,8 @@ class Kept:
     #: Attribute -> pending value, and attribute -> value before the edit.
     pending: Values
     before: Values
+    #: Nothing was to be written but the next version.
+    touched: bool = False
 
     @classmethod
     def of(cls, missed: Missed) -> Kept:
@@ -48,7 +50,8 @@ class Kept:
         version = missed.attempt.original.get(token) if token else None
         if token and made_by_application(state.mapper):
             before[token], pending[token] = version, missed.attempt.current[token]
-        return cls(state, missed.obj, token, version, pending, before)
+        touched = missed.attempt.action == "update" and not pending and not missed.expressions
+        return cls(state, missed.obj, token, version, pending, before, touched)
 
     def put_back(self) -> None:
         """Make the object as dirty as it was, without events or validators."""
@@ -60,3 +63,5 @@ class Kept:
             state.dict[name] = value
             state.expired_attributes.discard(name)
             state._modified_event(state.dict, state.manager[name].impl, self.before[name])
+        if self.touched and self.token is not None:
+            touch_state(state)

@@ -131,7 +131,7 @@ def _apply_updates(
         return
     rows = [plan_update(missed) for missed in some]
     update_rows(connection, mapper, rows)
-    changed = [row for row in rows if row.values]
+    changed = [row for row in rows if row.writes]
     if changed and made_by_database(mapper):
         _read_again(connection, mapper, changed)
     for row in rows:

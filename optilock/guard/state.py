@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
@@ -20,7 +21,30 @@ GUARDED = "_optilock_guarded"
 RESOLVER = "_optilock_on_conflict"
 ON_DELETE = "_optilock_on_delete"
 
-__all__ = ["GUARDED", "ON_DELETE", "RESOLVER", "Watched", "is_watched", "options", "watched"]
+__all__ = [
+    "GUARDED",
+    "ON_DELETE",
+    "RESOLVER",
+    "Still",
+    "Watched",
+    "is_watched",
+    "options",
+    "stands_still",
+    "watched",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Still:
+    """Rows whose version is not moved: of these classes, or these objects; without any, all."""
+
+    classes: tuple[type[Any], ...] = ()
+    objects: tuple[object, ...] = ()
+
+    def covers(self, obj: object) -> bool:
+        if not (self.classes or self.objects):
+            return True
+        return isinstance(obj, self.classes) or any(obj is one for one in self.objects)
 
 
 class Watched:
@@ -35,6 +59,8 @@ class Watched:
     flush: Flush | None = None
     #: What was not yet written when the transaction failed.
     wanted: list[Attempt] | None = None
+    #: The ``no_bump`` blocks that are open.
+    still: tuple[Still, ...] = ()
     _root: SessionTransaction | None = None
 
     def __init__(self, on_conflict: OnConflict, on_delete: DeletePolicies) -> None:
@@ -56,6 +82,11 @@ class Watched:
 def is_watched(session: Session) -> bool:
     """Does the guard see this session's flushes?"""
     return hasattr(type(session), GUARDED)
+
+
+def stands_still(session: Session, obj: object) -> bool:
+    """Is there a ``no_bump`` block open for the object's row?"""
+    return is_watched(session) and any(still.covers(obj) for still in watched(session).still)
 
 
 def watched(session: Session) -> Watched:

@@ -28,6 +28,7 @@ from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
+from optilock.guard.still import refuse_moving
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.transient import ended_by_conflict
 
@@ -149,6 +150,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     """Only a flush that has something to do comes this far."""
     known = watched(session)
     if known.flushing and known.flush is None:
+        refuse_moving(session)
         known.flush = running = Flush(session, known)
         running.arm_all()
         if session.deleted:

@@ -44,6 +44,7 @@ NAMES = {
     "merge_json",
     "merge_set",
     "merge_text",
+    "no_bump",
     "per_field",
     "reject",
     "repeatable_read",
@@ -51,6 +52,7 @@ NAMES = {
     "retrying",
     "serializable",
     "store_wins",
+    "touch",
     "unit_of_work",
     "watch",
 }

@@ -1,0 +1,45 @@
+"""Writes under ``no_bump``: the version is compared, and written as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
+
+from optilock.errors import ConfigurationError
+from optilock.guard.state import stands_still, watched
+from optilock.guard.writes import Write
+from optilock.version_makers import moves_by_itself
+
+if TYPE_CHECKING:
+    from optilock.guard.flush import Flush
+
+__all__ = ["refuse_moving", "unmoved"]
+
+
+def unmoved(flush: Flush, write: Write) -> Write:
+    """The write, with the old version as the new one where a block says so."""
+    shape, params = write
+    if shape.deletes or not flush.known.still:
+        return write
+    if not stands_still(flush.session, flush.state_of(write).obj()):
+        return write
+    return Write(shape, {**params, shape.token.column.key: params[shape.token.parameter]})
+
+
+def refuse_moving(session: Session) -> None:
+    """Refuse, before anything is sent, rows whose version the database moves whatever we write.
+
+    Raises:
+        ConfigurationError: there is one among the changed objects that a block covers.
+    """
+    if not watched(session).still:
+        return
+    for obj in session.dirty:
+        mapper = obj._sa_instance_state.mapper
+        if moves_by_itself(mapper) and stands_still(session, obj) and session.is_modified(obj):
+            raise ConfigurationError(
+                f"{mapper.class_.__name__} is changed under no_bump(), and the database moves its"
+                " version at every write (RowVersion): write it outside of the block, or give the"
+                " class another token. Nothing was written."
+            )
