@@ -1,0 +1,338 @@
+"""``touch`` moves a version without a change; ``no_bump`` writes without moving it."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    client_wins,
+    etag_of,
+    merge_fields,
+    no_bump,
+    store_wins,
+    touch,
+)
+from optilock.testing import count_statements
+from tests.models import Account, Dog, Manager, Native, Note, Page, Tag
+
+alive = pytest.mark.needs("resolves-in-place")
+
+
+# -- touch ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_the_version_moves_by_one_though_nothing_changes(store, watched, stored, engine, many):
+    store(*(Account(id=n, owner="a") for n in range(many)))
+    session = watched()
+    for account in session.scalars(select(Account)):
+        touch(account)
+        touch(account)
+    with count_statements(engine) as sent:
+        session.flush()
+    session.commit()
+
+    assert [stored(Account, n)["version"] for n in range(many)] == [2] * many
+    assert stored(Account, 0)["owner"] == "a"
+    if many == 1:
+        assert sent.count == 1
+
+
+def test_a_dirty_object_moves_by_one_as_well(store, watched, stored):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    touch(account)
+    account.owner = "mine"
+    session.flush()
+    assert account.version == 2
+    account.owner = "again"
+    touch(account)
+    session.commit()
+
+    assert stored(Account, 1)["version"] == 3
+
+
+def test_a_plain_session_can_touch(store, engine, stored):
+    store(Account(id=1))
+    with Session(engine) as session:
+        touch(session.get_one(Account, 1))
+        session.commit()
+    assert stored(Account, 1)["version"] == 2
+
+
+def test_a_plain_session_checks_what_it_touches(store, engine, other):
+    store(Account(id=1))
+    with Session(engine) as session:
+        touch(session.get_one(Account, 1))
+        other(Account, 1, owner="theirs")
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - or the database's own error
+            session.commit()
+        assert isinstance(caught.value, StaleDataError) or "1020" in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [Dog, Manager])
+def test_a_child_class_moves_its_base_tables_version(store, watched, stored, model):
+    store(model(id=1, name="a"))
+    session = watched()
+    touch(session.get_one(model, 1))
+    session.commit()
+    assert stored(model, 1)["version"] == 2
+
+
+def test_any_version_can_be_touched(store, watched, stored):
+    store(Note(id=1), Native(id=1))
+    session = watched()
+    note, native = session.get_one(Note, 1), session.get_one(Native, 1)
+    before = note.version
+    touch(note)
+    touch(native)
+    session.commit()
+
+    assert stored(Note, 1)["version"] != before
+    assert stored(Native, 1)["revision"] == 2
+
+
+def test_an_expired_object_is_read_and_touched(store, watched, stored):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.commit()
+    touch(account)
+    session.commit()
+    assert stored(Account, 1)["version"] == 2
+
+
+def test_the_etag_is_the_loaded_ones_until_the_flush(store, watched):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    touch(account)
+    assert etag_of(account) == '"1"'
+    session.flush()
+    assert etag_of(account) == '"2"'
+
+
+def test_a_rollback_takes_the_touch_back(store, watched, stored):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    touch(account)
+    session.flush()
+    session.rollback()
+    assert account.version == 1
+    session.commit()
+    assert stored(Account, 1)["version"] == 1
+
+
+@alive
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_stale_object_stays_touched_until_it_is_read_again(
+    store, watched, other, refused, stored, many
+):
+    store(*(Account(id=n) for n in range(many)))
+    session = watched()
+    for account in session.scalars(select(Account)):
+        touch(account)
+    other(Account, 0, owner="theirs")
+    [entry] = refused(session).entries
+    assert (entry.action, dict(entry.changes), entry.conflicting) == ("update", {}, frozenset())
+    refused(session)
+    session.rollback()
+
+    account = session.get_one(Account, 0)
+    assert account.version == 2
+    touch(account)
+    session.commit()
+    assert stored(Account, 0)["version"] == 3
+
+
+@alive
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize(
+    ("resolver", "version"), [(merge_fields, 3), (client_wins, 3), (store_wins, 2)]
+)
+def test_a_resolver_settles_a_touch(store, watched, other, stored, resolver, version, many):
+    store(*(Account(id=n) for n in range(many)))
+    session = watched(resolver)
+    accounts = session.scalars(select(Account)).all()
+    for account in accounts:
+        touch(account)
+    other(Account, 0, owner="theirs")
+    session.flush()
+    assert session.get_one(Account, 0).version == version
+    session.commit()
+
+    assert stored(Account, 0)["version"] == version
+    assert stored(Account, 0)["owner"] == "theirs"
+
+
+def test_new_and_deleted_objects_are_left_alone(store, watched, stored):
+    store(Account(id=1))
+    session = watched()
+    new, old = Account(id=2), session.get_one(Account, 1)
+    session.add(new)
+    session.delete(old)
+    touch(new)
+    touch(old)
+    session.commit()
+
+    assert stored(Account, 2)["version"] == 1
+    assert stored(Account, 1) is None
+
+
+def test_what_cannot_be_touched_is_refused(store, watched):
+    store(Account(id=1), Tag(id=1))
+    session = watched()
+    with pytest.raises(ConfigurationError, match="in no session"):
+        touch(Account(id=5))
+    with pytest.raises(ConfigurationError, match="no version to move"):
+        touch(session.get_one(Tag, 1))
+    with pytest.raises(ConfigurationError, match="mapped class"):
+        touch(object())
+
+
+# -- no_bump --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_the_version_stays_for_what_is_written_inside(store, watched, stored, engine, many):
+    store(*(Account(id=n, owner="a") for n in range(many)))
+    session = watched()
+    accounts = session.scalars(select(Account)).all()
+    with no_bump(session):
+        for account in accounts:
+            account.note = "seen"
+    assert accounts[0].version == 1
+    accounts[0].owner = "mine"
+    session.commit()
+
+    assert stored(Account, 0)["version"] == 2
+    assert stored(Account, many - 1)["note"] == "seen"
+    if many > 1:
+        assert stored(Account, 1)["version"] == 1
+
+
+def test_what_was_changed_before_the_block_moves_the_version(store, watched, stored):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    account.owner = "mine"
+    with no_bump(session):
+        account.note = "seen"
+    session.commit()
+    assert stored(Account, 1)["version"] == 2
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_the_row_is_checked_all_the_same(store, watched, other, stored, many):
+    store(*(Account(id=n) for n in range(many)))
+    session = watched()
+    accounts = session.scalars(select(Account)).all()
+    other(Account, 0, owner="theirs")
+    with pytest.raises(ConcurrencyError), no_bump(session):
+        for account in accounts:
+            account.note = "seen"
+    session.rollback()
+    assert stored(Account, 0)["note"] is None
+
+
+def test_only_the_named_classes_and_objects_stand_still(store, watched, stored):
+    store(Account(id=1), Account(id=2), Note(id=1), Page(id=1))
+    session = watched()
+    one, two = session.get_one(Account, 1), session.get_one(Account, 2)
+    note, page = session.get_one(Note, 1), session.get_one(Page, 1)
+    before = note.version
+    with no_bump(session, one, Note):
+        one.note = two.note = note.text = page.body = "seen"
+    session.commit()
+
+    assert stored(Account, 1)["version"] == 1
+    assert stored(Account, 2)["version"] == 2
+    assert stored(Note, 1)["version"] == before
+    assert stored(Page, 1)["version"] == 2
+
+
+def test_blocks_can_be_nested(store, watched, stored):
+    store(Account(id=1), Note(id=1))
+    session = watched()
+    account, note = session.get_one(Account, 1), session.get_one(Note, 1)
+    before = note.version
+    with no_bump(session, Account):
+        with no_bump(session, Note):
+            account.note = note.text = "both"
+        note.text = "moves"
+    session.commit()
+    assert stored(Account, 1)["version"] == 1
+    assert stored(Note, 1)["version"] != before
+
+
+def test_a_joined_child_stands_still(store, watched, stored):
+    store(Dog(id=1, name="a"))
+    session = watched()
+    dog = session.get_one(Dog, 1)
+    with no_bump(session):
+        dog.tricks = "sit"
+    session.commit()
+    assert (stored(Dog, 1)["version"], stored(Dog, 1)["tricks"]) == (1, "sit")
+
+
+def test_an_error_in_the_block_ends_it(store, watched, stored):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    with pytest.raises(ZeroDivisionError), no_bump(session):
+        account.note = "seen"
+        raise ZeroDivisionError
+    session.commit()
+    assert stored(Account, 1)["version"] == 2
+
+
+def test_new_rows_get_their_first_version(store, watched, stored, tables):
+    tables(Account)
+    session = watched()
+    with no_bump(session):
+        session.add(Account(id=1))
+    session.commit()
+    assert stored(Account, 1)["version"] == 1
+
+
+def test_what_cannot_stand_still_is_refused(store, watched, engine):
+    store(Account(id=1))
+    session = watched()
+    with pytest.raises(ConfigurationError, match="under no_bump"), no_bump(session):
+        touch(session.get_one(Account, 1))
+    with pytest.raises(ConfigurationError, match="mapped classes and objects"):
+        no_bump(session, "Account")
+    with Session(engine) as plain, pytest.raises(ConfigurationError, match="watched session"):
+        no_bump(plain)
+
+
+@pytest.mark.anyio
+async def test_an_async_session_awaits_it(async_engine):
+    from sqlalchemy.ext.asyncio import async_sessionmaker
+
+    from optilock import watch
+    from tests.models import Base
+
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all, tables=[Account.__table__])
+    async with watch(async_sessionmaker(async_engine))() as session:
+        account = Account(id=1)
+        session.add(account)
+        await session.commit()
+        await session.refresh(account)
+        async with no_bump(session):
+            account.note = "seen"
+        assert account.version == 1
+        touch(account)
+        await session.flush()
+        assert account.version == 2
+        with pytest.raises(ConfigurationError, match="async with"), no_bump(session):
+            pass
+    await async_engine.dispose()
