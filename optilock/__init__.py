@@ -15,6 +15,7 @@ from optilock.errors import (
     PreconditionFailed,
 )
 from optilock.etag import etag_of
+from optilock.expect import expect
 from optilock.guard import watch
 from optilock.isolation import Isolation, repeatable_read, serializable
 from optilock.merge import add_delta, merge_json, merge_set, merge_text
@@ -61,6 +62,7 @@ __all__ = [
     "client_wins",
     "etag_of",
     "events",
+    "expect",
     "is_transient",
     "merge_fields",
     "merge_json",

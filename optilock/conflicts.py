@@ -136,6 +136,7 @@ def read_stored(
     *,
     only: tuple[str, ...] = (),
     lock: bool = True,
+    share: bool = False,
     deleting: bool = False,
 ) -> dict[Identity, Values]:
     """What is stored now, every column (or ``only`` some), for those of the rows that exist."""
@@ -150,7 +151,9 @@ def read_stored(
     step = len(identities) if limit is None else max(1, limit // len(keys))
     for start in range(0, len(identities), step):
         some = _where(query, keys, identities[start : start + step])
-        if lock:
+        if share:
+            some = database.share(some, locked_table(mapper))
+        elif lock:
             some = database.lock(some, locked_table(mapper), deleting=deleting)
         for row in type(connection).execute(connection, some):
             found[tuple(row[: len(keys)])] = dict(zip(names, row[len(keys) :], strict=True))

@@ -27,7 +27,7 @@ from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
 
-__all__ = ["etag_of"]
+__all__ = ["etag_of", "etag_text"]
 
 
 def etag_of(obj: object) -> str:
@@ -60,6 +60,11 @@ def etag_of(obj: object) -> str:
             f"The version of this {name} is NULL, and NULL is not a version: give the row one with"
             " an UPDATE, and declare the column NOT NULL."
         )
+    return etag_text(version, name)
+
+
+def etag_text(version: Any, name: str) -> str:
+    """The strong ETag of a version of the class ``name``."""
     return f'"{_opaque(version, name)}"'
 
 

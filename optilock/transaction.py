@@ -27,7 +27,7 @@ from optilock.errors import (
     ConfigurationError,
     OptilockError,
 )
-from optilock.guard import capture, clear, conflict_after_rollback
+from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
 from optilock.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.unit_options import Options
@@ -90,6 +90,7 @@ class OwnTransaction:
         self.session.flush()
         for part in self.parts:
             part.before_commit(self.session)
+        check_before_commit(self.session)
 
     def complete(self, error: BaseException | None) -> None:
         """COMMIT without an ``error``, roll back with one; close in any case.

@@ -77,6 +77,10 @@ class Database:
         """``query`` with its rows locked, as weakly as the write that follows allows."""
         return query.with_for_update(of=table, key_share=not deleting)
 
+    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+        """``query`` with its rows locked against writers, and open to other readers."""
+        return query.with_for_update(of=table, read=True)
+
     # -- isolation (asked by optilock.isolation and the unit of work) --------------------------
 
     def level_options(self, level: str) -> dict[str, Any]:

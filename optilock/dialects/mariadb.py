@@ -34,6 +34,10 @@ class MariaDB(Database):
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""
         return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update()
 
+    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+        """LOCK IN SHARE MODE, through the primary key as well."""
+        return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update(read=True)
+
     # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
 
     drivers = ("pymysql", "MySQLdb", "mysql", "mariadb", "asyncmy", "aiomysql", "cymysql")

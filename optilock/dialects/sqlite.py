@@ -47,6 +47,9 @@ class SQLite(Database):
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         return query
 
+    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+        return query
+
     # -- what an error means (https://sqlite.org/rescode.html) -----------------------------------
 
     drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")

@@ -20,7 +20,8 @@ from optilock.compared import is_guarded
 from optilock.conflicts import Attempt, Identity, attempt_of, entry_of, has_moved, read_stored
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
-from optilock.guard.state import watched
+from optilock.guard.promises import conflict_of
+from optilock.guard.state import Watched, watched
 from optilock.guard.writes import Write
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute
@@ -28,7 +29,14 @@ from optilock.versioned import token_attribute
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["attempts_in", "capture", "clear", "conflict_after_rollback", "conflict_in_flush"]
+__all__ = [
+    "attempts_in",
+    "capture",
+    "clear",
+    "conflict_after_rollback",
+    "conflict_in_flush",
+    "first_expected",
+]
 
 
 def capture(session: Session) -> None:
@@ -54,7 +62,7 @@ def clear(connections: Iterable[Connection]) -> None:
 
 def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
     """Our side of every versioned row among ``states`` (with: is it to be deleted?)."""
-    expected = _expected(writes)
+    expected = first_expected(writes)
     attempts = []
     for state, deleting in states.items():
         mapper = state.mapper
@@ -72,7 +80,7 @@ def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt
     return attempts
 
 
-def _expected(writes: list[Write]) -> dict[tuple[Mapper[Any], Identity], Any]:
+def first_expected(writes: list[Write]) -> dict[tuple[Mapper[Any], Identity], Any]:
     """The version that each row was first expected to have."""
     expected: dict[tuple[Mapper[Any], Identity], Any] = {}
     for shape, params in writes:
@@ -111,7 +119,7 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     """
     found = [missed.entry for missed in flush.misses if not missed.restored]
     if not ended_by_conflict(error):
-        return ConcurrencyError(found) if found else None
+        return conflict_of(found, flush.known.promises) if found else None
     held = {
         connection.engine: connection
         for connection in flush.known.connections
@@ -124,9 +132,10 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     with ExitStack() as stack:
         for connection in held.values():
             stack.enter_context(_idle(connection))
-        readable = [attempt for attempt in flush.wanted if connection_for(attempt.mapper)]
+        wanted = [*flush.wanted, *_promised(flush.known)]
+        readable = [attempt for attempt in wanted if connection_for(attempt.mapper)]
         found = _moved(readable, connection_for, found)
-    return ConcurrencyError(found)
+    return conflict_of(found, flush.known.promises)
 
 
 @contextmanager
@@ -147,15 +156,17 @@ def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyE
     """
     known = watched(session)
     attempts = {_place(attempt): attempt for attempt in known.wanted or ()}
-    for write in known.sent:
+    for write in (*known.sent, *known.undone):
         attempt = _attempt_of_write(write)
+        attempts.setdefault(_place(attempt), attempt)
+    for attempt in _promised(known):
         attempts.setdefault(_place(attempt), attempt)
     known.wanted = None
     found: list[Entry[Any]] = []
     with _connections_to_read(session) as connection_for, suppress(SQLAlchemyError):
         # the conflict is the news, not a second failure
         found = _moved(list(attempts.values()), connection_for, [])
-    return ConcurrencyError(found)
+    return conflict_of(found, known.promises)
 
 
 @contextmanager
@@ -182,6 +193,11 @@ def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], C
             connection.rollback()
         for connection in opened.values():
             connection.close()
+
+
+def _promised(known: Watched) -> list[Attempt]:
+    """Rows that were only read, and must not have moved either."""
+    return [promise.attempt() for promise in (known.promises or {}).values()]
 
 
 def _place(attempt: Attempt) -> tuple[Mapper[Any], Identity]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optilock import events
-from optilock.errors import ConcurrencyError
+from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
 from optilock.guard.dependents import has_dependents
 from optilock.guard.look import Stale, look
@@ -42,7 +42,8 @@ def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
         if row.problem is not None:
             raise row.problem
     error = decide(stale, flush.known)
-    if type(error) is ConcurrencyError:
+    if type(error) in (ConcurrencyError, PreconditionFailed):
+        assert isinstance(error, ConcurrencyError)
         error = _with_all(flush, error, stale, objects)
     entries = error.entries if isinstance(error, ConcurrencyError) else [s.entry for s in stale]
     events.emit(lambda: events.Conflict(tuple(entries)))
@@ -66,7 +67,7 @@ def _with_all(
     more = [s for s in look(flush.session, others, deleting=False) if s.problem is None]
     if not more:
         return error
-    complete = ConcurrencyError([*error.entries, *(row.entry for row in more)])
+    complete = type(error)([*error.entries, *(row.entry for row in more)])
     complete.__cause__ = error.__cause__
     for note in getattr(error, "__notes__", ()):
         complete.add_note(note)

@@ -11,7 +11,8 @@ from sqlalchemy.exc import MissingGreenlet
 from optilock.conflicts import Attempt, Values, columns_of
 from optilock.deletes import DeletePolicies, settled_by_policy
 from optilock.entry import Computed, Entry
-from optilock.errors import ConcurrencyError, ConfigurationError
+from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
+from optilock.guard.promises import Promises
 from optilock.resolvers import OnConflict, Resolution, check_resolution, choose
 
 __all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
@@ -38,16 +39,20 @@ class Rules(Protocol):
 
     on_conflict: OnConflict
     on_delete: DeletePolicies
+    promises: Promises | None
 
 
 def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
     """Give every row that has none its resolution, or return what is to be raised instead.
 
+    A row whose version a client has demanded is not settled, and then none is.
     What the policy for deletes settles is no conflict, and no resolver is asked.
     A resolver that raises leaves the conflict as the error, with its own error as the cause. One
     that returns something that cannot be done is a ``ConfigurationError``.
     """
     entries = [row.entry for row in rows]
+    if rules.promises and any(_demanded(row, rules.promises) for row in rows):
+        return PreconditionFailed(entries)
     for row, entry in zip(rows, entries, strict=True):
         if row.resolution is None:
             row.resolution = settled_by_policy(entry, rules.on_delete)
@@ -57,6 +62,10 @@ def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
                 return answer
             row.resolution = answer
     return _refused(entries, [r for row in rows if (r := impossible(row))])
+
+
+def _demanded(row: Conflicting, promises: Promises) -> bool:
+    return promises.demand((row.attempt.mapper.base_mapper, row.attempt.identity))
 
 
 def _ask(entry: Entry[Any], on_conflict: Any, entries: list[Entry[Any]]) -> Resolution | Exception:

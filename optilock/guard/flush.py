@@ -158,9 +158,12 @@ class Flush:
     def remember(self) -> None:
         """Take our side of every row now: the rollback that follows expires the objects."""
         if self.uow is not None and not self.wanted:
-            held = [w for some in self._held.values() for ws in some.values() for w in ws]
             states = {state: doomed for state, (doomed, _) in self.uow.states.items()}
-            self.wanted = attempts_in(states, [*self.known.sent, *held])
+            self.wanted = attempts_in(states, [*self.known.sent, *self.held()])
+
+    def held(self) -> list[Write]:
+        """What was not sent yet."""
+        return [w for some in self._held.values() for ws in some.values() for w in ws]
 
     def conclude(self) -> None:
         """After SQLAlchemy has finished: put refused edits back and raise, or tidy up."""

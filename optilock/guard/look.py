@@ -20,7 +20,7 @@ from optilock.guard.unversioned import no_version
 from optilock.resolvers import Resolution
 from optilock.versioned import token_attribute
 
-__all__ = ["Stale", "look"]
+__all__ = ["Stale", "expected_version", "look"]
 
 State = InstanceState[Any]
 
@@ -93,7 +93,7 @@ def _as_read(state: State, *, deleting: bool) -> Values:
     """What the row must still be: the version, and the values that are compared."""
     values = values_read(state, deleting=deleting)
     token = token_attribute(state.mapper)
-    return values if token is None else {token: _expected(state, token), **values}
+    return values if token is None else {token: expected_version(state, token), **values}
 
 
 def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> bool:
@@ -118,7 +118,8 @@ def _identity(state: State) -> tuple[Any, ...]:
     return tuple(state.key[1])
 
 
-def _expected(state: State, token: str) -> Any:
+def expected_version(state: State, token: str) -> Any:
+    """The version that a write of the object names, read now if the object is expired."""
     if token not in state.dict:
         history: Any = state.attrs[token].load_history()
         return history.unchanged[0]

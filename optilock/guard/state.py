@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.conflicts import Attempt
 from optilock.deletes import DeletePolicies, check_on_delete
+from optilock.guard.promises import Promises
 from optilock.guard.writes import Write
 from optilock.resolvers import OnConflict, check_on_conflict
 
@@ -54,6 +55,12 @@ class Watched:
     connections: list[Connection]
     #: Writes of the running transaction, to be read again if the database ends it.
     sent: list[Write]
+    #: Writes that a savepoint has taken back.
+    undone: list[Write]
+    #: What must still be true of rows at the end of the transaction.
+    promises: Promises | None = None
+    #: A savepoint is being released.
+    releasing: bool = False
     #: A flush is running; ``flush`` is there once it has something to do.
     flushing: bool = False
     flush: Flush | None = None
@@ -68,7 +75,22 @@ class Watched:
         self.on_conflict = on_conflict
         #: The same for deletes: a policy, or a mapping of classes to policies.
         self.on_delete = on_delete
-        self.connections, self.sent = [], []
+        self.connections, self.sent, self.undone = [], [], []
+        self._savepoints: dict[SessionTransaction, int] = {}
+
+    def in_savepoint(self, transaction: SessionTransaction) -> None:
+        """Note how far the writes were when the savepoint began."""
+        self._savepoints.setdefault(transaction, len(self.sent))
+
+    def take_back(self, savepoint: SessionTransaction | None) -> list[Write]:
+        """The writes that are rolled back now, with the savepoint or with the transaction."""
+        if savepoint is None:
+            return [*self.sent, *self.undone]
+        start = self._savepoints.get(savepoint, len(self.sent))
+        undone = self.sent[start:]
+        self.undone += undone
+        del self.sent[start:]
+        return undone
 
     def in_transaction(self, transaction: SessionTransaction) -> None:
         """Forget what belongs to an earlier transaction."""
@@ -76,7 +98,10 @@ class Watched:
             transaction = parent
         if transaction is not self._root:
             self._root = transaction
-            self.connections, self.sent = [], []
+            self.connections, self.sent, self.undone = [], [], []
+            self._savepoints = {}
+            if self.promises:
+                self.promises.in_transaction(transaction)
 
 
 def is_watched(session: Session) -> bool:

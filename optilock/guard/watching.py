@@ -22,14 +22,21 @@ from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
-from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_flush
+from optilock.guard.aftermath import (
+    clear,
+    conflict_after_rollback,
+    conflict_in_flush,
+    first_expected,
+)
 from optilock.guard.before import check_before
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
+from optilock.guard.hold import check_pending
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.still import refuse_moving
 from optilock.resolvers import OnConflict, check_on_conflict
+from optilock.seen import remember, remember_expired, remember_rolled_back
 from optilock.transient import ended_by_conflict
 
 __all__ = ["guard_class", "watch"]
@@ -91,6 +98,9 @@ def guard_class(cls: type[Session]) -> None:
     setattr(cls, GUARDED, True)
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.commit = _guarded_commit(cls.commit)  # type: ignore[method-assign]
+    cls.expire = _remembering(cls.expire, flushing=False)  # type: ignore[method-assign]
+    cls.refresh = _remembering(cls.refresh, flushing=True)  # type: ignore[method-assign]
+    cls.expire_all = _remembering_all(cls.expire_all)  # type: ignore[method-assign]
     for name, listener in _LISTENERS.items():
         event.listen(cls, name, listener, propagate=True)
 
@@ -135,10 +145,30 @@ def _guarded_commit(original: Callable[..., None]) -> Callable[..., None]:
     return commit
 
 
+def _remembering(original: Callable[..., None], *, flushing: bool) -> Callable[..., None]:
+    @functools.wraps(original)
+    def expire(self: Session, instance: Any, attribute_names: Any = None, **options: Any) -> None:
+        remember_expired(instance, attribute_names, flushing=flushing)
+        original(self, instance, attribute_names, **options)
+
+    return expire
+
+
+def _remembering_all(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def expire_all(self: Session) -> None:
+        remember(self.identity_map.all_states())
+        original(self)
+
+    return expire_all
+
+
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Any) -> None:
     """Remember the session's own connections; one that begins inside a flush is guarded at once."""
     known = watched(session)
     known.in_transaction(transaction)
+    if transaction.nested:
+        known.in_savepoint(transaction)
     if isinstance(connection, Connection):
         if connection not in known.connections:
             known.connections.append(connection)
@@ -153,8 +183,9 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
         refuse_moving(session)
         known.flush = running = Flush(session, known)
         running.arm_all()
-        if session.deleted:
+        if session.deleted or known.promises:
             try:
+                check_pending(running, objects)
                 check_before(running, objects)
             except DBAPIError as error:
                 # Raised here, it would leave a session that takes its transaction for alive.
@@ -175,9 +206,26 @@ def _after_flush(session: Session, uow: Any) -> None:
             raise
 
 
+def _after_commit(session: Session) -> None:
+    """Before SQLAlchemy expires everything."""
+    if session.expire_on_commit and not session.in_nested_transaction():
+        remember(session.identity_map.all_states())
+
+
+def _after_rollback(session: Session) -> None:
+    """Before SQLAlchemy expires what the transaction, or the savepoint, has touched."""
+    known = watched(session)
+    undone = known.take_back(session.get_nested_transaction())
+    if known.flush is not None:
+        undone = [*undone, *known.flush.held()]
+    remember_rolled_back(session, first_expected(undone))
+
+
 # A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {
     "after_begin": _after_begin,
     "before_flush": _before_flush,
     "after_flush": _after_flush,
+    "after_commit": _after_commit,
+    "after_rollback": _after_rollback,
 }

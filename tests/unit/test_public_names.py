@@ -39,6 +39,7 @@ NAMES = {
     "client_wins",
     "etag_of",
     "events",
+    "expect",
     "is_transient",
     "merge_fields",
     "merge_json",

@@ -1,0 +1,247 @@
+"""Edit a row only if it still is what a client saw.
+
+::
+
+    page = session.get_one(Page, 7)
+    expect(page, request.headers["If-Match"])          # '"3"', as etag_of(page) gave it
+    page.title = "New"
+    session.commit()
+
+If the loaded row is another version, :func:`expect` raises ``PreconditionFailed`` at once and
+sends no SQL. Otherwise the version is a condition for the rest of the transaction: the row is
+never resolved, whatever ``on_conflict`` and ``on_delete`` say. If it moves before our write, or
+before COMMIT when we only read it, the error is ``PreconditionFailed`` too, and it is not retried.
+After our own write in the same transaction the row is ours and the condition is met.
+
+A version is a strong ETag, quotes included, or the value itself. Tags are compared character by
+character (strong comparison, RFC 9110 section 8.8.3.2), so a weak tag, ``W/"3"``, never matches
+(section 13.1.1). ``*`` names no version, and text that is no tag cannot be one: both are refused,
+as ``ConfigurationError``, which an HTTP handler answers with 400.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
+
+from sqlalchemy import inspect
+from sqlalchemy.exc import MissingGreenlet
+from sqlalchemy.orm import InstanceState, Session
+from sqlalchemy.orm.exc import ObjectDeletedError
+
+from optilock.columns import columns_of, same
+from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.entry import Action
+from optilock.errors import ConfigurationError, PreconditionFailed
+from optilock.etag import etag_text
+from optilock.guard.hold import promise
+from optilock.guard.look import expected_version
+from optilock.guard.state import is_watched
+from optilock.versioned import token_attribute
+
+__all__ = ["expect", "state_in_watched_session"]
+
+State = InstanceState[Any]
+#: entity-tag of RFC 9110 section 8.8.3, in what a header can carry.
+_TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+
+
+def expect(obj: object, etag_or_version: object) -> None:
+    """Demand that the row of ``obj`` is this version, now and until our transaction is over.
+
+    ``etag_or_version`` is a strong ETag as :func:`optilock.etag_of` gives it, quotes included, or a
+    version: an integer, a UUID or its text, a datetime or its ISO text, bytes, a string.
+
+    Raises:
+        PreconditionFailed: the loaded version is another one, or the row is gone; later, at the
+            flush or COMMIT, the row has moved since.
+        ConfigurationError: the object is new, deleted, detached, in a session that is not watched,
+            or of a class without a version; or the argument is ``None``, ``*``, no tag, or of a
+            type that this version cannot have.
+    """
+    state, session = state_in_watched_session(obj, "expect")
+    token = token_attribute(state.mapper)
+    assert token is not None
+    _check_argument(state, etag_or_version)
+    version = _loaded(state, token)
+    if version is _GONE or not _matches(state, token, version, etag_or_version):
+        raise _failed(session, state, token, version, etag_or_version)
+    promise(session, state, version, demanded=True)
+
+
+_GONE: Any = object()
+
+
+def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
+    """The state of a stored, versioned object and its watched session.
+
+    Raises:
+        ConfigurationError: it is not one; ``name`` is the function that was called.
+    """
+    state = inspect(obj, raiseerr=False)
+    if not isinstance(state, InstanceState):
+        kind = obj.__name__ if isinstance(obj, type) else type(obj).__name__
+        raise ConfigurationError(
+            f"{name}() got {kind}: it takes an object of a mapped class that a session has loaded."
+        )
+    cls = state.class_.__name__
+    if token_attribute(state.mapper) is None:
+        raise ConfigurationError(
+            f"{name}() got a {cls}, whose rows have no version: give the class one"
+            " (optilock.Versioned), or run the work with optilock.serializable()."
+        )
+    if state.transient or state.pending:
+        raise ConfigurationError(
+            f"{name}() got a {cls} that is not stored yet, so it has no version: it takes objects"
+            " that a session has loaded or flushed."
+        )
+    session = state.session
+    if session is None or not state.persistent:
+        what = "deleted" if state.deleted or state.was_deleted else "detached"
+        raise ConfigurationError(
+            f"{name}() got a {cls} that is {what}: no session would check it. Load the row in the"
+            " session that does the work, or use optilock.apply()."
+        )
+    if not is_watched(session):
+        raise ConfigurationError(
+            f"{name}() got a {cls} of a session that is not watched, where nobody would check it"
+            " later: use a UnitOfWork, or optilock.watch() on the session factory."
+        )
+    return state, session
+
+
+def _check_argument(state: State, given: object) -> None:
+    """Refuse what can never be a version, before anything is read."""
+    cls = state.class_.__name__
+    if given is None:
+        raise ConfigurationError(
+            f"expect() got None as the version of a {cls}: a client that names no version expects"
+            " nothing. Refuse the request (428, RFC 6585 section 3), or do not call expect()."
+        )
+    if given == "*":
+        raise ConfigurationError(
+            f"expect() got '*' for a {cls}: in If-Match it says only that the row exists (RFC 9110"
+            " section 13.1.1), and names no version. It does exist: do not call expect()."
+        )
+    if isinstance(given, str) and '"' in given and not _TAG.fullmatch(given):
+        raise ConfigurationError(
+            f"expect() got text for a {cls} that is not one ETag (RFC 9110 section 8.8.3): write"
+            " the tag as etag_of() gives it, with its two quotes; of a list of tags, try each."
+        )
+
+
+def _loaded(state: State, token: str) -> Any:
+    """The version that the object's values belong to; read now if the object is expired."""
+    try:
+        version = expected_version(state, token)
+    except ObjectDeletedError:
+        return _GONE
+    except MissingGreenlet:
+        raise ConfigurationError(
+            f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
+            " expired it. Write await session.refresh(obj) before expect()."
+        ) from None
+    if version is None:
+        raise ConfigurationError(
+            f"The version of this {state.class_.__name__} is NULL, and NULL is not a version: give"
+            " the row one with an UPDATE, and declare the column NOT NULL."
+        )
+    return version
+
+
+def _matches(state: State, token: str, version: Any, given: object) -> bool:
+    tag = _TAG.fullmatch(given) if isinstance(given, str) else None
+    if tag is not None:
+        return tag[0] == etag_text(version, state.class_.__name__)
+    return same(columns_of(state.mapper)[token], version, _as_version(state, version, given))
+
+
+def _as_version(state: State, version: Any, given: object) -> object:
+    """``given`` in the type of ``version``, or an error."""
+    match version, given:
+        case (bytes() | bytearray() | memoryview(), bytes() | bytearray() | memoryview()):
+            return bytes(given)
+        case (UUID(), str()):
+            parsed = _parsed(UUID, given)
+        case (datetime(), str()):
+            parsed = _parsed(datetime.fromisoformat, given)
+        case _:
+            parsed = given
+    if isinstance(version, datetime) and isinstance(parsed, datetime):
+        if (version.tzinfo is None) == (parsed.tzinfo is None):
+            return parsed
+    elif isinstance(parsed, (type(version), *_ALSO.get(type(version), ()))) and (
+        isinstance(parsed, bool) is isinstance(version, bool)
+    ):
+        return parsed
+    raise ConfigurationError(
+        f"expect() got a {type(given).__name__} that cannot be a version of"
+        f" {state.class_.__name__}, which is a {type(version).__name__}: give the version as it was"
+        " read, or the text of etag_of(), quotes included."
+    )
+
+
+_ALSO: dict[type, tuple[type, ...]] = {Decimal: (int,)}
+
+
+def _parsed(parse: Any, text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError:
+        return text
+
+
+def _failed(
+    session: Session, state: State, token: str, version: Any, given: object
+) -> PreconditionFailed:
+    assert state.key is not None
+    action: Action = "delete" if state.obj() in session.deleted else "verify"
+    if action == "verify" and state.modified:
+        action = "update"
+    seen = {token: _demanded(version, given)}
+    attempt = Attempt(state.mapper, tuple(state.key[1]), action, seen, seen, {})
+    if version is _GONE:
+        return PreconditionFailed([entry_of(attempt, None)])
+    ours = attempt_of(state, action, version)
+    attempt = Attempt(state.mapper, ours.identity, action, seen, ours.current, ours.changes)
+    return PreconditionFailed([entry_of(attempt, _as_loaded(session, state, ours.original))])
+
+
+def _demanded(version: Any, given: object) -> object:
+    """The version that a tag stands for, or its text where that cannot be told."""
+    tag = _TAG.fullmatch(given) if isinstance(given, str) else None
+    if tag is None:
+        return given
+    try:
+        match version:
+            case int():
+                return int(tag[2])
+            case UUID():
+                return UUID(tag[2])
+            case bytes():
+                return bytes.fromhex(tag[2])
+            case datetime():
+                return datetime.fromisoformat(tag[2])
+            case str():
+                return unquote(tag[2])
+    except ValueError:
+        pass
+    return tag[2]
+
+
+def _as_loaded(session: Session, state: State, loaded: Values) -> Values:
+    """The row as this transaction sees it: as it was loaded, or read if a column is missing."""
+    if loaded.keys() >= columns_of(state.mapper).keys():
+        return loaded
+    assert state.key is not None
+    identity = tuple(state.key[1])
+    connection = session.connection(bind_arguments={"mapper": state.mapper})
+    try:
+        found = read_stored(connection, state.mapper, [identity], lock=False)
+    except MissingGreenlet:  # an AsyncSession: what was loaded has to do
+        return loaded
+    return found.get(identity, loaded)

@@ -1,0 +1,217 @@
+"""Do the promises of a transaction hold? Asked before each flush and before COMMIT.
+
+Before a flush: an object that was read again since, and now holds a newer version, must not be
+written, because the promise was made for the older one. Before COMMIT: rows that were promised and
+not written are read with a shared lock, one statement a table, in the order of their keys, so that
+the answer stays true until the transaction is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.exc import ObjectDeletedError
+from sqlalchemy.orm.state import InstanceState
+
+from optilock import events
+from optilock.conflicts import (
+    Attempt,
+    attempt_of,
+    columns_of,
+    entry_of,
+    locked_table,
+    read_stored,
+    same,
+)
+from optilock.dialects import database_of
+from optilock.entry import Action, Entry
+from optilock.guard.aftermath import clear, conflict_after_rollback
+from optilock.guard.look import expected_version
+from optilock.guard.promises import Place, Promise, Promises, conflict_of, places_of
+from optilock.guard.state import Watched, watched
+from optilock.transient import ended_by_conflict
+from optilock.versioned import token_attribute
+
+if TYPE_CHECKING:
+    from optilock.guard.flush import Flush
+
+__all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
+
+State = InstanceState[Any]
+
+
+def promise(session: Session, state: State, version: Any, *, demanded: bool) -> None:
+    """From here to the end of the transaction the row of ``state`` must be in ``version``."""
+    assert state.key is not None
+    promises = promises_of(session)
+    if _place(state) not in places_of(watched(session).sent):  # what we wrote is ours
+        promises.add(Promise(state.mapper, tuple(state.key[1]), version, demanded))
+
+
+def promises_of(session: Session) -> Promises:
+    """The promises of the session's transaction; from here on they are checked."""
+    known = watched(session)
+    if known.promises is None:
+        known.promises = Promises()
+        event.listen(session, "before_commit", _before_commit)
+        event.listen(session, "after_commit", _released)
+        event.listen(session, "after_rollback", _released)
+    known.promises.in_transaction(session.get_transaction())
+    return known.promises
+
+
+def _before_commit(session: Session) -> None:
+    """COMMIT of the transaction, or the release of a savepoint, which promises nothing.
+
+    A COMMIT while a savepoint is open looks like its release, and then that follows at once.
+    """
+    known = watched(session)
+    if session.in_nested_transaction() and not known.releasing:
+        known.releasing = True
+        return
+    if known.promises:
+        session.flush()
+        check_before_commit(session)
+
+
+def _released(session: Session) -> None:
+    watched(session).releasing = False
+
+
+def check_pending(flush: Flush, objects: Any) -> None:
+    """Refuse to write a row in another version than the one that was promised.
+
+    Raises:
+        ConcurrencyError: with an entry for each such row; nothing was sent.
+    """
+    session, known = flush.session, flush.known
+    promises = known.promises
+    if not promises:
+        return
+    promises.in_transaction(session.get_transaction())
+    written = places_of(known.sent) if promises else ()
+    moved: dict[State, Promise] = {}
+    for obj in (*session.dirty, *session.deleted) if promises else ():
+        state = obj._sa_instance_state
+        place = _place(state)
+        promised = promises.get(place)
+        if promised is None or place in written or (objects and not _among(obj, objects)):
+            continue
+        if not _is(state.mapper, _held(state), promised.version):
+            moved[state] = promised
+    if moved:
+        _raise(known, list(_entries_of(session, moved)))
+
+
+def check_before_commit(session: Session) -> None:
+    """Look at the promised rows that were not written; they then stay as they are.
+
+    Raises:
+        ConcurrencyError: (``PreconditionFailed`` when a client had named the version) with an
+            entry for each row that is in another version or gone.
+    """
+    known = watched(session)
+    if not known.promises:
+        return
+    known.promises.in_transaction(session.get_transaction())
+    written = places_of(known.sent)
+    waiting = [promise for place, promise in known.promises.items() if place not in written]
+    try:
+        moved = list(_moved(session, waiting))
+    except DBAPIError as error:
+        if not ended_by_conflict(error):
+            raise
+        clear(known.connections)
+        raise conflict_after_rollback(session, error) from error
+    if moved:
+        _raise(known, moved)
+    known.promises.clear()
+
+
+def _raise(known: Watched, entries: list[Entry[Any]]) -> None:
+    events.emit(lambda: events.Conflict(tuple(entries)))
+    raise conflict_of(entries, known.promises)
+
+
+def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]]:
+    by_table: dict[Mapper[Any], list[Promise]] = {}
+    for one in promises:
+        by_table.setdefault(_read_as(one.mapper), []).append(one)
+    for mapper, some in sorted(by_table.items(), key=lambda item: str(locked_table(item[0]))):
+        yield from _moved_in(session, mapper, some)
+
+
+def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Iterator[Entry[Any]]:
+    token = token_attribute(mapper)
+    assert token is not None
+    connection = session.connection(bind_arguments={"mapper": mapper})
+    database_of(connection.dialect).begin_writing(connection, locked_table(mapper))
+    identities = [one.identity for one in some]
+    found = read_stored(connection, mapper, identities, only=(token,), share=True)
+    moved: dict[Mapper[Any], list[Promise]] = {}
+    for one in some:
+        row = found.get(one.identity)
+        if row is None or not _is(mapper, row[token], one.version):
+            moved.setdefault(one.mapper, []).append(one)
+    for of_class, rows in moved.items():
+        stored = read_stored(connection, of_class, [one.identity for one in rows], share=True)
+        for one in rows:
+            yield entry_of(_attempt(session, one), stored.get(one.identity))
+
+
+def _attempt(session: Session, promised: Promise) -> Attempt:
+    """Our side, with the values that were read if the object still holds those."""
+    key = promised.mapper.identity_key_from_primary_key(promised.identity)
+    obj = session.identity_map.get(key)
+    state: State | None = None if obj is None else obj._sa_instance_state
+    token = token_attribute(promised.mapper)
+    if state is None or token not in state.dict or state.dict[token] != promised.version:
+        return promised.attempt()
+    return attempt_of(state, "verify", promised.version)
+
+
+def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry[Any]]:
+    """Objects that are to be written: of what was promised only the version is known."""
+    for state, promised in moved.items():
+        mapper = state.mapper
+        connection = session.connection(bind_arguments={"mapper": mapper})
+        stored = read_stored(connection, mapper, [promised.identity])
+        action: Action = "delete" if state.obj() in session.deleted else "update"
+        ours = attempt_of(state, action, promised.version)
+        seen = promised.attempt().original
+        attempt = Attempt(mapper, promised.identity, action, seen, ours.current, ours.changes)
+        yield entry_of(attempt, stored.get(promised.identity))
+
+
+def _read_as(mapper: Mapper[Any]) -> Mapper[Any]:
+    """The mapper that finds every class of the table with the version."""
+    base = mapper.base_mapper
+    return base if base.version_id_col is mapper.version_id_col else mapper
+
+
+def _held(state: State) -> Any:
+    token = token_attribute(state.mapper)
+    assert token is not None
+    try:
+        return expected_version(state, token)
+    except ObjectDeletedError:
+        return None
+
+
+def _is(mapper: Mapper[Any], version: Any, promised: Any) -> bool:
+    token = token_attribute(mapper)
+    assert token is not None
+    return same(columns_of(mapper)[token], version, promised)
+
+
+def _place(state: State) -> Place:
+    assert state.key is not None
+    return state.mapper.base_mapper, tuple(state.key[1])
+
+
+def _among(obj: Any, objects: Any) -> bool:
+    return any(obj is one for one in objects)

@@ -1,0 +1,137 @@
+"""The version that the author of an edit saw, when the object has been expired since.
+
+::
+
+    page = session.get(Page, 7)        # version 3
+    session.commit()                   # expires it; somebody else writes version 4
+    page.title = "New"                 # set without reading the row again
+    session.commit()                   # ConcurrencyError: the author saw version 3
+
+SQLAlchemy reads an expired version inside the flush, finds 4, and overwrites what nobody has
+seen. So a watched session remembers the version of what a commit, a rollback, ``expire`` or
+``expire_all`` expires. Whoever reads the object again before editing it sees the new values, and
+the memory goes. With edits that are older than the reading, or with a ``session.delete()``, the
+object keeps the version that was seen. So it does when ``expire(obj, [...])`` or
+``refresh(obj, [...])`` names the version and leaves older values beside it. ``refresh(obj)`` drops
+the edits and starts anew.
+
+After a rollback it is the version from before the transaction's own writes, and after that of a
+savepoint the version from before the savepoint's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import event, inspect
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.versioned import token_attribute
+
+__all__ = ["forget", "remember", "remember_expired", "remember_rolled_back"]
+
+State = InstanceState[Any]
+_KEY = "_optilock_seen"
+_tokens: WeakKeyDictionary[Mapper[Any], str | None] = WeakKeyDictionary()
+
+
+class _Apart(NamedTuple):
+    """A version that was expired while values that belong to it are still held."""
+
+    version: Any
+
+
+def remember(states: Iterable[State]) -> None:
+    """What these objects hold will be expired as a whole."""
+    manager = token = None
+    for state in states:
+        if state.manager is not manager:
+            manager = state.manager
+            token = _token_of(manager.mapper)
+        if token is not None and (version := state.dict.get(token)) is not None:
+            state.__dict__[_KEY] = version
+
+
+def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool) -> None:
+    """``obj`` will be expired, or the attributes ``names`` of it; with all, what it cascades to.
+
+    ``flushing``: what is pending may be written before.
+    """
+    state = inspect(obj, raiseerr=False)
+    if not isinstance(state, InstanceState):
+        return  # SQLAlchemy says so
+    if names:
+        token = _token_of(state.mapper)
+        if token in names and token in state.dict:
+            version = state.committed_state.get(token, state.dict[token])
+            state.__dict__[_KEY] = _Apart(version)
+        return
+    related = (s for _, _, s, _ in state.mapper.cascade_iterator("refresh-expire", state))
+    remember(s for s in (state, *related) if not (flushing and s.modified))
+
+
+def remember_rolled_back(
+    session: Session, before: Mapping[tuple[Mapper[Any], tuple[Any, ...]], Any]
+) -> None:
+    """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote."""
+    nested = session.in_nested_transaction()
+    for state in session.identity_map.all_states():
+        token = _token_of(state.mapper)
+        if token is None or state.key is None:
+            continue
+        place = state.mapper.base_mapper, tuple(state.key[1])
+        version = before.get(place) if before else None
+        if version is None and not (nested and not state.modified):
+            version = state.committed_state.get(token, state.dict.get(token))
+        if version is not None:
+            state.__dict__[_KEY] = version
+
+
+def forget(obj: Any) -> None:
+    """The version of ``obj`` was moved by this session itself: the one that is read next counts."""
+    state: State = obj if isinstance(obj, InstanceState) else obj._sa_instance_state
+    state.__dict__.pop(_KEY, None)
+
+
+def _token_of(mapper: Mapper[Any]) -> str | None:
+    try:
+        return _tokens[mapper]
+    except KeyError:
+        token = _tokens[mapper] = token_attribute(mapper)
+        if token is not None:
+            _watch_loads(mapper, token)
+        return token
+
+
+def _watch_loads(mapper: Mapper[Any], token: str) -> None:
+    """From here on, look at what expired objects of the class load. Nothing else is watched."""
+
+    def refresh(state: State, context: Any, attrs: Collection[str] | None) -> None:
+        seen = state.__dict__.get(_KEY)
+        if seen is None or (attrs is not None and token not in attrs):
+            return
+        del state.__dict__[_KEY]
+        if context is not None and _is_older(state, seen, context, attrs):
+            state.dict[token] = seen.version if isinstance(seen, _Apart) else seen
+
+    event.listen(mapper.class_, "refresh", refresh, raw=True)
+
+
+def _is_older(state: State, seen: Any, context: Any, attrs: Collection[str] | None) -> bool:
+    """Does the object hold something that its author did before this row was read?"""
+    if context.refresh_state is None and context.populate_existing:
+        return False  # a query that drops all edits
+    columns = state.mapper.column_attrs
+    if any(name in columns for name in state.committed_state):
+        return True
+    session = state.session
+    if session is not None and session.deleted and state.obj() in session.deleted:
+        return True
+    return (
+        isinstance(seen, _Apart)
+        and attrs is not None
+        and any(name in columns and name not in attrs for name in state.dict)
+    )

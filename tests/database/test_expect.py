@@ -1,0 +1,370 @@
+"""``expect(obj, version)``: a row that must still be what a client saw."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    Isolation,
+    OnDelete,
+    PreconditionFailed,
+    UnitOfWork,
+    client_wins,
+    etag_of,
+    expect,
+    is_transient,
+    store_wins,
+    unit_of_work,
+)
+from optilock.testing import count_statements
+from tests.models import Account, Note, Tag
+from tests.two_writers import Do
+
+
+@pytest.fixture
+def account(store: Do) -> type[Account]:
+    store(Account(id=1, owner="Ada", balance=10, note="n"), Account(id=2, owner="Bob"))
+    return Account
+
+
+# -- now -------------------------------------------------------------------------------------------
+
+
+def test_the_expected_version_may_be_written(
+    account: Any, watched: Do, stored: Do, engine: Engine
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    with count_statements(engine) as sent:
+        expect(mine, '"1"')
+        expect(mine, 1)
+    assert sent.count == 0
+    mine.owner = "Eve"
+    with count_statements(engine) as sent:
+        session.commit()
+    assert sent.count == 1
+    assert stored(Account, 1)["owner"] == "Eve"
+
+
+def test_another_version_fails_at_once_and_sends_nothing(
+    account: Any, watched: Do, other: Do, engine: Engine
+) -> None:
+    other(Account, 1, owner="Eve")
+    session = watched()
+    mine = session.get(Account, 1)
+    with count_statements(engine) as sent, pytest.raises(PreconditionFailed) as caught:
+        expect(mine, '"1"')
+    assert sent.count == 0
+    (entry,) = caught.value.entries
+    assert (entry.kind, entry.action, entry.identity) == ("updated", "verify", (1,))
+    assert entry.original == {"version": 1}
+    assert entry.database is not None
+    assert (entry.database["version"], entry.database["owner"]) == (2, "Eve")
+    assert not is_transient(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).entries[0].original == {"version": 1}
+
+
+def test_a_row_that_is_gone_fails_at_once(account: Any, watched: Do, gone: Do) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    session.commit()
+    gone(Account, 1)
+    with pytest.raises(PreconditionFailed) as caught:
+        expect(mine, '"1"')
+    assert caught.value.entries[0].kind == "deleted"
+
+
+def test_the_tag_that_etag_of_gave_is_expected_for_a_random_version(
+    store: Do, watched: Do, other: Do
+) -> None:
+    store(Note(id=1, text="a"))
+    session = watched()
+    mine = session.get(Note, 1)
+    expect(mine, etag_of(mine))
+    expect(mine, mine.version)
+    expect(mine, str(mine.version))
+    with pytest.raises(PreconditionFailed):
+        expect(mine, f'"{"0" * 32}"')
+    with pytest.raises(PreconditionFailed):
+        expect(mine, "00000000-0000-0000-0000-000000000000")
+
+
+@pytest.mark.parametrize("tag", ['W/"1"', '""', '"x"', '"01"', '"1 "'[:2] + '1"'])
+def test_a_tag_that_is_another_one_never_matches(account: Any, watched: Do, tag: str) -> None:
+    mine = watched().get(Account, 1)
+    with pytest.raises(PreconditionFailed):
+        expect(mine, tag)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "*", "1", '"1', '1"', '"1", "2"', 'w/"1"', '"a b"', True, 1.0, b"1", object()]
+)
+def test_what_is_no_version_is_refused_and_promises_nothing(
+    account: Any, watched: Do, other: Do, wrong: object
+) -> None:
+    session = watched(client_wins)
+    mine = session.get(Account, 1)
+    with pytest.raises(ConfigurationError, match="Account"):
+        expect(mine, wrong)
+    mine.owner = "Eve"
+    session.commit()
+
+
+def test_expect_is_refused_for_objects_that_nobody_would_check(
+    account: Any, store: Do, watched: Do, engine: Engine
+) -> None:
+    store(Tag(id=1))
+    session = watched()
+    with pytest.raises(ConfigurationError, match="no version"):
+        expect(session.get(Tag, 1), '"1"')
+    with pytest.raises(ConfigurationError, match="not stored yet"):
+        expect(Account(id=9), '"1"')
+    with pytest.raises(ConfigurationError, match="mapped class"):
+        expect(Account, '"1"')
+    with Session(engine) as plain:
+        mine = plain.get(Account, 1)
+        with pytest.raises(ConfigurationError, match="not watched"):
+            expect(mine, '"1"')
+        plain.expunge_all()
+        with pytest.raises(ConfigurationError, match="detached"):
+            expect(mine, '"1"')
+
+
+# -- at the write ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resolver", [client_wins, store_wins, None])
+def test_an_expected_row_that_moved_is_never_resolved(
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do, resolver: Any
+) -> None:
+    session = watched(resolver)
+    mine = session.get(Account, 1)
+    expect(mine, '"1"')
+    mine.owner = "Eve"
+    other(Account, 1, note="theirs")
+    error = refused(session)
+    assert isinstance(error, PreconditionFailed)
+    (entry,) = error.entries
+    assert (entry.action, entry.kind) == ("update", "updated")
+    assert entry.original["owner"] == "Ada"
+    assert entry.changes == {"owner": "Eve"}
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "Ada"
+
+
+def test_one_expected_row_among_conflicts_makes_all_of_them_fail(
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do
+) -> None:
+    session = watched(client_wins)
+    expected, free = session.get(Account, 1), session.get(Account, 2)
+    expect(expected, '"1"')
+    expected.owner = free.owner = "Eve"
+    other(Account, 1, note="theirs")
+    other(Account, 2, note="theirs")
+    error = refused(session)
+    assert isinstance(error, PreconditionFailed)
+    assert {entry.identity for entry in error.entries} == {(1,), (2,)}
+    session.rollback()
+    assert stored(Account, 2)["owner"] == "Bob"
+
+
+def test_an_expected_row_is_not_deleted_in_another_version_whatever_the_policy(
+    account: Any, watched: Do, other: Do, stored: Do, engine: Engine, refused: Do
+) -> None:
+    from optilock import watch
+
+    with watch(sessionmaker(engine), on_delete=OnDelete.IGNORE_VERSION)() as session:
+        mine = session.get_one(Account, 1)
+        expect(mine, '"1"')
+        session.delete(mine)
+        other(Account, 1, note="theirs")
+        error = refused(session)
+        assert isinstance(error, PreconditionFailed)
+        assert error.entries[0].action == "delete"
+    assert stored(Account, 1)["note"] == "theirs"
+
+
+@pytest.mark.needs("resolves-in-place")  # elsewhere nobody sees the newer version
+def test_reading_the_row_again_does_not_lift_the_expectation(
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do, engine: Engine
+) -> None:
+    session = watched(client_wins)
+    mine = session.get(Account, 1)
+    expect(mine, '"1"')
+    other(Account, 1, note="theirs")
+    session.refresh(mine, with_for_update=True)
+    mine.owner = "Eve"
+    error = refused(session)
+    assert isinstance(error, PreconditionFailed)
+    assert error.entries[0].original == {"version": 1}
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "Ada"
+
+
+def test_after_our_own_write_the_row_is_ours(account: Any, watched: Do, stored: Do) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    expect(mine, '"1"')
+    mine.owner = "Eve"
+    session.flush()
+    mine.owner = "Eva"
+    session.flush()
+    expect(mine, '"3"')
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Eva", 3)
+
+
+# -- before COMMIT ---------------------------------------------------------------------------------
+
+
+def test_an_expected_row_that_is_only_read_is_looked_at_before_commit(
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do, engine: Engine
+) -> None:
+    session = watched(client_wins)
+    expect(session.get(Account, 1), '"1"')
+    gc.collect()
+    session.get(Account, 2).owner = "Eve"
+    other(Account, 1, note="theirs")
+    error = refused(session, session.commit)
+    assert isinstance(error, PreconditionFailed)
+    (entry,) = error.entries
+    assert (entry.identity, entry.action, entry.kind) == ((1,), "verify", "updated")
+    assert entry.original["version"] == 1
+    assert entry.database is not None
+    assert entry.database["note"] == "theirs"
+    session.rollback()
+    assert stored(Account, 2)["owner"] == "Bob"
+
+
+def test_the_look_before_commit_is_one_locking_read(
+    account: Any, watched: Do, engine: Engine
+) -> None:
+    session = watched()
+    first, second = session.get(Account, 1), session.get(Account, 2)
+    expect(first, 1)
+    expect(second, 1)
+    with count_statements(engine) as sent:
+        session.commit()
+    selects = [s.text for s in sent.statements if s.text.startswith("SELECT")]
+    assert len(selects) == 1
+    if engine.dialect.name == "postgresql":
+        assert "FOR SHARE" in selects[0]
+    if engine.dialect.name in ("mysql", "mariadb"):
+        assert "LOCK IN SHARE MODE" in selects[0]
+
+
+def test_the_expectation_ends_with_the_transaction(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    session = watched(client_wins)
+    mine = session.get(Account, 1)
+    expect(mine, 1)
+    session.rollback()
+    assert mine.owner == "Ada"
+    other(Account, 1, note="theirs")
+    session.rollback()
+    mine = session.get(Account, 1)
+    expect(mine, 2)
+    session.commit()
+    other(Account, 1, note="again")
+    session.get(Account, 2).owner = "Eve"
+    session.commit()
+
+
+def test_a_savepoint_is_released_without_a_look_and_commit_looks(
+    account: Any, watched: Do, other: Do, refused: Do, engine: Engine
+) -> None:
+    session = watched()
+    expect(session.get(Account, 1), 1)
+    with count_statements(engine) as sent, session.begin_nested():
+        session.get(Account, 2)
+    assert sum("SELECT" in s.text for s in sent.statements) <= 1
+    session.begin_nested()  # left open: COMMIT releases it
+    other(Account, 1, note="theirs")
+    assert isinstance(refused(session, session.commit), PreconditionFailed)
+
+
+@pytest.mark.engines("postgresql")  # the others keep the row locked after the savepoint
+def test_a_write_that_a_savepoint_took_back_does_not_meet_the_expectation(
+    account: Any, watched: Do, other: Do, refused: Do, engine: Engine
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    expect(mine, 1)
+    savepoint = session.begin_nested()
+    mine.owner = "Eve"
+    session.flush()
+    savepoint.rollback()
+    other(Account, 1, note="theirs")
+    assert isinstance(refused(session, session.commit), PreconditionFailed)
+
+
+# -- units, and transactions that the database ends ------------------------------------------------
+
+
+def test_a_unit_does_not_run_again_for_an_expected_row(
+    account: Any, engine: Engine, other: Do
+) -> None:
+    runs = []
+
+    @unit_of_work(sessionmaker(engine), attempts=3, wait_initial=0)
+    def edit(session: Session) -> None:
+        runs.append(1)
+        mine = session.get_one(Account, 1)
+        expect(mine, '"1"')
+        other(Account, 1, note="theirs")
+        mine.owner = "Eve"
+
+    with pytest.raises(PreconditionFailed):
+        edit()
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("writes", [True, False], ids=["written", "read"])
+@pytest.mark.engines("postgresql", "sqlite-wal", "mariadb")  # elsewhere a reader keeps writers out
+def test_a_transaction_that_the_database_ends_fails_for_the_expected_row(
+    account: Any, engine: Engine, other: Do, writes: bool
+) -> None:
+    with (
+        pytest.raises(PreconditionFailed) as caught,
+        UnitOfWork(
+            sessionmaker(engine), isolation=Isolation.REPEATABLE_READ, on_conflict=client_wins
+        ) as session,
+    ):
+        mine = session.get_one(Account, 1)
+        expect(mine, '"1"')
+        if writes:
+            mine.owner = "Eve"
+        other(Account, 1, note="theirs")
+    assert isinstance(caught.value.__cause__, DBAPIError)
+    assert caught.value.entries[0].identity == (1,)
+
+
+def test_conflicts_of_other_rows_stay_ordinary_ones(
+    account: Any, watched: Do, other: Do, refused: Do
+) -> None:
+    session = watched()
+    expect(session.get(Account, 1), 1)
+    free = session.get(Account, 2)
+    free.owner = "Eve"
+    other(Account, 2, note="theirs")
+    assert type(refused(session)) is ConcurrencyError
+
+
+def test_expect_costs_no_statement_when_it_is_not_used(
+    account: Any, watched: Do, engine: Engine
+) -> None:
+    session = watched()
+    session.scalars(select(Account)).all()
+    with count_statements(engine) as sent:
+        session.commit()
+    assert sent.count == 0

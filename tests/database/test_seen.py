@@ -1,0 +1,304 @@
+"""An object that was expired and is edited without having been read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from optilock import ConcurrencyError, UnitOfWork, merge_fields
+from optilock.testing import count_statements
+from tests.models import Account, Animal, Dog, Native
+from tests.two_writers import Do
+
+
+@pytest.fixture
+def account(store: Do) -> type[Account]:
+    store(Account(id=1, owner="Ada", balance=10, note="n"), Account(id=2, owner="Bob"))
+    return Account
+
+
+@pytest.fixture
+def refused() -> Do:
+    """The rows moved before the transaction began, so no database ends it."""
+
+    def refused(session: Session) -> ConcurrencyError:
+        with pytest.raises(ConcurrencyError) as caught:
+            session.flush()
+        return caught.value
+
+    return refused
+
+
+def _commit(session: Session, mine: Any) -> None:
+    session.commit()
+
+
+def _rollback(session: Session, mine: Any) -> None:
+    session.rollback()
+
+
+def _expire(session: Session, mine: Any) -> None:
+    session.commit()
+    session.refresh(mine)
+    session.expire(mine)
+
+
+def _expire_all(session: Session, mine: Any) -> None:
+    session.commit()
+    session.refresh(mine)
+    session.expire_all()
+
+
+def _expire_version(session: Session, mine: Any) -> None:
+    session.commit()
+    session.refresh(mine)
+    session.expire(mine, ["version"])
+
+
+WAYS = [_commit, _rollback, _expire, _expire_all, _expire_version]
+
+
+@pytest.mark.parametrize("expired", WAYS)
+def test_an_expired_object_that_is_set_without_being_read_conflicts(
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do, expired: Do, engine: Engine
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    expired(session, mine)
+    other(Account, 1, owner="Eve")
+    mine.owner = "Bea"
+    (entry,) = refused(session).entries
+    assert entry.original["version"] == 1
+    assert entry.changes == {"owner": "Bea"}
+    assert entry.conflicting == {"owner"}
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "Eve"
+
+
+def test_an_expired_object_that_nobody_has_moved_is_written(
+    account: Any, watched: Do, stored: Do
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    for owner in ("Bea", "Cleo"):
+        session.commit()
+        mine.owner = owner
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Cleo", 3)
+
+
+@pytest.mark.parametrize("expired", [_commit, _rollback, _expire, _expire_all])
+def test_an_expired_object_that_was_read_again_is_written(
+    account: Any, watched: Do, other: Do, stored: Do, expired: Do, engine: Engine
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    expired(session, mine)
+    session.rollback()
+    other(Account, 1, owner="Eve")
+    mine.owner = mine.owner + "!"
+    session.commit()
+    assert stored(Account, 1)["owner"] == "Eve!"
+
+
+def test_reading_the_version_alone_does_not_take_over_older_values(
+    account: Any, watched: Do, other: Do, refused: Do
+) -> None:
+    session = watched(expire_on_commit=False)
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, owner="Eve")
+    session.refresh(mine, ["version"])
+    assert mine.owner == "Ada"
+    assert mine.version == 1
+    mine.owner = "Bea"
+    refused(session)
+
+
+def test_a_partial_refresh_never_loses_an_update(
+    account: Any, watched: Do, other: Do, refused: Do
+) -> None:
+    session = watched(expire_on_commit=False)
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, owner="Eve")
+    session.refresh(mine, ["note"])
+    mine.owner = "Bea"
+    refused(session)
+
+
+def test_edits_made_before_the_reading_conflict(
+    account: Any, watched: Do, other: Do, refused: Do
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, owner="Eve", note="theirs")
+    with session.no_autoflush:
+        mine.owner = "Bea"
+        assert mine.note == "theirs"
+    (entry,) = refused(session).entries
+    assert (entry.original["version"], entry.original["note"]) == (1, "theirs")
+    assert "owner" not in entry.original
+
+
+def test_a_query_that_finds_the_edited_object_does_not_settle_it(
+    account: Any, watched: Do, other: Do, refused: Do
+) -> None:
+    session = watched(autoflush=False)
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, owner="Eve")
+    mine.owner = "Bea"
+    assert session.scalars(select(Account).where(Account.id == 1)).one() is mine
+    refused(session)
+
+
+def test_reading_with_populate_existing_drops_the_edits_and_starts_anew(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    session = watched(autoflush=False)
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, owner="Eve")
+    mine.owner = "Bea"
+    session.get(Account, 1, populate_existing=True)
+    mine.note = mine.owner
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["note"]) == ("Eve", "Eve")
+
+
+def test_refresh_by_the_author_starts_anew(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, owner="Eve")
+    session.refresh(mine)
+    mine.note = "mine"
+    session.commit()
+    assert stored(Account, 1)["note"] == "mine"
+
+
+def test_a_delete_of_an_expired_object_conflicts(
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, owner="Eve")
+    session.delete(mine)
+    assert refused(session).entries[0].action == "delete"
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "Eve"
+
+
+def test_a_stale_object_stays_stale_until_it_is_read(
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do
+) -> None:
+    """RL-06: after the conflict and a rollback the next attempt conflicts again."""
+    session = watched()
+    mine = session.get(Account, 1)
+    session.rollback()
+    other(Account, 1, owner="Eve")
+    for _ in range(3):
+        mine.owner = "Bea"
+        refused(session)
+        session.rollback()
+    mine.owner = mine.owner + "!"
+    session.commit()
+    assert stored(Account, 1)["owner"] == "Eve!"
+
+
+def test_our_own_writes_do_not_count_after_a_rollback(
+    account: Any, watched: Do, stored: Do, other: Do, refused: Do
+) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    mine.owner = "Bea"
+    session.flush()
+    mine.owner = "Cleo"
+    session.flush()
+    session.rollback()
+    mine.owner = "Dora"
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Dora", 2)
+
+
+def test_after_a_savepoint_the_version_before_it_counts(
+    account: Any, watched: Do, stored: Do
+) -> None:
+    """RL-35: saved before the savepoint, saved again inside, rolled back."""
+    session = watched()
+    mine = session.get(Account, 1)
+    mine.owner = "Bea"
+    session.flush()
+    savepoint = session.begin_nested()
+    mine.owner = "Cleo"
+    session.flush()
+    savepoint.rollback()
+    mine.owner = "Dora"
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Dora", 3)
+
+
+def test_a_resolver_treats_what_was_never_read_as_changed_by_both(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    session = watched(merge_fields)
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, note="theirs")
+    mine.owner = "Bea"
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "Ada"
+
+
+def test_classes_with_only_a_version_id_col_are_remembered_too(
+    store: Do, watched: Do, other: Do, refused: Do
+) -> None:
+    store(Native(id=1, text="a"))
+    session = watched()
+    mine = session.get(Native, 1)
+    session.commit()
+    other(Native, 1, text="theirs")
+    mine.text = "mine"
+    refused(session)
+
+
+def test_joined_classes_are_remembered_too(store: Do, watched: Do, other: Do, refused: Do) -> None:
+    store(Dog(id=1, name="Rex"))
+    session = watched()
+    mine = session.scalars(select(Animal)).one()
+    session.commit()
+    other(Dog, 1, name="Max")
+    mine.name = "Tim"
+    refused(session)
+
+
+def test_units_leave_the_version_on_their_objects(
+    account: Any, engine: Engine, other: Do, watched: Do, refused: Do
+) -> None:
+    with UnitOfWork(sessionmaker(engine)) as session:
+        mine = session.get_one(Account, 1)
+    other(Account, 1, owner="Eve")
+    later = watched()
+    later.add(mine)
+    mine.owner = "Bea"
+    refused(later)
+
+
+def test_no_more_statements_are_sent(account: Any, watched: Do, engine: Engine) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    session.commit()
+    mine.owner = "Bea"
+    with count_statements(engine) as sent:
+        session.commit()
+    assert [s.text.split()[0] for s in sent.statements] == ["SELECT", "UPDATE"]
