@@ -34,6 +34,7 @@ __all__ = [
     "capture",
     "clear",
     "conflict_after_rollback",
+    "conflict_before_commit",
     "conflict_in_flush",
     "first_expected",
 ]
@@ -120,9 +121,28 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     found = [missed.entry for missed in flush.misses if not missed.restored]
     if not ended_by_conflict(error):
         return conflict_of(found, flush.known.promises) if found else None
+    found = _moved_on_held(session, [*flush.wanted, *_promised(flush.known)], found)
+    return conflict_of(found, flush.known.promises)
+
+
+def conflict_before_commit(session: Session) -> ConcurrencyError:
+    """The conflict for which the database ended the transaction at the look before COMMIT.
+
+    SQLAlchemy does not know of it yet: the caller's ``rollback()`` comes later.
+    """
+    known = watched(session)
+    clear(known.connections)
+    found = _moved_on_held(session, _tried(known), [])
+    return conflict_of(found, known.promises)
+
+
+def _moved_on_held(
+    session: Session, attempts: Iterable[Attempt], found: list[Entry[Any]]
+) -> list[Entry[Any]]:
+    """The rows that moved, read on the connections that the session has."""
     held = {
         connection.engine: connection
-        for connection in flush.known.connections
+        for connection in watched(session).connections
         if not connection.closed and not connection.invalidated
     }
 
@@ -132,10 +152,8 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     with ExitStack() as stack:
         for connection in held.values():
             stack.enter_context(_idle(connection))
-        wanted = [*flush.wanted, *_promised(flush.known)]
-        readable = [attempt for attempt in wanted if connection_for(attempt.mapper)]
-        found = _moved(readable, connection_for, found)
-    return conflict_of(found, flush.known.promises)
+        readable = [attempt for attempt in attempts if connection_for(attempt.mapper)]
+        return _moved(readable, connection_for, found)
 
 
 @contextmanager
@@ -155,17 +173,12 @@ def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyE
     To be called when the transaction is rolled back; ``.entries`` may be empty.
     """
     known = watched(session)
-    attempts = {_place(attempt): attempt for attempt in known.wanted or ()}
-    for write in (*known.sent, *known.undone):
-        attempt = _attempt_of_write(write)
-        attempts.setdefault(_place(attempt), attempt)
-    for attempt in _promised(known):
-        attempts.setdefault(_place(attempt), attempt)
+    attempts = _tried(known)
     known.wanted = None
     found: list[Entry[Any]] = []
     with _connections_to_read(session) as connection_for, suppress(SQLAlchemyError):
         # the conflict is the news, not a second failure
-        found = _moved(list(attempts.values()), connection_for, [])
+        found = _moved(attempts, connection_for, [])
     return conflict_of(found, known.promises)
 
 
@@ -193,6 +206,17 @@ def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], C
             connection.rollback()
         for connection in opened.values():
             connection.close()
+
+
+def _tried(known: Watched) -> list[Attempt]:
+    """Our side of every row of the transaction: written, still to be written, only promised."""
+    attempts = {_place(attempt): attempt for attempt in known.wanted or ()}
+    for write in (*known.sent, *known.undone):
+        attempt = _attempt_of_write(write)
+        attempts.setdefault(_place(attempt), attempt)
+    for attempt in _promised(known):
+        attempts.setdefault(_place(attempt), attempt)
+    return list(attempts.values())
 
 
 def _promised(known: Watched) -> list[Attempt]:

@@ -29,7 +29,7 @@ from optilock.conflicts import (
 )
 from optilock.dialects import database_of
 from optilock.entry import Action, Entry
-from optilock.guard.aftermath import clear, conflict_after_rollback
+from optilock.guard.aftermath import conflict_before_commit
 from optilock.guard.look import expected_version
 from optilock.guard.promises import Place, Promise, Promises, conflict_of, places_of
 from optilock.guard.state import Watched, watched
@@ -125,8 +125,7 @@ def check_before_commit(session: Session) -> None:
     except DBAPIError as error:
         if not ended_by_conflict(error):
             raise
-        clear(known.connections)
-        raise conflict_after_rollback(session, error) from error
+        raise conflict_before_commit(session) from error
     if moved:
         _raise(known, moved)
     known.promises.clear()

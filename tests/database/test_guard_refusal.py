@@ -147,6 +147,7 @@ def test_the_whole_work_can_be_done_again_in_the_same_session(store, watched, ot
     session, first, second = one_stale_of_two(store, watched, other)
     refused(session, session.commit)
     session.rollback()
+    session.refresh(first)  # what is set without being read is still stale
     first.balance, second.balance = 10, 20
     session.commit()
 

@@ -38,6 +38,7 @@ def test_updates_and_deletes_are_checked(store, watched, other, stored, refused,
     refused(session)
     session.rollback()
     assert stored(Doc, 1)["name"] == "theirs"
+    session.refresh(doc)
     act(session, doc)
     session.commit()
 
