@@ -6,10 +6,11 @@ import dataclasses
 import secrets
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
 from optilock import CompareValues, Counter, Unique, Versioned
+from optilock.tokens import Manual, Timestamp
 
 
 class Base(DeclarativeBase):
@@ -256,3 +257,32 @@ class Quoted(Versioned, Base):
     __version_token__ = Counter(name="version", column="Order By")
     id: Mapped[int] = mapped_column("From", primary_key=True, autoincrement=False)
     name: Mapped[str | None] = mapped_column("Group")
+
+
+class Clock(Versioned, Base):
+    """The server's time is the version."""
+
+    __tablename__ = "spec_clocks"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+class Contract(Versioned, Base):
+    """The application moves the version."""
+
+    __tablename__ = "spec_contracts"
+    __version_token__ = Manual(Uuid())
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+class Shelf(Versioned, Base):
+    """Sees the others of its name, and does not write them."""
+
+    __tablename__ = "spec_shelves"
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    twins: Mapped[list[Shelf]] = relationship(
+        primaryjoin="foreign(Shelf.name) == remote(Shelf.name)", viewonly=True, uselist=True
+    )

@@ -242,3 +242,18 @@ def test_rows_are_loaded_from_a_dump_with_their_versions(tables, watched, other,
     [entry] = refused(session).entries
 
     assert (entry.original["version"], entry.database["version"]) == (7, 8)
+
+
+def test_an_action_on_many_rows_refuses_the_one_that_was_changed(
+    store, watched, other, stored, refused
+):
+    """DJ-16: rows that were read are deleted by their versions."""
+    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
+    session = watched()
+    for doc in session.scalars(select(Doc)):
+        session.delete(doc)
+    other(Doc, 2, name="theirs")
+    assert [e.identity for e in refused(session).entries] == [(2,)]
+    session.rollback()
+
+    assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["a", "theirs", "a"]

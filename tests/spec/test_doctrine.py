@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import sessionmaker
 
 from optilock import ConcurrencyError, Isolation, UnitOfWork
 from tests.models import Animal, Dog
-from tests.spec.models import Doc
+from tests.spec.models import Clock, Doc
+from tests.spec.steps import stub, told
 
 
 @pytest.mark.parametrize("model", [Dog, Animal])
@@ -70,3 +73,50 @@ def test_a_conflict_that_the_commit_reports_is_a_conflict(engine, store, stored)
 
     assert caught.value.__cause__.orig.sqlstate == "40001"
     assert sorted(stored(Doc, n)["name"] for n in (1, 2)) == ["off", "on"]
+
+
+# -- times as versions -----------------------------------------------------------------------------
+
+
+def test_a_row_gets_the_time_of_its_insert(tables, watched, stored):
+    """DT-06: as an aware time, equal by value to what is stored."""
+    tables(Clock)
+    session = watched(expire_on_commit=False)
+    clock = Clock(id=1)
+    session.add(clock)
+    session.commit()
+
+    assert clock.version.utcoffset() == datetime.timedelta(0)
+    assert clock.version == stored(Clock, 1)["version"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_writes_within_one_tick_have_different_times(store, watched, other, stored, refused, count):
+    """DT-06: so the second writer is noticed, however fast the first was."""
+    store(*(Clock(id=n) for n in range(count)))
+    session = watched()
+    for clock in session.scalars(select(Clock)):
+        clock.name = "ours"
+    for _ in range(3):
+        other(Clock, 0, name=f"theirs {_}")
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert entry.original["version"] < entry.database["version"]
+    assert stored(Clock, 0)["name"] == "theirs 2"
+
+
+def test_a_time_that_was_seen_is_compared_by_its_value(store, watched, stored):
+    """DT-06: GH8499; another object, in another zone."""
+    store(Clock(id=1))
+    seen = stored(Clock, 1)["version"]
+    elsewhere = seen.astimezone(datetime.timezone(datetime.timedelta(hours=5)))
+    session = watched()
+    stub(session, Clock, elsewhere, id=1).name = "ours"
+    session.commit()
+
+    assert stored(Clock, 1)["name"] == "ours"
+    session.expunge_all()
+    stub_of_the_old = stub(session, Clock, seen - datetime.timedelta(microseconds=1), id=1)
+    stub_of_the_old.name = "again"
+    told(session)

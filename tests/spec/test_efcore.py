@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import uuid
 
 import pytest
 from sqlalchemy import insert, inspect, select
@@ -25,7 +26,20 @@ from optilock import (
     unit_of_work,
 )
 from tests.models import Animal, Dog, Note, Post, Tag, post_tags
-from tests.spec.models import Address, Blob, Contact, Doc, Driver, Firm, Kid, Parent, Placed, Plain
+from tests.spec.models import (
+    Address,
+    Blob,
+    Clock,
+    Contact,
+    Contract,
+    Doc,
+    Driver,
+    Firm,
+    Kid,
+    Parent,
+    Placed,
+    Plain,
+)
 from tests.spec.steps import alive, go_on, reload, statement, stub, take, told
 
 
@@ -532,6 +546,36 @@ def test_bytes_are_compared_by_value(store, watched, stored, act, matches):
         session.rollback()
         assert entry.database["version"] == version
         assert stored(Blob, 1) == {"id": 1, "name": "a", "version": version}
+
+
+def the_applications():
+    return Contract, {"version": uuid.uuid4()}
+
+
+def the_librarys():
+    return Note, {}
+
+
+def the_servers():
+    return Clock, {}
+
+
+@pytest.mark.parametrize("token", [the_applications, the_librarys, the_servers])
+def test_it_does_not_matter_who_makes_the_token(store, watched, other, stored, refused, token):
+    """EF-50: the client, or the server."""
+    model, given = token()
+    name = "text" if model is Note else "name"
+    store(model(id=1, **given))
+    session = watched()
+    row = session.get_one(model, 1)
+    setattr(row, name, "ours")
+    _, moved = token()
+    other(model, 1, **{name: "theirs", **moved})
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert entry.original["version"] != entry.database["version"]
+    assert stored(model, 1)[name] == "theirs"
 
 
 def test_a_stub_of_a_row_that_is_gone_is_not_deleted_in_silence(store, watched):

@@ -9,12 +9,15 @@ import pymysql  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError, etag_of, is_transient
+from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, etag_of, is_transient
 from tests.models import Page, Post, Tag, post_tags
 from tests.spec.models import (
     Address,
     Beast,
+    Clock,
     Counted,
     Dirty,
     Doc,
@@ -22,6 +25,7 @@ from tests.spec.models import (
     Parent,
     Plain,
     Quoted,
+    Shelf,
     Tame,
     Whole,
 )
@@ -358,3 +362,78 @@ def test_what_needs_a_version_says_so_where_there_is_none(store, watched):
     session = watched()
     with pytest.raises(ConfigurationError, match="Plain has no version"):
         etag_of(session.get_one(Plain, 1))
+
+
+# -- times, and versions that the database makes ---------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("act", ["update", "delete"])
+def test_a_time_is_a_version(store, watched, other, stored, refused, count, act):
+    """HB-15: of updates and of deletes."""
+    store(*(Clock(id=n) for n in range(count)))
+    session = watched()
+    for clock in session.scalars(select(Clock)):
+        if act == "update":
+            clock.name = "ours"
+        else:
+            session.delete(clock)
+    other(Clock, 0, name="theirs")
+    assert [e.identity for e in refused(session).entries] == [(0,)]
+    session.rollback()
+
+    assert stored(Clock, 0)["name"] == "theirs"
+
+
+# -- rows that were not read -----------------------------------------------------------------------
+
+
+def test_an_upsert_by_merge_inserts_moves_or_refuses(store, watched, other, stored):
+    """HB-31: SQLAlchemy's upsert of an object is ``merge``."""
+    store(Doc(id=9))
+    session = watched()
+    session.merge(Doc(id=1, name="inserted"))
+    session.commit()
+    assert stored(Doc, 1)["version"] == 1
+    copy = session.get_one(Doc, 1)
+    session.expunge(copy)
+    session.commit()
+    copy.name = "moved"
+    session.merge(copy)
+    session.commit()
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("moved", 2)
+    other(Doc, 1, name="theirs")
+    copy.name = "stale"
+    with pytest.raises(StaleDataError):
+        session.merge(copy)
+    session.commit()
+
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 3)
+
+
+# -- rows that are only read -----------------------------------------------------------------------
+
+
+def test_rows_that_are_only_read_are_not_moved(engine, store, stored):
+    """HB-33: and one that is changed all the same is refused by the read-only unit."""
+    store(Parent(id=1, name="a", kids=[Kid(id=1)]))
+    with UnitOfWork(sessionmaker(engine), read_only=True) as session:
+        assert [kid.id for kid in session.get_one(Parent, 1).kids] == [1]
+    with (
+        pytest.raises(ConfigurationError, match="Parent"),
+        UnitOfWork(sessionmaker(engine), read_only=True) as session,
+    ):
+        session.get_one(Parent, 1).name = "ours"
+
+    assert stored(Parent, 1) == {"id": 1, "name": "a", "version": 1}
+
+
+def test_a_relationship_for_viewing_moves_nothing(store, watched, stored):
+    """HB-33"""
+    store(Doc(id=1), Shelf(id=1), Shelf(id=2))
+    session = watched()
+    shelf = session.get_one(Shelf, 1)
+    shelf.twins.append(session.get_one(Shelf, 2))
+    session.commit()
+
+    assert [stored(Shelf, n)["version"] for n in (1, 2)] == [1, 1]

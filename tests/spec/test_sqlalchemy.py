@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from sqlalchemy import ForeignKey, func, insert, literal, select
 from sqlalchemy.exc import OperationalError
@@ -9,9 +11,22 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from sqlalchemy.orm.exc import FlushError, StaleDataError
 
 from optilock import ConcurrencyError, ConfigurationError, Counter, Versioned, watch
+from optilock.testing import count_statements
 from tests.models import Animal, Car, Dog, Note, Odd
-from tests.spec.models import Club, Doc, Kid, Member, Node, Own, OwnDog, Parent, Plain
-from tests.spec.steps import alive, reload
+from tests.spec.models import (
+    Clock,
+    Club,
+    Contract,
+    Doc,
+    Kid,
+    Member,
+    Node,
+    Own,
+    OwnDog,
+    Parent,
+    Plain,
+)
+from tests.spec.steps import alive, reload, told
 
 # -- NULL ------------------------------------------------------------------------------------------
 
@@ -192,6 +207,16 @@ def test_many_rows_are_checked_where_batches_are_not_counted(
     other(Doc, 2, name="theirs")
 
     assert [e.identity for e in refused(session).entries] == [(2,)]
+
+
+def change_all(session, rows):
+    for row in rows:
+        row.name = "ours"
+
+
+def remove_all(session, rows):
+    for row in rows:
+        session.delete(row)
 
 
 def change(session):
@@ -583,7 +608,7 @@ def test_an_expression_is_not_written_over_a_stale_row(store, watched, other, st
 
 
 def test_a_version_of_the_application_is_stored_as_it_says(tables, watched, stored):
-    """SA-41: at the INSERT, and at the UPDATE."""
+    """SA-41: at the INSERT, and at the UPDATE; by SQLAlchemy's own setting."""
     tables(Own)
     session = watched()
     own = Own(id=1, name="a", version=7)
@@ -614,6 +639,30 @@ def test_a_version_of_the_application_is_checked_whether_it_moves_or_not(
     assert stored(Own, 1) == {"id": 1, "name": "theirs", "version": 2}
 
 
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_manual_token_is_checked_whether_it_moves_or_not(
+    store, watched, other, stored, refused, moved
+):
+    """SA-41, SA-42, SA-43: and stored as it is assigned."""
+    first, ours, theirs = (uuid.UUID(int=n) for n in (1, 2, 3))
+    store(Contract(id=1, name="a", version=first))
+    session = watched()
+    contract = session.get_one(Contract, 1)
+    contract.name = "b"
+    session.commit()
+    assert stored(Contract, 1)["version"] == first
+    assert contract.name == "b"
+    other(Contract, 1, name="theirs", version=theirs)
+    contract.name = "ours"
+    if moved:
+        contract.version = ours
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.original["version"], entry.database["version"]) == (first, theirs)
+    assert stored(Contract, 1)["name"] == "theirs"
+
+
 @pytest.mark.parametrize("stale", [False, True])
 def test_a_version_of_the_application_is_checked_for_the_joined_table_alone(
     store, watched, other, stored, refused, stale
@@ -630,6 +679,66 @@ def test_a_version_of_the_application_is_checked_for_the_joined_table_alone(
     else:
         session.commit()
         assert (stored(OwnDog, 1)["tricks"], stored(OwnDog, 1)["version"]) == ("ours", 1)
+
+
+# -- versions that the database makes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_version_of_the_database_is_known_after_the_insert(
+    tables, watched, stored, engine, count
+):
+    """SA-34: it comes with the INSERT, or is asked for at once; reading it sends nothing."""
+    tables(Clock)
+    session = watched()
+    clocks = [Clock(id=n) for n in range(count)]
+    session.add_all(clocks)
+    session.flush()
+    with count_statements(engine) as sent:
+        versions = [clock.version for clock in clocks]
+    session.commit()
+
+    assert sent.count == 0
+    assert versions == [stored(Clock, n)["version"] for n in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_version_of_the_database_is_known_after_the_update(store, watched, stored, engine, count):
+    """SA-35, SA-40: in the flush; read later it might be another writer's."""
+    store(*(Clock(id=n) for n in range(count)))
+    session = watched(expire_on_commit=False)
+    clocks = session.scalars(select(Clock).order_by(Clock.id)).all()
+    before = [clock.version for clock in clocks]
+    for clock in clocks:
+        clock.name = "a"
+    session.flush()
+    with count_statements(engine) as sent:
+        versions = [clock.version for clock in clocks]
+    session.commit()
+
+    assert sent.count == 0
+    assert versions == [stored(Clock, n)["version"] for n in range(count)]
+    assert all(old < new for old, new in zip(before, versions, strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("act", [change_all, remove_all])
+def test_a_version_of_the_database_is_checked_without_reading_the_row_again(
+    store, watched, other, stored, refused, count, act
+):
+    """SA-38, SA-40: for objects that no commit has expired."""
+    store(*(Clock(id=n) for n in range(count)))
+    session = watched(expire_on_commit=False)
+    clocks = session.scalars(select(Clock).order_by(Clock.id)).all()
+    for clock in clocks:
+        clock.name = "a"
+    session.commit()
+    other(Clock, 0, name="theirs")
+    act(session, clocks)
+
+    assert [e.identity for e in told(session).entries] == [(0,)]
+    session.rollback()
+    assert stored(Clock, 0)["name"] == "theirs"
 
 
 # -- names, and rows without a version -------------------------------------------------------------
