@@ -15,9 +15,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 #: Scenarios that wait for something.
 OPEN = """
-EF-50 SA-34 SA-35 SA-38 SA-40 RL-10 RL-12 RL-30 HB-12 HB-15 HB-17 HB-21 HB-22 HB-24 HB-29
-HB-31 HB-33 EC-15 DJ-13 DJ-14 DJ-16 DT-06 EX-11 EX-13 trap 9 trap 26 trap 29 trap 33 trap 34
-trap 35 trap 37
+RL-10 RL-12 RL-30 HB-12 HB-17 HB-21 HB-22 HB-24 HB-29 DJ-13 EX-11 EX-13 trap 9 trap 26
+trap 29 trap 33 trap 34 trap 35 trap 37
 """
 
 
