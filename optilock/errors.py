@@ -173,9 +173,9 @@ def _describe(entries: tuple[Entry[Any], ...], advice: str) -> str:
     lines = [entry.describe() for entry in entries[:_SHOWN]]
     if len(entries) > _SHOWN:
         lines.append(f"... and {len(entries) - _SHOWN} more")
-    rows = "1 row was" if len(entries) == 1 else f"{len(entries)} rows were"
+    rows, them = ("1 row was", "it") if len(entries) == 1 else (f"{len(entries)} rows were", "them")
     return (
-        f"{rows} changed by another transaction after this one had read them:\n  "
+        f"{rows} changed by another transaction after this one had read {them}:\n  "
         + "\n  ".join(lines)
         + f"\n{advice}"
     )

@@ -22,6 +22,7 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.promises import conflict_of
 from optilock.guard.state import Watched, watched
+from optilock.guard.words import in_sqlalchemys_words
 from optilock.guard.writes import Write
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute
@@ -120,7 +121,9 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     """
     found = [missed.entry for missed in flush.misses if not missed.restored]
     if not ended_by_conflict(error):
-        return conflict_of(found, flush.known.promises) if found else None
+        if not found:
+            return None
+        return in_sqlalchemys_words(conflict_of(found, flush.known.promises), flush.short)
     found = _moved_on_held(session, [*flush.wanted, *_promised(flush.known)], found)
     return conflict_of(found, flush.known.promises)
 

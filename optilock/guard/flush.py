@@ -40,6 +40,7 @@ from optilock.guard.state import Watched
 from optilock.guard.still import unmoved
 from optilock.guard.unversioned import no_version
 from optilock.guard.values import judge_values, write_one
+from optilock.guard.words import Short
 from optilock.guard.writes import Shape, Write, shape_of
 from optilock.originals import any_kept, written
 from optilock.version_makers import untouched
@@ -77,6 +78,8 @@ class Flush:
     skipped: frozenset[InstanceState[Any]] = frozenset()
     #: What the flush wanted to write, taken when the database reported an error.
     wanted: list[Attempt] | tuple[()] = ()
+    #: The first statement that did not find all of its rows.
+    short: Short | None = None
     _judged: frozenset[Any] = frozenset()
     #: Link rows that were not there any more.
     gone_links: Sequence[LinkGone] = ()
@@ -276,7 +279,7 @@ class Flush:
         self.known.sent.append(write)
         result = native(write.shape.statement, write.params, **options)
         if result.rowcount == 0:
-            self._miss(connection, [write])
+            self._miss(connection, [write], sent=1)
             return Unmoved(result, write.shape)
         return result
 
@@ -294,7 +297,7 @@ class Flush:
             values[token.column] = token.column
         result = native(statement.values(values), kept)
         if result.rowcount == 0:
-            self._miss(connection, [write])
+            self._miss(connection, [write], sent=1)
         return Unmoved(result, shape)
 
     def _many(
@@ -400,7 +403,7 @@ class Flush:
         for writes in held.values():  # all of them first: an error may end the transaction
             self.known.sent.extend(writes)
         for writes in held.values():
-            self._miss(connection, send(connection, writes))
+            self._miss(connection, send(connection, writes), sent=len(writes))
 
     def drain_all(self) -> None:
         for connection in tuple(self._held):
@@ -410,12 +413,14 @@ class Flush:
         if not writes:
             return
         self.known.sent.extend(writes)
-        self._miss(connection, send(connection, writes))
+        self._miss(connection, send(connection, writes), sent=len(writes))
 
     # -- rows that missed --------------------------------------------------------------------
 
-    def _miss(self, connection: Connection, writes: list[Write]) -> None:
+    def _miss(self, connection: Connection, writes: list[Write], *, sent: int) -> None:
         """Take our side from the objects now, and read what is stored instead."""
+        if writes and self.short is None:
+            self.short = Short(writes[0].shape, sent, len(writes))
         by_mapper: dict[Mapper[Any], list[Missed]] = {}
         for write in writes:
             missed = self._missed_row(connection, write)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
 from optilock.conflicts import columns_of, read_stored
@@ -23,6 +24,7 @@ from optilock.guard.keep import Kept
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
+from optilock.guard.words import in_sqlalchemys_words
 from optilock.version_makers import made_by_database
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def settle(flush: Flush) -> None:
         _apply(flush, [missed for missed in flush.misses if not missed.restored])
         events.emit(lambda: events.Resolved(conflict))
         return
+    if isinstance(error, StaleDataError):
+        in_sqlalchemys_words(error, flush.short)
     if any(missed.restored or _half_written(flush, missed) for missed in flush.misses):
         raise error  # SQLAlchemy rolls back: what depends on these rows was already written
     flush.error = error

@@ -137,8 +137,9 @@ def _guarded_commit(original: Callable[..., None]) -> Callable[..., None]:
         try:
             original(self)
         except DBAPIError as error:
-            clear(connections)
-            if not ended_by_conflict(error, at_commit=True):
+            failed = [connection for connection in connections if _refused_to_commit(connection)]
+            clear(failed)
+            if not ended_by_conflict(error, at_commit=bool(failed)):
                 raise
             raise conflict_after_rollback(self, error) from error
 
@@ -161,6 +162,11 @@ def _remembering_all(original: Callable[..., None]) -> Callable[..., None]:
         original(self)
 
     return expire_all
+
+
+def _refused_to_commit(connection: Connection) -> bool:
+    """Was it COMMIT that failed? A flush that fails inside a savepoint ends no more than that."""
+    return not (connection.closed or connection.invalidated or connection.in_transaction())
 
 
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Any) -> None:

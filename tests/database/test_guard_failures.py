@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import event, insert, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
@@ -251,6 +251,24 @@ def test_a_violated_constraint_rolls_back_as_without_the_guard(store, watched, s
     session.rollback()
     assert session.is_active
     assert [stored(Ranked, n)["rank"] for n in range(count)] == list(range(count))
+
+
+def test_a_violated_constraint_in_a_savepoint_takes_back_no_more_than_the_savepoint(
+    store, watched, stored
+):
+    store(Account(id=1, owner="a"))
+    session = watched()
+    session.get(Account, 1).owner = "written before the savepoint"
+    savepoint = session.begin_nested()
+    session.execute(insert(Account).values(id=2, owner="b", version=1))
+    session.add(Account(id=2, owner="c"))
+    with pytest.raises(IntegrityError):
+        session.commit()
+    savepoint.rollback()
+    session.commit()
+
+    assert stored(Account, 1)["owner"] == "written before the savepoint"
+    assert stored(Account, 2) is None
 
 
 def test_an_error_of_a_python_onupdate_is_the_error(store, watched, stored, monkeypatch):

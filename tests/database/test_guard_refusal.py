@@ -50,6 +50,33 @@ def test_the_session_goes_on(store, watched, other, refused):
 
 
 @alive
+def test_the_message_begins_with_sqlalchemys_own_words(store, watched, other, refused):
+    session, _, _ = one_stale_of_two(store, watched, other)
+    message = str(refused(session))
+
+    assert message.startswith(
+        "UPDATE statement on table 'accounts' expected to update 2 row(s); 1 were matched.\n"
+        "1 row was changed by another transaction"
+    )
+
+
+@alive
+def test_a_refused_delete_says_in_sqlalchemys_words_how_many_rows_there_were(
+    store, watched, other, refused
+):
+    two(store)
+    session = watched()
+    for account in session.scalars(select(Account)):
+        session.delete(account)
+    other(Account, 1, owner="theirs")
+    message = str(refused(session))
+
+    assert message.startswith(
+        "DELETE statement on table 'accounts' expected to delete 2 row(s); 1 were matched.\n"
+    )
+
+
+@alive
 def test_what_matched_is_written_and_clean(store, watched, other, refused):
     session, _, second = one_stale_of_two(store, watched, other)
     refused(session)

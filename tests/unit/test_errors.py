@@ -146,7 +146,7 @@ def test_a_cause_that_cannot_be_pickled_does_not_keep_the_error_from_it(error: A
 
 def test_a_conflict_names_row_columns_versions_and_the_ways_out() -> None:
     assert str(ConcurrencyError([entry()])) == (
-        "1 row was changed by another transaction after this one had read them:\n"
+        "1 row was changed by another transaction after this one had read it:\n"
         "  Account 7: we tried to update it, it was updated; both sides changed owner"
         " (we read version 3, stored is 5)\n"
         "Your edits were not written. Refresh the objects and apply the edits again, set"

@@ -1,0 +1,23 @@
+"""SQLAlchemy's own ORM tests, run with every session watched.
+
+::
+
+    python -m tests.sqlalchemy_suite                           # SQLite and PostgreSQL
+    python -m tests.sqlalchemy_suite --database sqlite
+    python -m tests.sqlalchemy_suite --files test/orm/test_versioning.py test/orm/dml
+
+optilock stands between the unit of work and the connection. What it may change there is what
+SQLAlchemy's users would notice, and SQLAlchemy's ``test/orm`` knows more of that than we do. So it
+is run as it is, from the source distribution of the SQLAlchemy that is installed here, with
+``watch(Session)``: every class that has a ``version_id_col`` is guarded.
+
+``known.toml`` names the tests that may fail, each with its reason; ``docs/sqlalchemy-suite.md``
+shows the same list. The run fails when any other test fails, when one of these passes, and when no
+guarded statement was sent.
+
+``source``     gets the source distribution, by pip
+``databases``  SQLite, and a PostgreSQL server of its own
+``plugin``     the pytest plugin that watches, and counts
+``known``      the list of tests that may fail
+``verdict``    what a run means
+"""
