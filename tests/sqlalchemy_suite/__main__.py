@@ -46,7 +46,7 @@ def _print(name: str, done: Run, wrong: list[str]) -> None:
         f" {len(done.passed)} tests as before, {len(done.failed)} not, {done.skipped} skipped",
         flush=True,
     )
-    for test in sorted(done.failed):
+    for test in sorted({name.split("[", 1)[0] for name in done.failed}):
         print(f"  not as before: {test}")
     for sentence in wrong:
         print(f"  WRONG: {sentence}")
