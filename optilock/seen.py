@@ -31,7 +31,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.versioned import token_attribute
 
-__all__ = ["forget", "remember", "remember_expired", "remember_rolled_back"]
+__all__ = ["forget", "remember", "remember_expired", "remember_rolled_back", "version_seen"]
 
 State = InstanceState[Any]
 _KEY = "_optilock_seen"
@@ -90,6 +90,17 @@ def remember_rolled_back(
             state.__dict__[_KEY] = version
 
 
+def version_seen(state: State, token: str) -> Any:
+    """The version that the object's author saw, without reading anything; ``None`` if none."""
+    if token in state.dict:
+        return state.committed_state.get(token, state.dict[token])
+    return _plain(state.__dict__.get(_KEY))
+
+
+def _plain(seen: Any) -> Any:
+    return seen.version if isinstance(seen, _Apart) else seen
+
+
 def forget(obj: Any) -> None:
     """The version of ``obj`` was moved by this session itself: the one that is read next counts."""
     state: State = obj if isinstance(obj, InstanceState) else obj._sa_instance_state
@@ -115,7 +126,7 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
             return
         del state.__dict__[_KEY]
         if context is not None and _is_older(state, seen, context, attrs):
-            state.dict[token] = seen.version if isinstance(seen, _Apart) else seen
+            state.dict[token] = _plain(seen)
 
     event.listen(mapper.class_, "refresh", refresh, raw=True)
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from sqlalchemy import Column, event
 from sqlalchemy.orm import ColumnProperty, Mapper, Session
-from sqlalchemy.orm.base import state_str
-from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
@@ -28,7 +26,8 @@ class _VersionProperty(ColumnProperty[Any]):
     """What ``session.merge`` does with the version: compare it, and write it nowhere.
 
     SQLAlchemy compares the versions before it merges, but only where both are loaded. Over an
-    object that is expired it would write the old version, and the check would pass.
+    object that is expired it would write the old version, and the check would pass; and a row that
+    is gone it would insert again.
     """
 
     __slots__ = ()
@@ -45,20 +44,23 @@ class _VersionProperty(ColumnProperty[Any]):
         _recursive: Any,
         _resolve_conflict_map: Any,
     ) -> None:
-        if self.key not in source_dict:
+        from optilock.detached import gone, moved
+        from optilock.seen import version_seen
+
+        seen = version_seen(source_state, self.key)
+        if self.key not in source_dict and seen is None:
             return
-        seen = source_dict[self.key]
-        if not load or dest_state.key is None:
+        if not load:
             dest_dict[self.key] = seen
-            return
-        stored = dest_state.get_impl(self.key).get(dest_state, dest_dict)
-        if stored != seen:
+        elif dest_state.key is None:
+            if seen is not None and self.key not in source_state.committed_state:
+                session.expunge(dest_state.obj())
+                raise gone(source_state, seen)
+            dest_dict[self.key] = seen
+        elif dest_state.get_impl(self.key).get(dest_state, dest_dict) != seen:
+            error = moved(session, source_state, dest_state)
             session.expire(dest_state.obj())  # other attributes may have been merged already
-            raise StaleDataError(
-                f"Version id {seen!r} on merged state {state_str(source_state)} does not match"
-                f" existing version {stored!r}. Leave the version attribute unset when merging to"
-                " update the most recent version."
-            )
+            raise error
 
 
 def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:

@@ -32,6 +32,7 @@ from optilock.guard.before import check_before
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.hold import check_pending
+from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.still import refuse_moving
@@ -98,6 +99,9 @@ def guard_class(cls: type[Session]) -> None:
     setattr(cls, GUARDED, True)
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.commit = _guarded_commit(cls.commit)  # type: ignore[method-assign]
+    cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
+    if hasattr(cls, "merge_all"):
+        setattr(cls, "merge_all", guarded_merge_all(cls.merge_all))  # noqa: B010
     cls.expire = _remembering(cls.expire, flushing=False)  # type: ignore[method-assign]
     cls.refresh = _remembering(cls.refresh, flushing=True)  # type: ignore[method-assign]
     cls.expire_all = _remembering_all(cls.expire_all)  # type: ignore[method-assign]

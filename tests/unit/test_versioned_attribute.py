@@ -154,15 +154,14 @@ def test_a_fresh_copy_is_merged_over_an_expired_object(sessions) -> None:
     assert stored(sessions) == ("mine", 2)
 
 
-def test_merge_of_a_row_that_is_not_there_inserts_it_with_its_first_version(sessions) -> None:
-    with sessions.begin() as session:
-        somebody_else(session)
+def test_merge_of_a_row_that_is_gone_does_not_bring_it_back(sessions) -> None:
     doc = detached(sessions)
     with sessions() as session:
         session.execute(delete(Doc))
-        merged = session.merge(doc)
-        session.commit()
-        assert merged.version == 1
+        with pytest.raises(ConcurrencyError, match="deleted after the copy was read") as caught:
+            session.merge(doc)
+        assert not session.new
+    assert caught.value.entries[0].kind == "deleted"
 
 
 def test_merge_without_load_takes_the_version_over(sessions) -> None:

@@ -1,0 +1,93 @@
+"""``session.merge()`` of a watched session: all of it, or none.
+
+SQLAlchemy merges a graph object by object. When one copy is stale, others were merged already,
+and new ones wait to be inserted. A conflict takes that back, and names every stale copy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Column, inspect
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.detached import is_stale, moved_entry
+from optilock.entry import Entry
+from optilock.errors import ConcurrencyError
+from optilock.version_attribute import compare_in_merge
+
+__all__ = ["guarded_merge", "guarded_merge_all"]
+
+State = InstanceState[Any]
+
+
+def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Session.merge`` that tells stale copies as entries, and leaves nothing behind."""
+
+    @functools.wraps(original)
+    def merge(self: Session, instance: Any, **options: Any) -> Any:
+        state = inspect(instance, raiseerr=False)
+        if not isinstance(state, InstanceState):
+            return original(self, instance, **options)
+        _compare_versions_of(state)
+        before = set(self.new)
+        try:
+            return original(self, instance, **options)
+        except StaleDataError as error:
+            copies = list(_copies(state))
+            conflict = _conflict(self, copies, error)
+            _take_back(self, copies, before)
+            raise conflict from error.__cause__
+
+    return merge
+
+
+def guarded_merge_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Session.merge_all`` (SQLAlchemy 2.1), one by one."""
+
+    @functools.wraps(original)
+    def merge_all(self: Session, instances: Iterable[Any], **options: Any) -> Sequence[Any]:
+        return [self.merge(instance, **options) for instance in instances]
+
+    return merge_all
+
+
+def _compare_versions_of(state: State) -> None:
+    """Classes that only have a ``version_id_col`` are compared as the mixin's are."""
+    for one in _copies(state):
+        token = one.mapper.version_id_col
+        if isinstance(token, Column):
+            compare_in_merge(one.mapper, token)
+
+
+def _copies(state: State) -> Iterable[State]:
+    yield state
+    for _, _, one, _ in state.mapper.cascade_iterator("merge", state):
+        yield one
+
+
+def _conflict(session: Session, copies: list[State], error: StaleDataError) -> ConcurrencyError:
+    """All stale copies in one error, in SQLAlchemy's words."""
+    found: dict[Any, Entry[Any]] = {}
+    for entry in getattr(error, "entries", ()):
+        found[entry.model, entry.identity] = entry
+    for source in copies:
+        merged = None if source.key is None else session.identity_map.get(source.key)
+        if merged is not None and is_stale(source, merged._sa_instance_state):
+            entry = moved_entry(session, source, merged._sa_instance_state)
+            found.setdefault((entry.model, entry.identity), entry)
+    return ConcurrencyError(found.values(), str(error))
+
+
+def _take_back(session: Session, copies: list[State], before: set[Any]) -> None:
+    for obj in session.new:
+        if obj not in before and obj in session:
+            session.expunge(obj)
+    for source in copies:
+        merged = None if source.key is None else session.identity_map.get(source.key)
+        if merged is not None and merged._sa_instance_state.modified:
+            session.expire(merged)

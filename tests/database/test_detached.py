@@ -1,0 +1,189 @@
+"""Copies that were edited outside of a session, and come back."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock import ConcurrencyError, merge_fields
+from tests.models import Account, Comment, Native, Post
+from tests.two_writers import Do
+
+
+@pytest.fixture
+def copy_of(engine: Engine) -> Do:
+    """A copy that has been somewhere else, as a form or a task queue would send it."""
+
+    def copy_of(model: type[Any], key: Any, *loaded: str) -> Any:
+        with Session(engine) as session:
+            found = session.get_one(model, key)
+            for name in loaded:
+                getattr(found, name)
+            return pickle.loads(pickle.dumps(found))
+
+    return copy_of
+
+
+@pytest.fixture
+def account(store: Do) -> type[Account]:
+    store(Account(id=1, owner="Ada", balance=10, note="n"))
+    return Account
+
+
+def refused_merge(session: Session, copy: Any) -> ConcurrencyError:
+    with pytest.raises(StaleDataError, match=r"Version id .* on merged state") as caught:
+        session.merge(copy)
+    assert not session.new
+    assert not session.dirty
+    assert isinstance(caught.value, ConcurrencyError)
+    return caught.value
+
+
+def test_a_copy_of_the_stored_version_is_written(
+    account: Any, watched: Do, copy_of: Do, stored: Do
+) -> None:
+    copy = copy_of(Account, 1)
+    copy.owner = "Eve"
+    session = watched()
+    session.merge(copy)
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Eve", 2)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["in-the-session", "read-by-merge"])
+def test_a_stale_copy_is_an_entry_with_all_three_sides(
+    account: Any, watched: Do, other: Do, copy_of: Do, stored: Do, known: bool
+) -> None:
+    copy = copy_of(Account, 1)
+    copy.owner = "Eve"
+    other(Account, 1, note="theirs")
+    session = watched(merge_fields)
+    held = session.get(Account, 1) if known else None
+    error = refused_merge(session, copy)
+    (entry,) = error.entries
+    assert (entry.kind, entry.action, entry.identity) == ("updated", "update", (1,))
+    assert (entry.original["version"], entry.original["owner"]) == (1, "Ada")
+    assert entry.changes == {"owner": "Eve"}
+    assert entry.database is not None
+    assert (entry.database["version"], entry.database["note"]) == (2, "theirs")
+    assert held is None or held.owner == "Ada"
+    session.commit()
+    assert stored(Account, 1)["owner"] == "Ada"
+
+
+def test_a_copy_of_a_row_that_is_gone_does_not_bring_it_back(
+    account: Any, watched: Do, gone: Do, copy_of: Do, stored: Do
+) -> None:
+    copy = copy_of(Account, 1)
+    copy.owner = "Eve"
+    gone(Account, 1)
+    session = watched()
+    (entry,) = refused_merge(session, copy).entries
+    assert (entry.kind, entry.database, entry.changes) == ("deleted", None, {"owner": "Eve"})
+    session.commit()
+    assert stored(Account, 1) is None
+
+
+def test_a_new_object_without_a_version_is_inserted(account: Any, watched: Do, stored: Do) -> None:
+    session = watched()
+    session.merge(Account(id=2, owner="Bea"))
+    session.commit()
+    assert stored(Account, 2)["version"] == 1
+
+
+def test_a_copy_without_a_version_is_merged_over_the_newest_row(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    other(Account, 1, note="theirs")
+    session = watched()
+    session.merge(Account(id=1, owner="Bea"))
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Bea", 3)
+
+
+def test_an_expired_copy_carries_the_version_that_was_seen(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    with watched() as session:
+        copy = session.get(Account, 1)
+        session.commit()
+    copy.owner = "Eve"
+    other(Account, 1, note="theirs")
+    session = watched()
+    refused_merge(session, copy)
+
+
+@pytest.fixture
+def post(store: Do) -> None:
+    store(Post(id=1, title="a", comments=[Comment(id=1, text="x"), Comment(id=2, text="y")]))
+
+
+def test_one_stale_child_takes_back_the_whole_merge(
+    post: None, watched: Do, other: Do, copy_of: Do, stored: Do
+) -> None:
+    copy = copy_of(Post, 1, "comments")
+    copy.title = "mine"
+    copy.comments[0].text = "mine"
+    copy.comments.append(Comment(id=3, text="new"))
+    other(Comment, 2, text="theirs")
+    session = watched()
+    (entry,) = refused_merge(session, copy).entries
+    assert (entry.model, entry.identity) == (Comment, (2,))
+    session.commit()
+    assert (stored(Post, 1)["title"], stored(Comment, 1)["text"]) == ("a", "x")
+    assert stored(Comment, 3) is None
+
+
+def test_a_child_that_is_gone_is_not_brought_back(
+    post: None, watched: Do, gone: Do, copy_of: Do, stored: Do
+) -> None:
+    copy = copy_of(Post, 1, "comments")
+    copy.title = "mine"
+    gone(Comment, 2)
+    session = watched()
+    (entry,) = refused_merge(session, copy).entries
+    assert (entry.model, entry.identity, entry.kind) == (Comment, (2,), "deleted")
+    session.commit()
+    assert (stored(Post, 1)["title"], stored(Comment, 2)) == ("a", None)
+
+
+def test_merge_without_load_is_checked_at_the_flush(
+    account: Any, watched: Do, other: Do, copy_of: Do, refused: Do
+) -> None:
+    copy = copy_of(Account, 1)
+    session = watched()
+    merged = session.merge(copy, load=False)
+    merged.owner = "Eve"
+    other(Account, 1, note="theirs")
+    with pytest.raises(ConcurrencyError):
+        session.flush()
+
+
+def test_a_stale_copy_that_is_added_conflicts_at_the_flush(
+    account: Any, watched: Do, other: Do, copy_of: Do
+) -> None:
+    copy = copy_of(Account, 1)
+    copy.owner = "Eve"
+    other(Account, 1, note="theirs")
+    session = watched()
+    session.add(copy)
+    with pytest.raises(ConcurrencyError) as caught:
+        session.flush()
+    assert caught.value.entries[0].original["version"] == 1
+
+
+def test_classes_with_only_a_version_id_col_are_compared_too(
+    store: Do, watched: Do, gone: Do, other: Do, copy_of: Do
+) -> None:
+    store(Native(id=1, text="a"), Native(id=2, text="b"))
+    stale, lost = copy_of(Native, 1), copy_of(Native, 2)
+    other(Native, 1, text="theirs")
+    gone(Native, 2)
+    session = watched()
+    assert refused_merge(session, stale).entries[0].kind == "updated"
+    assert refused_merge(session, lost).entries[0].kind == "deleted"
