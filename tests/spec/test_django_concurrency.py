@@ -14,8 +14,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, load_only, mapped_column, se
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
+    PreconditionFailed,
     Versioned,
     client_wins,
+    expect,
+    no_bump,
     reject,
     store_wins,
     unit_of_work,
@@ -257,3 +260,44 @@ def test_an_action_on_many_rows_refuses_the_one_that_was_changed(
     session.rollback()
 
     assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["a", "theirs", "a"]
+
+
+@pytest.mark.parametrize(
+    ("sent_back", "error"),
+    [
+        ('"1"', PreconditionFailed),
+        ('"3"', PreconditionFailed),
+        ('W/"2"', PreconditionFailed),
+        ('"2', ConfigurationError),
+        ("", ConfigurationError),
+        (None, ConfigurationError),
+        ("*", ConfigurationError),
+    ],
+)
+def test_a_version_that_a_form_has_changed_or_lost_is_refused(
+    store, watched, other, stored, sent_back, error
+):
+    """DJ-13: an empty one is not 0. It needs no signature: only the stored version matches."""
+    store(Doc(id=1, name="a"))
+    other(Doc, 1, other="b")
+    session = watched(client_wins)
+    doc = session.get_one(Doc, 1)
+    with pytest.raises(error):
+        expect(doc, sent_back)
+    session.rollback()
+
+    assert stored(Doc, 1)["name"] == "a"
+
+
+def test_versions_are_held_still_for_one_class_or_one_object(store, watched, stored):
+    """DJ-10: the others move, and all are checked."""
+    store(*(Doc(id=n) for n in (1, 2)), Note(id=1))
+    session = watched(autoflush=False)
+    one, two, note = session.get_one(Doc, 1), session.get_one(Doc, 2), session.get_one(Note, 1)
+    before = note.version
+    with no_bump(session, one, Note):
+        one.name = two.name = note.text = "ours"
+    session.commit()
+
+    assert [stored(Doc, n)["version"] for n in (1, 2)] == [1, 2]
+    assert (stored(Note, 1)["text"], stored(Note, 1)["version"]) == ("ours", before)

@@ -9,10 +9,19 @@ import pymysql  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import make_transient_to_detached, sessionmaker
+from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError, UnitOfWork, etag_of, is_transient
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    UnitOfWork,
+    etag_of,
+    expect,
+    is_transient,
+    touch,
+)
 from tests.models import Page, Post, Tag, post_tags
 from tests.spec.models import (
     Address,
@@ -437,3 +446,67 @@ def test_a_relationship_for_viewing_moves_nothing(store, watched, stored):
     session.commit()
 
     assert [stored(Shelf, n)["version"] for n in (1, 2)] == [1, 1]
+
+
+@pytest.mark.parametrize("version", [None])
+def test_a_row_that_was_not_read_and_has_no_version_is_not_overwritten(
+    store, watched, other, stored, version
+):
+    """HB-20: nobody can say what its author has seen."""
+    store(Doc(id=1, name="a"))
+    other(Doc, 1, name="theirs")
+    session = watched()
+    doc = Doc(id=1)
+    make_transient_to_detached(doc)
+    session.add(doc)
+    if version is None:
+        set_committed_value(doc, "version", None)
+    doc.name = "ours"
+    with pytest.raises((ConcurrencyError, ConfigurationError)):
+        session.commit()
+    session.rollback()
+
+    assert stored(Doc, 1)["name"] == "theirs"
+
+
+# -- touch (LockModeType.OPTIMISTIC_FORCE_INCREMENT) -----------------------------------------------
+
+
+def test_a_touch_of_a_joined_row_moves_the_version_of_its_base(store, watched, stored):
+    """HB-12"""
+    store(Tame(id=1, name="a"))
+    session = watched()
+    tame = session.get_one(Tame, 1)
+    touch(tame)
+    session.commit()
+
+    assert stored(Beast, 1)["version"] == tame.version == 2
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_touch_is_one_step_however_often_and_with_an_edit_too(
+    store, watched, stored, times, dirty
+):
+    """HB-29: Hibernate makes two of it (hibernate-orm#11581)."""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    doc = session.get_one(Doc, 1)
+    for _ in range(times):
+        touch(doc)
+    if dirty:
+        doc.name = "ours"
+    session.commit()
+
+    assert doc.version == stored(Doc, 1)["version"] == 2
+
+
+def test_to_move_or_to_demand_a_version_that_is_not_there_is_refused(store, watched):
+    """HB-27"""
+    store(Plain(id=1))
+    session = watched()
+    plain = session.get_one(Plain, 1)
+    with pytest.raises(ConfigurationError, match="Plain"):
+        touch(plain)
+    with pytest.raises(ConfigurationError, match="Plain"):
+        expect(plain, 1)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import inspect, select
+from sqlalchemy.orm import sessionmaker
 from sqlalchemy.orm.attributes import set_committed_value
 
-from optilock import ConfigurationError, etag_of
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    PreconditionFailed,
+    UnitOfWork,
+    client_wins,
+    etag_of,
+    expect,
+    no_bump,
+    touch,
+)
 from optilock.testing import count_statements
-from tests.models import Odd
+from tests.models import Odd, Stamped
 from tests.spec.models import Coded, Doc, Grown
 from tests.spec.steps import alive, statement, stub, told
 
@@ -347,3 +358,92 @@ def test_a_row_that_is_locked_while_it_is_dirty_keeps_its_edits(
     session.commit()
 
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("ours", 2)
+
+
+# -- touch -----------------------------------------------------------------------------------------
+
+
+def test_a_touch_moves_the_version_and_what_goes_with_every_write(store, watched, other, stored):
+    """RL-10: and the object knows it, so its next save is no conflict."""
+    store(Stamped(id=1, name="a"))
+    session = watched()
+    row = session.get_one(Stamped, 1)
+    touch(row)
+    session.commit()
+    assert (stored(Stamped, 1)["version"], stored(Stamped, 1)["scalar"]) == (2, 7)
+    row.name = "b"
+    session.commit()
+
+    assert stored(Stamped, 1)["version"] == row.version == 3
+
+
+def test_a_touch_of_a_stale_row_is_a_conflict(store, watched, other, stored, refused):
+    """RL-10"""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    touch(session.get_one(Doc, 1))
+    other(Doc, 1, name="theirs")
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.action, entry.changes) == ("update", {})
+    assert stored(Doc, 1)["version"] == 2
+
+
+def test_bookkeeping_does_not_move_the_version_inside_its_block(store, watched, stored):
+    """RL-12: nor outside of it is anything held still."""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    doc = session.get_one(Doc, 1)
+    doc.name = "before"
+    with no_bump(session):
+        doc.other = "inside"
+    assert doc.version == 2
+    doc.name = "after"
+    session.commit()
+
+    assert stored(Doc, 1) == {"id": 1, "name": "after", "other": "inside", "version": 3}
+
+
+def test_bookkeeping_on_a_stale_row_is_a_conflict_all_the_same(
+    store, watched, other, stored, refused
+):
+    """RL-12: Rails lets it pass; what does not move the version still must not overwrite."""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    doc = session.get_one(Doc, 1)
+    other(Doc, 1, name="theirs")
+    with pytest.raises(ConcurrencyError), no_bump(session):
+        doc.name = "ours"
+    session.rollback()
+
+    assert stored(Doc, 1)["name"] == "theirs"
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_form_brings_back_the_etag_that_it_was_shown(store, engine, other, stored, stale):
+    """RL-16: and its edit is made for that version or not at all."""
+    store(Doc(id=1, name="a"))
+    with UnitOfWork(sessionmaker(engine)) as session:
+        form = {"etag": etag_of(session.get_one(Doc, 1)), "name": "ours"}
+    if stale:
+        other(Doc, 1, other="theirs")
+    sessions = sessionmaker(engine)
+    if stale:
+        with (
+            pytest.raises(PreconditionFailed) as caught,
+            UnitOfWork(sessions, on_conflict=client_wins) as session,
+        ):
+            submit(session, form)
+        assert caught.value.entries[0].database["other"] == "theirs"
+    else:
+        with UnitOfWork(sessions) as session:
+            submit(session, form)
+
+    assert stored(Doc, 1)["name"] == ("a" if stale else "ours")
+
+
+def submit(session, form):
+    doc = session.get_one(Doc, 1)
+    expect(doc, form["etag"])
+    doc.name = form["name"]

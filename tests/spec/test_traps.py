@@ -17,9 +17,11 @@ from optilock import (
     client_wins,
     merge_fields,
     merge_json,
+    no_bump,
     per_field,
     repeatable_read,
     serializable,
+    touch,
     unit_of_work,
 )
 from tests.models import (
@@ -677,3 +679,78 @@ def test_an_ignored_column_does_not_keep_other_writers_from_theirs(store, watche
     session.commit()
 
     assert stored(Page, 1) == {"id": 1, "body": "b", "views": 2, "version": 2}
+
+
+# -- expired objects, and bookkeeping --------------------------------------------------------------
+
+
+def by_commit(session, doc):
+    session.commit()
+
+
+def by_expire(session, doc):
+    session.commit()
+    session.expire(doc)
+
+
+def by_expiring_the_version(session, doc):
+    session.commit()
+    session.expire(doc, ["version"])
+
+
+@pytest.mark.parametrize("expire", [by_commit, by_expire, by_expiring_the_version])
+@pytest.mark.parametrize("act", [edit, remove])
+def test_an_expired_object_is_not_written_over_what_nobody_has_seen(
+    store, watched, other, stored, expire, act
+):
+    """trap 9: SQLAlchemy would read the newest version inside the flush."""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    doc = session.get_one(Doc, 1)
+    expire(session, doc)
+    other(Doc, 1, name="theirs")
+    act(session, doc)
+    [entry] = told(session).entries
+    session.rollback()
+
+    assert (entry.original["version"], entry.database["version"]) == (1, 2)
+    assert stored(Doc, 1)["name"] == "theirs"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_bookkeeping_in_the_same_transaction_is_no_conflict_with_oneself(
+    store, watched, stored, count
+):
+    """trap 37: a touch, a counter, a note: the object always knows the stored version."""
+    store(*(Doc(id=n, name="a") for n in range(count)))
+    session = watched(expire_on_commit=False)
+    docs = session.scalars(select(Doc).order_by(Doc.id)).all()
+    for doc in docs:
+        touch(doc)
+    session.flush()
+    for doc in docs:
+        doc.name = Doc.name + "b"
+    session.flush()
+    with no_bump(session):
+        for doc in docs:
+            doc.other = "c"
+    for doc in docs:
+        doc.name = "ours"
+    session.commit()
+
+    assert [doc.version for doc in docs] == [4] * count
+    assert stored(Doc, 0) == {"id": 0, "name": "ours", "other": "c", "version": 4}
+
+
+def test_a_touch_with_an_edit_moves_the_version_by_one(store, watched, stored):
+    """trap 26: hibernate-orm#11581; and of a row that is deleted nothing is touched."""
+    store(Doc(id=1, name="a"), Doc(id=2))
+    session = watched()
+    one, two = session.get_one(Doc, 1), session.get_one(Doc, 2)
+    touch(one)
+    one.name = "ours"
+    touch(two)
+    session.delete(two)
+    session.commit()
+
+    assert (stored(Doc, 1)["version"], stored(Doc, 2)) == (2, None)
