@@ -98,8 +98,7 @@ def attempt_of(
         if name in state.dict:
             current[name] = detached(state.dict[name], name)
         before = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
-        if name in state.committed_state:
-            before = original_of(state, name, before)
+        before = original_of(state, name, before)
         if before is not NO_VALUE:
             original[name] = detached(before, name)
         edited = name in state.committed_state and name in state.dict and name != token

@@ -13,6 +13,7 @@ made anew when the row is read or written.
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -22,7 +23,7 @@ from sqlalchemy import event, types
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-__all__ = ["any_kept", "keep_originals", "original_of", "written"]
+__all__ = ["any_kept", "follow_committed", "keep_originals", "original_of", "written"]
 
 _KEY = "optilock.originals"
 #: The values of these types cannot be changed in place.
@@ -69,7 +70,32 @@ def keep_originals(mapper: Mapper[Any], cls: type[Any]) -> None:
 
     event.listen(cls, "load", load, raw=True)
     event.listen(cls, "refresh", refresh, raw=True)
+    event.listen(cls, "refresh_flush", refresh, raw=True)
     event.listen(cls, "expire", expire, raw=True)
+
+
+def follow_committed(mapper: Mapper[Any]) -> None:
+    """``set_committed_value()`` calls no listener, and what it sets counts as loaded."""
+    for name in _names.get(mapper, ()):
+        impl: Any = mapper.class_manager[name].impl
+        if not isinstance(impl, _Following):
+            impl.__class__ = _following(type(impl))  # type: ignore[arg-type]
+
+
+class _Following:
+    """An attribute that keeps a copy of what is set as loaded."""
+
+    __slots__ = ()
+
+    def set_committed_value(self, state: InstanceState[Any], dict_: Any, value: Any) -> Any:
+        result = super().set_committed_value(state, dict_, value)  # type: ignore[misc]
+        _keep(state, (self.key,))  # type: ignore[attr-defined]
+        return result
+
+
+@functools.cache
+def _following(kind: type[Any]) -> type[Any]:
+    return type(kind.__name__, (_Following, kind), {"__slots__": ()})
 
 
 def written(
@@ -77,12 +103,18 @@ def written(
     *,
     except_for: Collection[InstanceState[Any]],
 ) -> None:
-    """What these objects hold is what is stored now."""
+    """What this flush has stored is what is known of the row from now on.
+
+    To be called before SQLAlchemy marks the objects clean: what was changed behind its back, and
+    not flagged, was not stored, and the copy of what was loaded stays.
+    """
     for mapper, states in flushed.items():
-        for name in _names.get(mapper, ()):
-            for state in states:
-                if name in state.dict and state not in except_for:
-                    _keep(state, (name,))
+        names = _names.get(mapper)
+        for state in states if names else ():
+            if state in except_for:
+                continue
+            new = state.key is None
+            _keep(state, [n for n in names or () if new or n in state.committed_state])
 
 
 def original_of(state: InstanceState[Any], name: str, otherwise: Any) -> Any:

@@ -221,7 +221,7 @@ def _only_updates(entry: Entry[Any]) -> Resolution | None:
 def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution:
     missing = entry.conflicting - policies.keys()
     if missing:
-        return Resolution.reject(reason=f"both sides changed {', '.join(sorted(missing))}")
+        return Resolution.reject(reason=_why_not(entry, sorted(missing)))
     values = {}
     for name in _changed_by_both(entry, policies):
         try:
@@ -229,6 +229,13 @@ def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution
         except CannotMerge as error:
             return Resolution.reject(reason=f"{name}: {error}")
     return Resolution.write(values)
+
+
+def _why_not(entry: Entry[Any], names: list[str]) -> str:
+    unknown = [name for name in names if name not in entry.original]
+    if unknown:
+        return f"nobody knows what {', '.join(unknown)} was before it was set or changed in place"
+    return f"both sides changed {', '.join(names)}"
 
 
 def _changed_by_both(entry: Entry[Any], names: Collection[str]) -> Iterator[str]:

@@ -42,7 +42,7 @@ from optilock.compared import compare, compares
 from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
-from optilock.originals import keep_originals
+from optilock.originals import follow_committed, keep_originals
 from optilock.resolvers import Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, Manual, Token
 from optilock.version_attribute import close, compare_in_merge, load_always, require
@@ -199,3 +199,4 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     if mapper.version_id_col is not None:
         check_parents(mapper, cls)
         load_always(mapper)
+    follow_committed(mapper)

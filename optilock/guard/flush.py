@@ -42,7 +42,6 @@ from optilock.guard.unversioned import no_version
 from optilock.guard.values import judge_values, write_one
 from optilock.guard.words import Short
 from optilock.guard.writes import Shape, Write, shape_of
-from optilock.originals import any_kept, written
 from optilock.version_makers import untouched
 from optilock.versioned import ignored_columns, token_attribute
 
@@ -172,8 +171,6 @@ class Flush:
         """After SQLAlchemy has finished: put refused edits back and raise, or tidy up."""
         for kept in self.kept:
             kept.put_back()
-        if self.uow is not None and any_kept():
-            written(self.uow.mappers, except_for={kept.state for kept in self.kept})
         for obj, names in self.expire_later:
             self.session.expire(obj, names)
         for obj in self.expunge_later:

@@ -36,6 +36,7 @@ from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.still import refuse_moving
+from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import remember, remember_expired, remember_rolled_back
 from optilock.transient import ended_by_conflict
@@ -211,6 +212,8 @@ def _after_flush(session: Session, uow: Any) -> None:
             if running.broken is not None:
                 raise running.broken
             settle(running)
+            if any_kept():
+                written(running.uow.mappers, except_for={kept.state for kept in running.kept})
         except DBAPIError:
             running.remember()
             raise
