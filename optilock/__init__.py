@@ -29,7 +29,7 @@ from optilock.resolvers import (
     store_wins,
 )
 from optilock.retry import retry, retrying
-from optilock.tokens import CompareValues, Counter, Manual, Timestamp, Unique
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.touch import touch
 from optilock.transient import is_transient
 from optilock.unit_of_work import UnitOfWork, unit_of_work
@@ -54,6 +54,7 @@ __all__ = [
     "OptilockError",
     "PreconditionFailed",
     "Resolution",
+    "RowVersion",
     "Timestamp",
     "Unique",
     "UnitOfWork",

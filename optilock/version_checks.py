@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapper
 from optilock.deletes import check_policy
 from optilock.errors import ConfigurationError
 from optilock.resolvers import check_resolver_for
-from optilock.tokens import CompareValues, Token
+from optilock.tokens import CompareValues, RowVersion, Token
 
 __all__ = [
     "check_attribute",
@@ -178,6 +178,12 @@ def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | No
         raise ConfigurationError(
             f"{cls.__name__}.__version_ignore__ is {ignored!r}: write the names of attributes as"
             " texts in a tuple, for example __version_ignore__ = ('views',)."
+        )
+    if ignored and isinstance(check_tokens(cls)[0], RowVersion):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_ignore__ is {ignored!r}, but a RowVersion is moved by the"
+            " database at every write, whatever it changes. Remove __version_ignore__, or use"
+            " Counter(), Unique() or Timestamp()."
         )
     for name in ignored:
         _check_ignored(mapper, cls, key, name)

@@ -6,21 +6,28 @@ application's (``Manual``) move when it assigns them, and not otherwise.
 
 SQLAlchemy leaves one thing undone for the database's versions: where only the columns of a joined
 table change it writes the version as it is, and what the database would do by itself at an UPDATE
-(``onupdate``) does not happen. :func:`move_with_joined` does it.
+(``onupdate``) does not happen, or what a trigger does is not read back. :func:`move_with_joined`
+sees to both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, event
 from sqlalchemy.orm import Mapper, PassiveFlag
+from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.errors import ConfigurationError
+from optilock.tokens import Token
 from optilock.version_checks import check_tokens
 
 __all__ = [
+    "any_changed",
+    "made_again",
     "made_by_application",
     "made_by_database",
     "move_with_joined",
@@ -30,6 +37,10 @@ __all__ = [
     "touch_state",
     "untouched",
 ]
+
+
+#: In the ``info`` of an object: the attribute that is written again as it is.
+_AGAIN = "optilock_written_again"
 
 
 def made_by_database(mapper: Mapper[Any]) -> bool:
@@ -63,29 +74,68 @@ def _has_server_side_value(mapper: Mapper[Any]) -> bool:
     )
 
 
+def made_again(mapper: Mapper[Any], version: Any) -> Any:
+    """The version of a row that is inserted again after ``version``; ``None``: the database's."""
+    token = _token_of(mapper)
+    return None if token is None else token.again(version)
+
+
+def _token_of(mapper: Mapper[Any]) -> Token | None:
+    if not hasattr(mapper.class_, "__version_token__"):
+        return None
+    return check_tokens(mapper.class_)[0]
+
+
 def touch_of(mapper: Mapper[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
     """What an UPDATE sets so that the version of ``mapper``'s rows moves though nothing else does.
 
     Empty where Python makes the version, or the application does.
     """
     column: Any = mapper.version_id_col
-    if hasattr(mapper.class_, "__version_token__"):
-        token, _ = check_tokens(mapper.class_)
-        return {} if token is None else token.touch(column)
+    token = _token_of(mapper)
+    if token is not None:
+        return token.touch(column)
     return {column: column} if made_by_database(mapper) else {}
 
 
 def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
     """Move the version also when only columns of the other tables of ``mapper`` change."""
     touch = touch_of(mapper)
-    if len(mapper.tables) < 2 or not touch or set(touch.items()) == {(column, column)}:
+    if len(mapper.tables) < 2 or not touch:
         return
     beside, elsewhere = _attributes(mapper, column)
+    act: Callable[[InstanceState[Any]], None]
+    if any(touched.primary_key for touched in touch):
+        act = functools.partial(_write_again, name=_plain(mapper, column))
+    else:
+        act = functools.partial(set_expressions, expressions=touch)
 
     @event.listens_for(mapper, "before_update", raw=True)
     def before_update(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
-        if not _changed(state, beside) and _changed(state, elsewhere):
-            set_expressions(state, touch)
+        if not any_changed(state, beside) and any_changed(state, elsewhere):
+            act(state)
+
+
+def _plain(mapper: Mapper[Any], version: Column[Any]) -> str:
+    """An attribute that can be written again as it is; the key cannot, the tables share it."""
+    for prop in mapper.iterate_properties:
+        match getattr(prop, "columns", None):
+            case [Column(computed=None) as column] if (
+                column.table is version.table and column is not version
+            ):
+                return str(prop.key)
+    raise ConfigurationError(
+        f"{mapper.class_.__name__}: the table {version.table} has no column besides its key and"
+        " xmin, so that nothing could be written for xmin to move: use RowVersion()."
+    )
+
+
+def _write_again(state: InstanceState[Any], name: str) -> None:
+    """Let the next UPDATE write an attribute as it is."""
+    implementation = state.manager[name].impl
+    implementation.get(state, state.dict)
+    state._modified_event(state.dict, implementation, NO_VALUE)
+    state.info[_AGAIN] = name
 
 
 def set_expressions(
@@ -118,7 +168,10 @@ def touch_state(state: InstanceState[Any]) -> None:
 
 
 def untouched(state: InstanceState[Any], columns: Iterable[Column[Any]]) -> None:
-    """Take back what :func:`set_expressions` did: the row was not written."""
+    """Take back what was set for the version's sake alone: the row was not written."""
+    again = state.info.pop(_AGAIN, None)
+    if again is not None:
+        state.committed_state.pop(again, None)
     for column in columns:
         name = state.mapper.get_property_by_column(column).key
         if name in state.committed_state:
@@ -137,7 +190,8 @@ def _attributes(mapper: Mapper[Any], version: Column[Any]) -> tuple[set[str], se
     return beside, elsewhere
 
 
-def _changed(state: InstanceState[Any], names: set[str]) -> bool:
+def any_changed(state: InstanceState[Any], names: set[str]) -> bool:
+    """Does one of these attributes hold another value than the one that was read?"""
     return any(
         state.manager[name]
         .impl.get_history(state, state.dict, PassiveFlag.PASSIVE_NO_INITIALIZE)

@@ -44,7 +44,7 @@ from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.originals import follow_committed, keep_originals
 from optilock.resolvers import Resolution, Resolver
-from optilock.tokens import CompareValues, Counter, Manual, Token
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
 from optilock.version_attribute import close, compare_in_merge, load_always, require
 from optilock.version_checks import (
     check_attribute,
@@ -55,6 +55,8 @@ from optilock.version_checks import (
     check_version_id,
 )
 from optilock.version_makers import move_with_joined
+from optilock.version_moves import require_moves
+from optilock.version_triggers import create_with_table
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -114,6 +116,8 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
     if token is not None:
         column = _token_column(cls, table, token)
         check_version_id(mapper, cls, token, column)
+        if isinstance(token, RowVersion):
+            create_with_table(table, column, token)
         mapper.version_id_col = column
         mapper.version_id_generator = token.generator
     if mapper.inherits is None or mapper.concrete:
@@ -188,6 +192,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
         (require if isinstance(token, Manual) else close)(mapper, cls, column)
         compare_in_merge(mapper, column)
         move_with_joined(mapper, column)
+        if isinstance(token, RowVersion):
+            require_moves(mapper, column, token)
     if compared is not None:
         compare(mapper, cls, compared)
     keep_originals(mapper, cls)

@@ -6,7 +6,6 @@ from functools import cache
 
 from sqlalchemy.engine import Dialect
 
-from optilock.dialects import mariadb_tokens, postgresql_tokens, sqlite_tokens
 from optilock.dialects.base import Database
 from optilock.dialects.cause import error_chain, raised_by
 from optilock.dialects.cockroachdb import CockroachDB
@@ -22,10 +21,6 @@ __all__ = [
     "Database",
     "database_of",
     "database_of_error",
-    # imported for the SQL that they register
-    "mariadb_tokens",
-    "postgresql_tokens",
-    "sqlite_tokens",
 ]
 
 _KNOWN: tuple[type[Database], ...] = (

@@ -15,6 +15,7 @@ from optilock.dialects.cause import Cause, error_chain, raised_by
 from optilock.dialects.level import require_level
 from optilock.dialects.rollout import Ways
 from optilock.dialects.rows import LockAndLook
+from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -80,6 +81,15 @@ class Database:
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         """``query`` with its rows locked against writers, and open to other readers."""
         return query.with_for_update(of=table, read=True)
+
+    # -- versions that the database makes (asked by optilock.version_triggers) -----------------
+
+    #: Does RETURNING show the row as it was before an AFTER trigger changed it?
+    returns_before_triggers: bool = False
+
+    def version_trigger(self, names: Names) -> TriggerDDL | None:
+        """The trigger that moves a version column; ``None`` where none is known."""
+        return None
 
     # -- isolation (asked by optilock.isolation and the unit of work) --------------------------
 

@@ -10,11 +10,13 @@ from sqlalchemy import Select, Table, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
+from optilock.dialects import mariadb_tokens
 from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
 from optilock.dialects.mariadb_rollout import MariaDBWays
 from optilock.dialects.mariadb_rows import joined_rows
 from optilock.dialects.rollout import Ways
+from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
 class MariaDB(Database):
     names = ("mysql", "mariadb")
+
+    # -- versions that the database makes --------------------------------------------------------
+
+    def version_trigger(self, names: Names) -> TriggerDDL:
+        return mariadb_tokens.version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
 

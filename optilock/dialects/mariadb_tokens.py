@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.compiler import compiles
 
+from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 
 
@@ -18,3 +19,13 @@ def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
 def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
     old = compiler.process(element.clauses, **options)
     return f"greatest(utc_timestamp(6), {old} + interval 1 microsecond)"
+
+
+def version_trigger(names: Names) -> TriggerDDL:
+    return TriggerDDL(
+        create=(
+            f"CREATE TRIGGER {names.qualified_trigger} BEFORE UPDATE ON {names.table}"
+            f" FOR EACH ROW SET NEW.{names.column} = OLD.{names.column} + 1",
+        ),
+        drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
+    )

@@ -10,11 +10,13 @@ from sqlalchemy import text, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
+from optilock.dialects import postgresql_tokens
 from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
 from optilock.dialects.postgresql_rollout import PostgreSQLWays
 from optilock.dialects.postgresql_sets import set_form
 from optilock.dialects.rollout import Ways
+from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ _IN_ERROR = 3
 
 class PostgreSQL(Database):
     names = ("postgresql",)
+
+    # -- versions that the database makes --------------------------------------------------------
+
+    def version_trigger(self, names: Names) -> TriggerDDL:
+        return postgresql_tokens.version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.compiler import compiles
 
+from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 
 
@@ -19,3 +20,20 @@ def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
 def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
     old = compiler.process(element.clauses, **options)
     return f"greatest(clock_timestamp(), {old} + interval '1 microsecond')"
+
+
+def version_trigger(names: Names) -> TriggerDDL:
+    """A function and its trigger, which share their name; one function a table."""
+    column, name = names.column, names.qualified_trigger
+    return TriggerDDL(
+        create=(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS"
+            f" $$ BEGIN NEW.{column} := OLD.{column} + 1; RETURN NEW; END $$",
+            f"CREATE TRIGGER {names.trigger} BEFORE UPDATE ON {names.table}"
+            f" FOR EACH ROW EXECUTE FUNCTION {name}()",
+        ),
+        drop=(
+            f"DROP TRIGGER IF EXISTS {names.trigger} ON {names.table}",
+            f"DROP FUNCTION IF EXISTS {name}()",
+        ),
+    )

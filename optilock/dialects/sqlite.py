@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, Table, event, false, types
 from sqlalchemy.engine import Connection, Dialect
 
+from optilock.dialects import sqlite_tokens
 from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
 from optilock.dialects.rollout import Ways
 from optilock.dialects.sqlite_rollout import SQLiteWays
 from optilock.dialects.sqlite_rows import RowByRow
+from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 
 class SQLite(Database):
     names = ("sqlite",)
+
+    # -- versions that the database makes --------------------------------------------------------
+
+    returns_before_triggers = True
+
+    def version_trigger(self, names: Names) -> TriggerDDL:
+        return sqlite_tokens.version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.compiler import compiles
 
+from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 
 # %f is seconds with three digits, as fine as the clock is (https://sqlite.org/lang_datefunc.html);
@@ -29,3 +30,21 @@ def _moment(compiler: Any, *when: str) -> str:
     """``%`` is written twice for drivers whose parameters begin with it."""
     text = _FORMAT.replace("%", "%%") if compiler.preparer._double_percents else _FORMAT
     return f"strftime({', '.join((text, *when))})"
+
+
+def version_trigger(names: Names) -> TriggerDDL:
+    """After the UPDATE, because SQLite's triggers cannot change the row that is being written.
+
+    The inner UPDATE moves the version itself, so the condition also ends the recursion where
+    ``recursive_triggers`` is on (https://sqlite.org/pragma.html#pragma_recursive_triggers).
+    """
+    row = " AND ".join(f"{key} = NEW.{key}" for key in names.keys or ("rowid",))
+    column, table = names.column, names.table.rpartition(".")[2]
+    return TriggerDDL(
+        create=(
+            f"CREATE TRIGGER {names.qualified_trigger} AFTER UPDATE ON {table}"
+            f" FOR EACH ROW WHEN NEW.{column} IS OLD.{column}"
+            f" BEGIN UPDATE {table} SET {column} = OLD.{column} + 1 WHERE {row}; END",
+        ),
+        drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
+    )

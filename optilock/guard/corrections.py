@@ -21,7 +21,7 @@ from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
 from optilock.guard.missed import Missed
 from optilock.guard.onupdate import onupdate_values
-from optilock.version_makers import made_by_application, made_by_database, touch_of
+from optilock.version_makers import made_again, made_by_application, made_by_database, touch_of
 from optilock.versioned import token_attribute
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
@@ -195,7 +195,11 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
     if token is not None and mapper.version_id_generator:
         values[token] = mapper.version_id_generator(missed.attempt.original[token])
     elif token is not None and made_by_database(mapper):
-        del values[token]
+        again = made_again(mapper, missed.attempt.original[token])
+        if again is None:
+            del values[token]
+        else:
+            values[token] = again
     for table in tables_of(mapper):
         row = {c.key: values[n] for n, c in _names_in(mapper, table).items() if n in values}
         type(connection).execute(connection, table.insert(), row)

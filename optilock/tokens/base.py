@@ -82,6 +82,10 @@ class Token:
         """The value that follows ``value``; the first one for ``None``."""
         raise NotImplementedError  # every kind says its own
 
+    def again(self, value: Any) -> Any:
+        """The version of a row that is made again after ``value``; ``None``: as any new row's."""
+        return None
+
     def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
         """What an UPDATE sets for the database to move the version though nothing else changes.
 

@@ -41,6 +41,7 @@ from optilock import (
     OptilockError,
     PreconditionFailed,
     Resolution,
+    RowVersion,
     Timestamp,
     Unique,
     UnitOfWork,
@@ -104,6 +105,12 @@ class Account(Versioned, Base):
 class Timed(Versioned, Base):
     __tablename__ = "timed"
     __version_token__ = Timestamp(name="changed_at")
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Triggered(Versioned, Base):
+    __tablename__ = "triggered"
+    __version_token__ = RowVersion(name="revision")
     id: Mapped[int] = mapped_column(primary_key=True)
 
 

@@ -31,6 +31,7 @@ NAMES = {
     "OptilockError",
     "PreconditionFailed",
     "Resolution",
+    "RowVersion",
     "Timestamp",
     "Unique",
     "UnitOfWork",

@@ -34,7 +34,7 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.schema import CreateColumn
 
-from optilock import ConfigurationError, Manual, Timestamp, Versioned, etag_of, watch
+from optilock import ConfigurationError, Manual, RowVersion, Timestamp, Versioned, etag_of, watch
 from optilock.tokens import UtcDateTime
 from tests.lost_update import base, is_protected
 
@@ -173,6 +173,43 @@ def test_moments_are_compared_by_value_whatever_their_zone() -> None:
     assert kind.process_result_value(None, dialect) is None
     with pytest.raises(ConfigurationError, match="no time zone"):
         kind.process_bind_param(datetime.datetime(2024, 1, 1), dialect)
+
+
+# -- the database's own ---------------------------------------------------------------------------
+
+
+def test_ignored_columns_beside_a_row_version_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="moved by the database at every write"):
+        doc(RowVersion(), __version_ignore__=("name",))
+
+
+@pytest.mark.parametrize("what", ["default", "onupdate"])
+def test_another_maker_of_versions_beside_row_version_is_refused(what: str) -> None:
+    column = mapped_column(Integer, **{what: 1})
+    with pytest.raises(ConfigurationError, match=f"Remove {what}="):
+        doc(RowVersion(), annotations={"version": Mapped[int]}, version=column)
+
+
+def test_xmin_is_called_xmin() -> None:
+    assert doc(RowVersion(xmin=True)).__table__.c.version.name == "xmin"
+    with pytest.raises(ConfigurationError, match="the column is called xmin"):
+        RowVersion(xmin=True, column="rev")
+
+
+def test_a_trigger_for_an_unknown_database_is_refused() -> None:
+    from optilock.version_triggers import trigger_ddl
+
+    table = doc(RowVersion()).__table__
+    with pytest.raises(ConfigurationError, match=r"RowVersion\(\) works on .*, not on mssql"):
+        trigger_ddl(table, table.c.version, mssql.dialect())
+
+
+def test_the_trigger_of_a_table_in_a_schema_is_in_that_schema() -> None:
+    from optilock.version_triggers import trigger_ddl
+
+    table = doc(RowVersion()).__table__
+    ddl = trigger_ddl(table, table.c.version, postgresql.dialect(), schema="some where")
+    assert all('"some where".docs' in statement for statement in ddl.create)
 
 
 # -- the application's own -------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""A version that the database makes, whoever writes.
+
+::
+
+    class Item(Versioned, Base):
+        __version_token__ = RowVersion()            # a BIGINT that a trigger moves
+
+    class Item(Versioned, Base):
+        __version_token__ = RowVersion(xmin=True)   # PostgreSQL's own, without a column of ours
+
+Programs that know nothing of the version move it as well: raw SQL, a console, another language.
+That is what the other tokens cannot promise.
+
+The trigger is made with the table by ``metadata.create_all()`` and goes with ``drop_all()``. For
+migrations :func:`optilock.version_triggers.trigger_ddl` gives its SQL. A table without it is
+noticed by the first write, and refused.
+
+``xmin`` is the number of the transaction that wrote the row's current version
+(https://www.postgresql.org/docs/current/ddl-system-columns.html). It needs neither column nor
+trigger. Two writes of one transaction share it, which hides nothing from others; restoring a dump
+gives every row another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    DefaultClause,
+    FetchedValue,
+    Integer,
+    String,
+    cast,
+    text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+from optilock.errors import ConfigurationError
+from optilock.tokens.base import Token
+
+__all__ = ["RowVersion", "TransactionId"]
+
+
+class _Xid(UserDefinedType[Any]):
+    """PostgreSQL's type ``xid``, as the target of a cast."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **options: Any) -> str:
+        return "xid"
+
+
+class TransactionId(TypeDecorator[int]):
+    """PostgreSQL's ``xid`` as an ``int``: cast, because nothing else can be compared with it."""
+
+    impl = String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name not in ("postgresql", "default"):
+            raise not_postgresql(dialect.name)
+        return String()
+
+    def bind_expression(self, bindparam: Any) -> ColumnElement[Any]:
+        return cast(bindparam, _Xid())
+
+    def column_expression(self, column: Any) -> ColumnElement[Any]:
+        return cast(cast(column, String()), self)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
+        return None if value is None else int(value)
+
+
+def not_postgresql(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"RowVersion(xmin=True) is PostgreSQL's system column, which {name} does not have: use"
+        " RowVersion(), which a trigger moves, or Counter()."
+    )
+
+
+@dataclass(frozen=True)
+class RowVersion(Token):
+    """1, 2, 3 … moved by a trigger with every UPDATE; or, with ``xmin=True``, PostgreSQL's xmin."""
+
+    xmin: bool = False
+    generator = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.xmin and self.column not in (None, "xmin"):
+            raise ConfigurationError(
+                f"RowVersion(xmin=True, column={self.column!r}): the column is called xmin. Remove"
+                " column=."
+            )
+        if self.xmin:
+            object.__setattr__(self, "column", "xmin")
+
+    def type(self) -> TypeEngine[Any]:
+        return TransactionId() if self.xmin else BigInteger()
+
+    def accepts(self, column: Column[Any]) -> bool:
+        return self.xmin or isinstance(column.type, Integer)
+
+    def take(self, column: Column[Any]) -> None:
+        """The database gives the first value and the following ones."""
+        for what in ("default", "onupdate"):
+            if getattr(column, what) is not None:
+                raise ConfigurationError(
+                    f"{column} has {what}= beside RowVersion(): only one can make the versions."
+                    f" Remove {what}=."
+                )
+        if self.xmin:
+            column.type, column.system = self.type(), True
+            column.server_default = FetchedValue()
+        elif column.server_default is None:
+            column.server_default = DefaultClause(text("1"))
+        column.server_onupdate = FetchedValue(for_update=True)
+
+    def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
+        """Any UPDATE will do; nothing can be assigned to ``xmin``."""
+        if not self.xmin:
+            return {column: column}
+        key = next(iter(column.table.primary_key))
+        return {key: key}
+
+    def again(self, value: Any) -> Any:
+        return None if self.xmin else value + 1

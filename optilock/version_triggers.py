@@ -1,0 +1,108 @@
+"""The triggers that move a ``RowVersion``, made and dropped with their tables.
+
+::
+
+    ddl = trigger_ddl(Item.__table__, Item.__table__.c.version, postgresql.dialect())
+    for statement in ddl.create:
+        op.execute(statement)
+
+``metadata.create_all()`` and ``drop_all()`` need nothing of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from sqlalchemy import DDL, Column, Table, event
+from sqlalchemy.engine import Dialect
+
+from optilock.dialects import database_of
+from optilock.dialects.triggers import Names, TriggerDDL
+from optilock.errors import ConfigurationError
+from optilock.tokens.row_version import RowVersion, not_postgresql
+
+__all__ = ["TriggerDDL", "create_with_table", "trigger_ddl"]
+
+#: The shortest limit of the three engines (PostgreSQL: 63 bytes).
+_LONGEST = 63
+
+
+def trigger_ddl(
+    table: Table, column: Column[Any], dialect: Dialect, *, schema: str | None = None
+) -> TriggerDDL:
+    """The statements that make, and drop, the trigger which moves ``column`` of ``table``.
+
+    ``schema`` is that of the table where it is another one than the table says.
+
+    Raises:
+        ConfigurationError: no trigger is known for the database.
+    """
+    preparer = dialect.identifier_preparer
+
+    def quote(name: str) -> str:
+        """A driver may want ``%`` doubled; whoever executes the statement sees to that."""
+        quoted = preparer.quote(name)
+        return quoted.replace("%%", "%") if preparer._double_percents else quoted
+
+    schema = schema or table.schema
+    prefix = f"{quote(schema)}." if schema else ""
+    trigger = quote(_trigger_name(table, column))
+    names = Names(
+        table=prefix + quote(table.name),
+        column=quote(column.name),
+        trigger=trigger,
+        qualified_trigger=prefix + trigger,
+        keys=tuple(quote(key.name) for key in table.primary_key),
+    )
+    made = database_of(dialect).version_trigger(names)
+    if made is None:
+        raise ConfigurationError(
+            f"RowVersion() works on PostgreSQL, MariaDB and SQLite, not on {dialect.name}: use"
+            " Counter() or Unique(), which work everywhere."
+        )
+    return made
+
+
+def _trigger_name(table: Table, column: Column[Any]) -> str:
+    name = f"{table.name}_{column.name}_moves"
+    if len(name.encode()) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.encode()[: _LONGEST - 9].decode(errors='ignore')}_{digest}"
+
+
+def create_with_table(table: Table, column: Column[Any], token: RowVersion) -> None:
+    """Make the trigger when ``table`` is created, and drop it before the table is."""
+    if token.xmin:
+        event.listen(table, "before_create", _require_postgresql)
+        return
+    if "optilock_row_version" not in table.info:  # the table may be mapped more than once
+        table.info["optilock_row_version"] = column.key
+        event.listen(table, "after_create", _after_create)
+        event.listen(table, "before_drop", _before_drop)
+
+
+def _require_postgresql(table: Table, connection: Any, **_: Any) -> None:
+    if connection.dialect.name != "postgresql":
+        raise not_postgresql(connection.dialect.name)
+
+
+def _after_create(table: Table, connection: Any, **_: Any) -> None:
+    _run(connection, _ddl_for(table, connection).create)
+
+
+def _before_drop(table: Table, connection: Any, **_: Any) -> None:
+    _run(connection, _ddl_for(table, connection).drop)
+
+
+def _run(connection: Any, statements: tuple[str, ...]) -> None:
+    for statement in statements:
+        ddl: Any = DDL
+        connection.execute(ddl(statement.replace("%", "%%")))  # DDL fills in what follows a %
+
+
+def _ddl_for(table: Table, connection: Any) -> TriggerDDL:
+    schema = getattr(connection, "schema_for_object", lambda table: table.schema)(table)
+    column = table.c[table.info["optilock_row_version"]]
+    return trigger_ddl(table, column, connection.dialect, schema=schema)
