@@ -510,3 +510,45 @@ def test_to_move_or_to_demand_a_version_that_is_not_there_is_refused(store, watc
         touch(plain)
     with pytest.raises(ConfigurationError, match="Plain"):
         expect(plain, 1)
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+def a_copy(session, cls, **values):
+    copy = session.get_one(cls, 1)
+    session.expunge(copy)
+    session.commit()
+    for name, value in values.items():
+        setattr(copy, name, value)
+    return copy
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_copy_of_a_row_that_is_gone_is_not_inserted_again(store, watched, gone, stored, copied):
+    """HB-21: unless it never had a version, so that nobody can say that there was a row."""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    copy = a_copy(session, Doc, name="ours") if copied else Doc(id=1, name="ours")
+    gone(Doc, 1)
+    if copied:
+        with pytest.raises(ConcurrencyError) as caught:
+            session.merge(copy)
+        assert caught.value.entries[0].kind == "deleted"
+    else:
+        session.merge(copy)
+    session.commit()
+
+    assert (stored(Doc, 1) or {}).get("name") == (None if copied else "ours")
+
+
+def test_a_copy_of_a_row_without_a_version_is_inserted_again(store, watched, gone, stored):
+    """HB-21: where there is none, SQLAlchemy's own behaviour remains."""
+    store(Plain(id=1, name="a"))
+    session = watched()
+    copy = a_copy(session, Plain, name="ours")
+    gone(Plain, 1)
+    session.merge(copy)
+    session.commit()
+
+    assert stored(Plain, 1)["name"] == "ours"

@@ -754,3 +754,48 @@ def test_a_touch_with_an_edit_moves_the_version_by_one(store, watched, stored):
     session.commit()
 
     assert (stored(Doc, 1)["version"], stored(Doc, 2)) == (2, None)
+
+
+def a_copy(session, **values):
+    copy = session.get_one(Doc, 1)
+    session.expunge(copy)
+    session.commit()
+    for name, value in values.items():
+        setattr(copy, name, value)
+    return copy
+
+
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_stale_copy_is_refused_with_an_entry_and_merges_nothing(
+    store, watched, other, stored, expired
+):
+    """trap 33: also over an object that a commit has expired."""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    copy = a_copy(session, name="ours")
+    held = session.get_one(Doc, 1)
+    if expired:
+        session.commit()
+    other(Doc, 1, name="theirs")
+    if not expired:
+        session.rollback()
+        assert held.name == "theirs"
+    with pytest.raises(ConcurrencyError) as caught:
+        session.merge(copy)
+    session.commit()
+
+    assert (caught.value.entries[0].changes, held.name) == ({"name": "ours"}, "theirs")
+    assert stored(Doc, 1) == {"id": 1, "name": "theirs", "other": None, "version": 2}
+
+
+def test_a_copy_of_a_row_that_is_gone_does_not_bring_it_back(store, watched, gone, stored):
+    """trap 33"""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    copy = a_copy(session, name="ours")
+    gone(Doc, 1)
+    with pytest.raises(ConcurrencyError):
+        session.merge(copy)
+    session.commit()
+
+    assert stored(Doc, 1) is None
