@@ -2,7 +2,7 @@
 
 ``database``      the :class:`tests.engines.Target` under test, empty
 ``engine``        a sync engine on it, disposed afterwards
-``async_engine``  an async engine (psycopg, aiosqlite)
+``async_engine``  an async engine (aiosqlite, psycopg, asyncpg, asyncmy)
 ``store``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see :mod:`tests.two_writers`
 
 Choose engines with ``-k postgresql``, or for one test with
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import Engine
 
 from optilock.testing.servers import ServerMissing
-from tests.engines import NAMES, Target, Targets, running
+from tests.engines import ASYNC, NAMES, Target, Targets, running
 from tests.two_writers import gone as gone
 from tests.two_writers import other as other
 from tests.two_writers import refused as refused
@@ -54,7 +54,7 @@ def targets() -> Iterator[Targets]:
 
 @pytest.fixture(params=NAMES)
 def database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
-    return _target(request, targets, tmp_path, request.param)
+    return _target(request, targets.get, tmp_path, request.param)
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def engine(database: Target) -> Iterator[Engine]:
     made.dispose()
 
 
-@pytest.fixture(params=("sqlite-wal", "postgresql"))
+@pytest.fixture(params=ASYNC)
 def async_database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
-    return _target(request, targets, tmp_path, request.param)
+    return _target(request, targets.get_async, tmp_path, request.param)
 
 
 @pytest.fixture
@@ -80,12 +80,14 @@ def async_engine(async_database: Target) -> AsyncEngine:
     return made
 
 
-def _target(request: pytest.FixtureRequest, targets: Targets, folder: Path, name: str) -> Target:
+def _target(
+    request: pytest.FixtureRequest, get: Callable[[str, Path], Target], folder: Path, name: str
+) -> Target:
     only = request.node.get_closest_marker("engines")
     if only is not None and not any(name.startswith(wanted) for wanted in only.args):
         pytest.skip(f"this is about {', '.join(only.args)} only")
     try:
-        found = targets.get(name, folder)
+        found = get(name, folder)
     except ServerMissing as error:
         if os.environ.get("CI") == "true":
             raise

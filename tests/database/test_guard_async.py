@@ -201,7 +201,7 @@ async def test_after_the_refusal_the_session_goes_on(prepared):
         with pytest.raises(ConcurrencyError):
             await session.commit()
         with session.no_autoflush:
-            await session.refresh(found[0])
+            await session.refresh(found[0], with_for_update=True)  # MariaDB reads a snapshot
         found[0].balance = 11
         await session.commit()
 

@@ -20,10 +20,17 @@ from pathlib import Path
 from tests.engines import mariadb, postgresql, sqlite
 from tests.engines.target import Target
 
-__all__ = ["NAMES", "Target", "Targets"]
+__all__ = ["ASYNC", "NAMES", "Target", "Targets"]
 
 _MODULES = (sqlite, postgresql, mariadb)
 NAMES: tuple[str, ...] = tuple(name for module in _MODULES for name in module.NAMES)
+#: What async tests run on: the database, and the driver.
+ASYNC: dict[str, tuple[str, str]] = {
+    "sqlite-wal": ("sqlite-wal", "sqlite+aiosqlite"),
+    "postgresql": ("postgresql", "postgresql+psycopg"),
+    "postgresql-asyncpg": ("postgresql", "postgresql+asyncpg"),
+    "mariadb-asyncmy": ("mariadb", "mysql+asyncmy"),
+}
 
 
 class Targets:
@@ -40,6 +47,11 @@ class Targets:
         if family not in self._servers:
             self._servers[family] = module.start(self._stack)
         return module.target(name, self._servers[family], folder)
+
+    def get_async(self, name: str, folder: Path) -> Target:
+        """The empty database behind an async engine."""
+        database, driver = ASYNC[name]
+        return self.get(database, folder).asynchronous(name, driver)
 
 
 def running() -> Iterator[Targets]:

@@ -45,7 +45,6 @@ def target(name: str, server: str, folder: Path) -> Target:
         name=name,
         family=FAMILY,
         url=url.render_as_string(hide_password=False),
-        async_url=None,
         capabilities=frozenset(_CAN[name]),
     )
 

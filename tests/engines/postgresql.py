@@ -34,7 +34,6 @@ def target(name: str, server: str, folder: Path) -> Target:
         name=name,
         family=FAMILY,
         url=server,
-        async_url=server,
         capabilities=frozenset({"row-locks", "server", "resolves-in-place", "batch-statement"}),
     )
 

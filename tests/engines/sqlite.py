@@ -23,7 +23,6 @@ def target(name: str, server: str, folder: Path) -> Target:
         name=name,
         family=FAMILY,
         url=f"sqlite:///{path}",
-        async_url=f"sqlite+aiosqlite:///{path}",
         on_connect=(f"PRAGMA journal_mode={_MODES[name]}", "PRAGMA synchronous=OFF"),
         # A writer that waits for a test that steps sessions by hand waits in vain: not for long.
         options={"connect_args": {"timeout": 0.2}},

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, make_url
 
 __all__ = ["Target"]
 
@@ -18,12 +18,18 @@ class Target:
     name: str
     family: str
     url: str
-    async_url: str | None
     #: Statements for every new connection.
     on_connect: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     #: Words that tests ask for; see ``tests/engines/__init__.py``.
     capabilities: frozenset[str] = frozenset()
+    #: The same database by an async driver, where a test asks for one.
+    async_url: str | None = None
+
+    def asynchronous(self, name: str, driver: str) -> Target:
+        """The same database, reached by the async ``driver`` (``"postgresql+asyncpg"``)."""
+        url = make_url(self.url).set(drivername=driver)
+        return replace(self, name=name, async_url=url.render_as_string(hide_password=False))
 
     def engine(self, **options: Any) -> Engine:
         """A new sync engine; the caller disposes it."""
