@@ -33,6 +33,7 @@ from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestam
 from optilock.touch import touch
 from optilock.transient import is_transient
 from optilock.unit_of_work import UnitOfWork, unit_of_work
+from optilock.verify import verify
 from optilock.versioned import Versioned
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ __all__ = [
     "store_wins",
     "touch",
     "unit_of_work",
+    "verify",
     "watch",
 ]
 

@@ -43,7 +43,7 @@ from optilock.guard.look import expected_version
 from optilock.guard.state import is_watched
 from optilock.versioned import token_attribute
 
-__all__ = ["expect", "state_in_watched_session"]
+__all__ = ["GONE", "expect", "loaded_version", "state_in_watched_session"]
 
 State = InstanceState[Any]
 #: entity-tag of RFC 9110 section 8.8.3, in what a header can carry.
@@ -67,13 +67,14 @@ def expect(obj: object, etag_or_version: object) -> None:
     token = token_attribute(state.mapper)
     assert token is not None
     _check_argument(state, etag_or_version)
-    version = _loaded(state, token)
-    if version is _GONE or not _matches(state, token, version, etag_or_version):
+    version = loaded_version(state, "expect")
+    if version is GONE or not _matches(state, token, version, etag_or_version):
         raise _failed(session, state, token, version, etag_or_version)
     promise(session, state, version, demanded=True)
 
 
-_GONE: Any = object()
+#: Instead of the version of a row that is not there any more.
+GONE: Any = object()
 
 
 def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
@@ -134,16 +135,21 @@ def _check_argument(state: State, given: object) -> None:
         )
 
 
-def _loaded(state: State, token: str) -> Any:
-    """The version that the object's values belong to; read now if the object is expired."""
+def loaded_version(state: State, name: str) -> Any:
+    """The version that the object's values belong to; read now if the object is expired.
+
+    ``GONE`` where the row is; ``name`` is the function that was called.
+    """
+    token = token_attribute(state.mapper)
+    assert token is not None
     try:
         version = expected_version(state, token)
     except ObjectDeletedError:
-        return _GONE
+        return GONE
     except MissingGreenlet:
         raise ConfigurationError(
             f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
-            " expired it. Write await session.refresh(obj) before expect()."
+            f" expired it. Write await session.refresh(obj) before {name}()."
         ) from None
     if version is None:
         raise ConfigurationError(
@@ -204,7 +210,7 @@ def _failed(
         action = "update"
     seen = {token: _demanded(version, given)}
     attempt = Attempt(state.mapper, tuple(state.key[1]), action, seen, seen, {})
-    if version is _GONE:
+    if version is GONE:
         return PreconditionFailed([entry_of(attempt, None)])
     ours = attempt_of(state, action, version)
     attempt = Attempt(state.mapper, ours.identity, action, seen, ours.current, ours.changes)

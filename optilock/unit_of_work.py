@@ -125,6 +125,7 @@ class UnitOfWork(Generic[S]):
         read_only: the database refuses writes.
         savepoint: when a unit is running already, join it with a savepoint.
         independent: never join; a session and a transaction of its own.
+        verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
 
     Raises:
         ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.

@@ -13,6 +13,7 @@ from optilock.isolation import AtLevel, Isolation, ReadOnly
 from optilock.parts import Part
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.retry import Hook, On, Policy
+from optilock.verify import VerifyReads
 
 __all__ = [
     "OnConflict",
@@ -33,6 +34,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     read_only: bool
     savepoint: bool
     independent: bool
+    verify_reads: bool
 
 
 class UnitOptions(UnitOptionsWithoutIsolation, total=False):
@@ -66,6 +68,7 @@ class Options:
     read_only: bool = False
     savepoint: bool = False
     independent: bool = False
+    verify_reads: bool = False
 
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
@@ -74,6 +77,12 @@ class Options:
             raise ConfigurationError(
                 f"isolation={self.isolation!r} is no level: write"
                 f" {' or '.join(f'Isolation.{level.name}' for level in Isolation)}."
+            )
+        if self.verify_reads and self.read_only:
+            raise ConfigurationError(
+                "verify_reads=True locks the rows that were read, which a read_only=True"
+                " transaction cannot do: for one picture of the data that needs no check, use"
+                " repeatable_read(sessions, read_only=True)."
             )
         if self.savepoint and self.independent:
             raise ConfigurationError(
@@ -87,6 +96,8 @@ class Options:
             parts.append(AtLevel(self.isolation, read_only=self.read_only))
         if self.read_only:
             parts.append(ReadOnly())
+        if self.verify_reads:
+            parts.append(VerifyReads())
         return tuple(parts)
 
     def require_room_in(self, outer: Options) -> None:
@@ -95,7 +106,7 @@ class Options:
         Raises:
             ConfigurationError: an option is given and differs.
         """
-        for name in ("on_conflict", "on_delete", "isolation", "read_only"):
+        for name in ("on_conflict", "on_delete", "isolation", "read_only", "verify_reads"):
             wanted, has = getattr(self, name), getattr(outer, name)
             if wanted and wanted != has:
                 raise ConfigurationError(

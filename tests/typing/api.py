@@ -50,6 +50,7 @@ from optilock import (
     client_wins,
     etag_of,
     events,
+    expect,
     is_transient,
     merge_fields,
     merge_json,
@@ -63,6 +64,7 @@ from optilock import (
     serializable,
     store_wins,
     unit_of_work,
+    verify,
     watch,
 )
 from optilock.testing import (
@@ -319,6 +321,8 @@ except (CommitOutcomeUnknown, CannotMerge, ConfigurationError) as error:
 # -- versions and events ---------------------------------------------------------------------------
 
 assert_type(etag_of(Page()), str)
+assert_type(expect(Page(), '"3"'), None)
+assert_type(verify(Page()), None)
 
 
 @events.listen

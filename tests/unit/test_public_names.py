@@ -56,6 +56,7 @@ NAMES = {
     "store_wins",
     "touch",
     "unit_of_work",
+    "verify",
     "watch",
 }
 TESTING_NAMES = {

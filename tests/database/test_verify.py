@@ -1,0 +1,318 @@
+"""Rows that were only read, and must be unchanged at COMMIT."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    Isolation,
+    PreconditionFailed,
+    UnitOfWork,
+    client_wins,
+    expect,
+    unit_of_work,
+    verify,
+)
+from optilock.testing import count_statements
+from tests.models import Account, Animal, Dog, Note, Tag
+from tests.two_writers import Do
+
+
+@pytest.fixture
+def account(store: Do) -> type[Account]:
+    store(*(Account(id=n, owner="Ada") for n in (1, 2, 3)))
+    return Account
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> sessionmaker[Session]:
+    return sessionmaker(engine)
+
+
+def failed(act: Any) -> ConcurrencyError:
+    with pytest.raises(ConcurrencyError) as caught:
+        act()
+    assert not isinstance(caught.value, PreconditionFailed)
+    return caught.value
+
+
+def selects(sent: Any) -> list[str]:
+    return [one.text for one in sent.statements if one.text.startswith("SELECT")]
+
+
+# -- verify(obj) -----------------------------------------------------------------------------------
+
+
+def test_a_verified_row_that_moved_stops_the_commit(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    session = watched(client_wins)
+    verify(session.get(Account, 1))
+    session.get(Account, 2).owner = "Eve"
+    other(Account, 1, note="theirs")
+    error = failed(session.commit)
+    (entry,) = error.entries
+    assert (entry.identity, entry.action, entry.kind) == ((1,), "verify", "updated")
+    assert entry.original["version"] == 1
+    assert entry.database is not None
+    assert (entry.database["version"], entry.database["note"]) == (2, "theirs")
+    assert entry.changes == {}
+    session.rollback()
+    assert stored(Account, 2)["owner"] == "Ada"
+
+
+def test_a_verified_row_that_is_gone_stops_the_commit(account: Any, watched: Do, gone: Do) -> None:
+    session = watched()
+    verify(session.get(Account, 1))
+    gone(Account, 1)
+    (entry,) = failed(session.commit).entries
+    assert (entry.kind, entry.database) == ("deleted", None)
+
+
+def test_an_unchanged_row_lets_the_commit_pass(account: Any, watched: Do, stored: Do) -> None:
+    session = watched()
+    verify(session.get(Account, 1))
+    session.get(Account, 2).owner = "Eve"
+    session.commit()
+    assert stored(Account, 2)["owner"] == "Eve"
+
+
+def test_the_transaction_block_of_a_session_verifies_too(
+    account: Any, watched: Do, other: Do
+) -> None:
+    def work() -> None:
+        with watched() as session, session.begin():
+            verify(session.get(Account, 1))
+            other(Account, 1, note="theirs")
+
+    failed(work)
+
+
+def test_what_is_flushed_last_is_written_before_the_look(
+    account: Any, watched: Do, engine: Engine
+) -> None:
+    session = watched()
+    verify(session.get(Account, 1))
+    session.get(Account, 2).owner = "Eve"
+    with count_statements(engine) as sent:
+        session.commit()
+    kinds = [one.text.split()[0] for one in sent.statements]
+    assert kinds.index("UPDATE") < kinds.index("SELECT")
+
+
+def test_verifying_a_class_without_a_version_is_refused(store: Do, watched: Do) -> None:
+    store(Tag(id=1))
+    with pytest.raises(ConfigurationError, match="no version"):
+        verify(watched().get(Tag, 1))
+
+
+def test_expect_and_verify_together_are_a_demand(account: Any, watched: Do, other: Do) -> None:
+    session = watched()
+    mine = session.get(Account, 1)
+    verify(mine)
+    expect(mine, 1)
+    other(Account, 1, note="theirs")
+    with pytest.raises(PreconditionFailed):
+        session.commit()
+
+
+# -- verify_reads=True -----------------------------------------------------------------------------
+
+
+def test_every_row_that_a_unit_reads_is_verified(
+    account: Any, sessions: Any, other: Do, stored: Do
+) -> None:
+    def work() -> None:
+        with UnitOfWork(sessions, verify_reads=True, on_conflict=client_wins) as session:
+            assert len(session.scalars(select(Account)).all()) == 3
+            session.get_one(Account, 2).owner = "Eve"
+            other(Account, 1, note="theirs")
+            other(Account, 3, note="theirs")
+
+    assert {entry.identity for entry in failed(work).entries} == {(1,), (3,)}
+    assert stored(Account, 2)["owner"] == "Ada"
+
+
+def test_an_object_that_was_dropped_and_read_again_has_moved(
+    account: Any, sessions: Any, other: Do, engine: Engine
+) -> None:
+    """The session holds objects weakly, so it reads the newer version without a word."""
+
+    def work() -> None:
+        with UnitOfWork(sessions, verify_reads=True) as session:
+            assert session.get_one(Account, 1).note is None
+            gc.collect()
+            other(Account, 1, note="theirs")
+            session.get_one(Account, 1)
+
+    (entry,) = failed(work).entries
+    assert entry.original["version"] == 1
+
+
+@pytest.mark.needs("resolves-in-place")  # elsewhere nobody sees the newer version
+def test_an_object_that_was_read_again_is_not_written_in_the_newer_version(
+    account: Any, sessions: Any, other: Do, stored: Do
+) -> None:
+    def work() -> None:
+        with UnitOfWork(sessions, verify_reads=True, on_conflict=client_wins) as session:
+            assert session.get_one(Account, 1).note is None
+            gc.collect()
+            other(Account, 1, note="theirs")
+            again = session.get_one(Account, 1, with_for_update=True)
+            assert again.version == 2
+            again.owner = "Eve"
+
+    (entry,) = failed(work).entries
+    assert (entry.action, entry.original) == ("update", {"version": 1})
+    assert stored(Account, 1)["owner"] == "Ada"
+
+
+def test_a_row_that_was_refreshed_counts_from_the_first_sight(
+    account: Any, sessions: Any, other: Do
+) -> None:
+    def work() -> None:
+        with UnitOfWork(sessions, verify_reads=True) as session:
+            mine = session.get_one(Account, 1)
+            other(Account, 1, note="theirs")
+            session.refresh(mine)
+
+    failed(work)
+
+
+def test_rows_that_we_write_or_delete_are_not_read_again(
+    account: Any, sessions: Any, engine: Engine
+) -> None:
+    with count_statements(engine) as sent, UnitOfWork(sessions, verify_reads=True) as session:
+        first, second = session.get_one(Account, 1), session.get_one(Account, 2)
+        first.owner = "Eve"
+        session.delete(second)
+        before = sent.count
+    assert not selects_after(sent, before)
+
+
+def selects_after(sent: Any, before: int) -> list[str]:
+    return [one.text for one in sent.statements[before:] if one.text.startswith("SELECT")]
+
+
+def test_the_look_is_one_select_a_table(
+    account: Any, store: Do, sessions: Any, engine: Engine
+) -> None:
+    store(Note(id=1), Dog(id=1, name="Rex"), Animal(id=2, name="Tom"))
+    with count_statements(engine) as sent, UnitOfWork(sessions, verify_reads=True) as session:
+        held = [session.scalars(select(cls)).all() for cls in (Account, Note, Animal)]
+        assert [len(rows) for rows in held] == [3, 1, 2]
+        before = sent.count
+    looks = selects_after(sent, before)
+    assert len(looks) == 3
+    assert all("ORDER BY" in text for text in looks)
+    if engine.dialect.name == "postgresql":
+        assert all("FOR SHARE" in text for text in looks)
+
+
+def test_a_unit_that_reads_nothing_or_does_not_ask_sends_nothing(
+    account: Any, sessions: Any, engine: Engine
+) -> None:
+    with count_statements(engine) as sent, UnitOfWork(sessions, verify_reads=True) as session:
+        session.add(Account(id=9))
+    assert [one.text.split()[0] for one in sent.statements] == ["INSERT"]
+    with count_statements(engine) as sent, UnitOfWork(sessions) as session:
+        session.get_one(Account, 1)
+    assert sent.count == 1
+
+
+def test_classes_without_a_version_are_left_out(store: Do, sessions: Any, engine: Engine) -> None:
+    store(Tag(id=1))
+    with count_statements(engine) as sent, UnitOfWork(sessions, verify_reads=True) as session:
+        session.get_one(Tag, 1)
+    assert sent.count == 1
+
+
+def test_the_rows_stay_as_they_are_until_commit(
+    account: Any, sessions: Any, other: Do, engine: Engine
+) -> None:
+    """Between the look and COMMIT nobody comes in."""
+    tried: list[bool] = []
+
+    def work() -> None:
+        with UnitOfWork(sessions, verify_reads=True) as session:
+            session.get_one(Account, 1)
+            event.listen(session, "before_commit", lambda _: tried.append(_writes(engine)))
+
+    work()
+    assert tried == [False]
+
+
+def _writes(engine: Engine) -> bool:
+    """Could somebody else write the row now?"""
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        elif engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")
+        else:
+            connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 0")
+        try:
+            connection.exec_driver_sql("UPDATE accounts SET note = 'x' WHERE id = 1")
+        except DBAPIError:
+            return False
+        finally:
+            connection.rollback()
+            connection.invalidate()
+        return True
+
+
+def test_the_unit_runs_again_with_what_is_stored_now(
+    account: Any, sessions: Any, other: Do, stored: Do
+) -> None:
+    others = iter(["theirs"])
+
+    @unit_of_work(sessions, attempts=3, wait_initial=0, verify_reads=True)
+    def copy_note(session: Session) -> None:
+        note = session.get_one(Account, 1).note
+        for text in others:
+            other(Account, 1, note=text)
+        session.get_one(Account, 2).note = note
+
+    copy_note()
+    assert stored(Account, 2)["note"] == "theirs"
+
+
+def test_two_doctors_do_not_both_go_off_call(
+    account: Any, sessions: Any, stored: Do, other: Do
+) -> None:
+    """Write skew: each reads both rows and writes its own (trap 25)."""
+
+    def work() -> None:
+        with UnitOfWork(sessions, verify_reads=True) as session:
+            ada, bob = session.get_one(Account, 1), session.get_one(Account, 2)
+            assert ada.note is None
+            assert bob.note is None
+            ada.note = "off"
+            other(Account, 2, note="off")
+
+    failed(work)
+    assert (stored(Account, 1)["note"], stored(Account, 2)["note"]) == (None, "off")
+
+
+def test_a_read_only_unit_cannot_verify(sessions: Any) -> None:
+    with pytest.raises(ConfigurationError, match="read_only"):
+        UnitOfWork(sessions, verify_reads=True, read_only=True)
+
+
+def test_an_inner_unit_cannot_ask_for_what_the_outer_one_does_not_give(sessions: Any) -> None:
+    inner = UnitOfWork(sessions, verify_reads=True)
+    with UnitOfWork(sessions), pytest.raises(ConfigurationError, match="verify_reads"), inner:
+        pass
+
+
+def test_verifying_at_serializable_is_allowed(account: Any, sessions: Any) -> None:
+    with UnitOfWork(sessions, verify_reads=True, isolation=Isolation.SERIALIZABLE) as session:
+        session.get_one(Account, 1)
