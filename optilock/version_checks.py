@@ -18,6 +18,7 @@ __all__ = [
     "check_attribute",
     "check_options",
     "check_parents",
+    "check_root_of",
     "check_table",
     "check_tokens",
     "check_version_id",
@@ -220,3 +221,23 @@ def _ignored_by(mapper: Mapper[Any]) -> set[str]:
         for member in mapper.iterate_to_root()
         for name in getattr(member.class_, "__version_ignore__", ())
     }
+
+
+def check_root_of(cls: type[Any]) -> tuple[str, ...]:
+    """``__version_root_of__`` of the class, if it is a collection of names."""
+    names: Any = cls.__version_root_of__
+    if isinstance(names, str):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_root_of__ is a text, not a collection of names: write"
+            f" __version_root_of__ = ({names!r},)."
+        )
+    try:
+        found = tuple(names)
+    except TypeError:
+        found = (None,)
+    if not all(isinstance(name, str) for name in found):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_root_of__ is {names!r}: write the names of relationships as"
+            " texts in a tuple, for example __version_root_of__ = ('lines',)."
+        )
+    return found

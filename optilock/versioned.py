@@ -16,6 +16,8 @@ version. The class may choose:
 ``__version_ignore__``
     attributes that neither move the version nor conflict (a view counter). Lost updates on them
     become legal: that is what ignoring means.
+``__version_root_of__``
+    relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
 ``__on_conflict__``
     the resolver for rows of this class, unless the unit of work names one
 ``__on_delete__``
@@ -50,6 +52,7 @@ from optilock.version_checks import (
     check_attribute,
     check_options,
     check_parents,
+    check_root_of,
     check_table,
     check_tokens,
     check_version_id,
@@ -80,6 +83,7 @@ class Versioned:
         Counter()
     )
     __version_ignore__: ClassVar[Collection[str]] = ()
+    __version_root_of__: ClassVar[Collection[str]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
     __on_delete__: ClassVar[OnDelete | None] = None
 
@@ -188,6 +192,7 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     token, compared = check_tokens(cls)
     column = None if token is None else check_attribute(mapper, cls, token)
     check_options(mapper, cls, column)
+    check_root_of(cls)
     if column is not None:
         (require if isinstance(token, Manual) else close)(mapper, cls, column)
         compare_in_merge(mapper, column)
@@ -206,3 +211,7 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
         check_parents(mapper, cls)
         load_always(mapper)
     follow_committed(mapper)
+    if cls.__version_root_of__:
+        from optilock.aggregates import cover  # which looks at mappers as sessions do
+
+        cover(mapper, cls.__version_root_of__)

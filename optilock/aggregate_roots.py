@@ -1,0 +1,132 @@
+"""Whose child is it? The roots of one object that changed, before and after the change.
+
+A child names its root in three ways: by the object that a many-to-one attribute holds, by the
+foreign key column, and by being in the root's collection, which the root itself tells. All that can
+be known without a query is; a root that is known by its key alone is read, with a lock, so that it
+cannot have moved when its version is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Table, select
+from sqlalchemy.orm import (
+    Mapper,
+    PassiveFlag,
+    RelationshipDirection,
+    RelationshipProperty,
+    Session,
+)
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.base import LoaderCallableStatus
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.dialects import database_of
+
+__all__ = ["AS_FAR_AS_KNOWN", "find_roots"]
+
+State = InstanceState[Any]
+#: Column of the root -> value.
+Values = dict[Any, Any]
+
+#: What is in memory, appends to collections that were never loaded included.
+AS_FAR_AS_KNOWN = PassiveFlag.PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
+
+
+def find_roots(
+    session: Session, state: State, root: Mapper[Any], relationship: RelationshipProperty[Any]
+) -> Iterator[Any]:
+    """The roots of ``state`` by ``relationship`` of ``root``, each as often as it is found.
+
+    Objects, not their states: the session holds an unchanged object weakly."""
+    if relationship.secondary is not None:
+        yield from _linked(session, state, relationship)
+        return
+    held = list(_held(state, root, relationship))
+    yield from held
+    for values in _foreign_keys(state, relationship):
+        if not any(_has_key(one, values) for one in held):
+            found = _by_key(session, root, values)
+            if found is not None:
+                yield found
+
+
+def _linked(
+    session: Session, state: State, relationship: RelationshipProperty[Any]
+) -> Iterator[Any]:
+    """Roots whose link to this object comes or goes, told from this side."""
+    for own in state.mapper.relationships:
+        if own.secondary is relationship.secondary and own is not relationship:
+            if state.obj() in session.deleted:  # all its links go; SQLAlchemy reads them as well
+                history = state.get_history(own.key, PassiveFlag.PASSIVE_OFF)
+                objects = history.non_added()
+            else:
+                history = state.get_history(own.key, AS_FAR_AS_KNOWN)
+                objects = [*history.added, *history.deleted]
+            yield from objects
+
+
+def _held(
+    state: State, root: Mapper[Any], relationship: RelationshipProperty[Any]
+) -> Iterator[Any]:
+    """Roots that many-to-one attributes of the same foreign key hold, or held."""
+    for own in state.mapper.relationships:
+        if (
+            own.direction is RelationshipDirection.MANYTOONE
+            and own.local_columns == relationship.remote_side
+            and own.mapper.common_parent(root)
+        ):
+            history = state.get_history(own.key, AS_FAR_AS_KNOWN)
+            for obj in (*history.added, *history.unchanged, *history.deleted):
+                if obj is not None:
+                    yield obj
+
+
+def _foreign_keys(state: State, relationship: RelationshipProperty[Any]) -> Iterator[Values]:
+    """Root's column -> value: as stored, and as it is to be."""
+    pairs = [
+        (parent, state.mapper.get_property_by_column(child).key)
+        for parent, child in relationship.local_remote_pairs or ()
+    ]
+    now = {parent: _value(state, name) for parent, name in pairs}
+    before = {parent: state.committed_state.get(name, now[parent]) for parent, name in pairs}
+    yield now
+    if before != now:
+        yield before
+
+
+def _value(state: State, name: str) -> Any:
+    """The attribute's value; one that a commit has expired is read, as the flush would."""
+    return state.manager[name].impl.get(
+        state, state.dict, PassiveFlag.PASSIVE_OFF if state.key else PassiveFlag.PASSIVE_NO_FETCH
+    )
+
+
+def _has_key(obj: Any, values: Values) -> bool:
+    root = instance_state(obj)
+    return all(
+        root.dict.get(root.mapper.get_property_by_column(column).key) == value
+        for column, value in values.items()
+    )
+
+
+def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
+    """The root in the session, or read now and locked; None where there is no such row."""
+    if any(value is None or isinstance(value, LoaderCallableStatus) for value in values.values()):
+        return None
+    keys = tuple(root.primary_key)
+    if set(values) == set(keys):
+        identity = root.identity_key_from_primary_key(tuple(values[key] for key in keys))
+        known = session.identity_map.get(identity)
+        if known is not None:
+            return known
+    connection = session.connection(bind_arguments={"mapper": root})
+    database = database_of(connection.dialect)
+    version: Any = root.version_id_col
+    table = version.table
+    assert isinstance(table, Table)
+    database.begin_writing(connection, table)
+    query = select(root.class_).where(*(column == value for column, value in values.items()))
+    return session.scalars(database.lock(query, table, deleting=False)).first()

@@ -1,0 +1,199 @@
+"""Aggregates: a root whose version moves when anything that belongs to it changes.
+
+::
+
+    class Order(Versioned, Base):
+        __version_root_of__ = ("lines",)          # names of its relationships
+        lines: Mapped[list[Line]] = relationship(back_populates="order")
+
+Whoever adds, changes, removes or re-parents a line moves the version of the order (of both orders),
+once a flush, and checks it: two people who change different lines of one order conflict on the
+order. Off by default: rows that do not depend on each other should not wait for each other.
+
+Of a one-to-many relationship the rows of the children count, with all their columns that are not
+ignored; of a many-to-many relationship the link rows, not the objects behind them. A child that is
+itself a root passes it on. A new root has its first version anyway; one that is deleted is left
+alone; one that is not in the session is read and locked. The root's entry in a conflict has no
+``changes``, so ``merge_fields`` settles it.
+
+It works by the session's ``before_flush`` event, in plain sessions as well. Statements that write
+children around the session (``update(Line)``, SQL) are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import event
+from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty, Session
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.aggregate_roots import AS_FAR_AS_KNOWN, find_roots
+from optilock.compared import changed_names
+from optilock.errors import ConfigurationError
+from optilock.guard.state import stands_still
+from optilock.version_makers import made_by_application, touch_state
+from optilock.versioned import ignored_columns
+
+__all__ = ["cover"]
+
+State = InstanceState[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """One relationship whose rows count as part of its root."""
+
+    root: Mapper[Any]
+    relationship: RelationshipProperty[Any]
+
+    @property
+    def by_links(self) -> bool:
+        return self.relationship.secondary is not None
+
+
+_covers: list[Cover] = []
+#: Those that an object of a class may belong to, resolved when first asked for.
+_of_child: WeakKeyDictionary[Mapper[Any], tuple[Cover, ...]] = WeakKeyDictionary()
+_of_root: WeakKeyDictionary[Mapper[Any], tuple[Cover, ...]] = WeakKeyDictionary()
+
+
+def cover(mapper: Mapper[Any], names: Any) -> None:
+    """From here on, changes of these relationships' rows move the version of ``mapper``'s rows.
+
+    Raises:
+        ConfigurationError: a name is not that of a relationship that owns rows, the class has no
+            version that moves by itself, or a root would be its own child.
+    """
+    known = {one.relationship for one in _covers}
+    for name in names:
+        relationship = _relationship(mapper, name)
+        if relationship not in known:
+            _covers.append(Cover(mapper, relationship))
+            _refuse_circle(mapper, relationship)
+    _of_child.clear()
+    _of_root.clear()
+    if not event.contains(Session, "before_flush", _before_flush):
+        event.listen(Session, "before_flush", _before_flush)
+
+
+# -- at a flush -----------------------------------------------------------------------------------
+
+
+def _before_flush(session: Session, uow: Any, objects: Any) -> None:
+    """Touch the roots of all that changed, and the roots of these."""
+    waiting = [*session.new, *session.dirty, *session.deleted]
+    seen: set[State] = set()
+    while waiting:
+        for root in _roots(session, waiting.pop()):
+            state = instance_state(root)
+            if state not in seen and _is_there(session, root):
+                seen.add(state)
+                touch_state(state)
+                waiting.append(root)
+
+
+def _roots(session: Session, obj: Any) -> Iterator[Any]:
+    """The roots that the object's changes belong to, itself among them for its collections."""
+    state = instance_state(obj)
+    for one in _covers_from(state.mapper):
+        history = state.get_history(one.relationship.key, AS_FAR_AS_KNOWN)
+        if history.added or history.deleted:
+            yield obj
+        if not one.by_links:  # whose children were they?
+            for child in history.added:
+                if child is not None:
+                    yield from find_roots(
+                        session, instance_state(child), one.root, one.relationship
+                    )
+    for one in _covers_of(state.mapper):
+        if one.by_links or _row_changed(session, state):
+            yield from find_roots(session, state, one.root, one.relationship)
+
+
+def _row_changed(session: Session, state: State) -> bool:
+    if state.key is None or state.obj() in session.deleted:
+        return True
+    ignored = ignored_columns(state.mapper)
+    columns = state.mapper.columns
+    changed = changed_names(state)
+    if any(columns[name] not in ignored for name in changed):
+        return True
+    return any(  # a many-to-one whose foreign key is written in the flush
+        relationship.direction is RelationshipDirection.MANYTOONE
+        and state.get_history(relationship.key, AS_FAR_AS_KNOWN).has_changes()
+        for relationship in state.mapper.relationships
+        if relationship.key in state.committed_state
+    )
+
+
+def _is_there(session: Session, obj: Any) -> bool:
+    return (
+        instance_state(obj).persistent
+        and obj not in session.deleted
+        and not stands_still(session, obj)
+    )
+
+
+def _covers_of(mapper: Mapper[Any]) -> tuple[Cover, ...]:
+    """Where an object of the class is a child, or is linked to."""
+    if mapper not in _of_child:
+        _of_child[mapper] = tuple(c for c in _covers if mapper.isa(c.relationship.mapper))
+    return _of_child[mapper]
+
+
+def _covers_from(mapper: Mapper[Any]) -> tuple[Cover, ...]:
+    """What an object of the class is the root of."""
+    if mapper not in _of_root:
+        _of_root[mapper] = tuple(c for c in _covers if mapper.isa(c.root))
+    return _of_root[mapper]
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def _relationship(mapper: Mapper[Any], name: str) -> RelationshipProperty[Any]:
+    what = f"{mapper.class_.__name__}.__version_root_of__ names {name!r}, which is"
+    if mapper.version_id_col is None or made_by_application(mapper):
+        raise ConfigurationError(
+            f"{mapper.class_.__name__} has __version_root_of__, but no version that moves by"
+            " itself: give it a token that has a column and is not Manual, such as Counter()."
+        )
+    relationship = mapper.relationships.get(name)
+    if relationship is None:
+        known = ", ".join(sorted(mapper.relationships.keys())) or "none"
+        raise ConfigurationError(f"{what} not a relationship. It has: {known}.")
+    if relationship.viewonly:
+        raise ConfigurationError(f"{what} viewonly: it is never written. Name the one that is.")
+    if relationship.direction is RelationshipDirection.MANYTOONE:
+        raise ConfigurationError(
+            f"{what} many-to-one: the row on its other side belongs to itself, and to all that"
+            f" point to it. Name {mapper.class_.__name__} in the other class's"
+            " __version_root_of__, if it is that one's child."
+        )
+    return relationship
+
+
+def _refuse_circle(mapper: Mapper[Any], relationship: RelationshipProperty[Any]) -> None:
+    """No class may be the root of itself, through whatever others."""
+    waiting, seen = [relationship.mapper], set()
+    while waiting:
+        child = waiting.pop()
+        if child.base_mapper is mapper.base_mapper:
+            _covers[:] = [one for one in _covers if one.relationship is not relationship]
+            raise ConfigurationError(
+                f"{mapper.class_.__name__}.__version_root_of__ names {relationship.key!r}, which"
+                f" makes {mapper.class_.__name__} a part of itself: a change would go around"
+                " forever. Leave it out."
+            )
+        if child not in seen:
+            seen.add(child)
+            waiting += [
+                one.relationship.mapper
+                for one in _covers
+                if one.root.base_mapper is child.base_mapper and not one.by_links
+            ]

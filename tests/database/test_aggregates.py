@@ -1,0 +1,359 @@
+"""Aggregates: a root's version moves once a flush when anything that belongs to it changes."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Column, ForeignKey, Table, select
+from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
+
+from optilock import Versioned, merge_fields, no_bump
+from optilock.testing import count_statements
+from tests.models import Base, key
+
+alive = pytest.mark.needs("resolves-in-place")
+
+links = Table(
+    "ag_links",
+    Base.metadata,
+    Column("order_id", ForeignKey("ag_orders.id"), primary_key=True),
+    Column("label_id", ForeignKey("ag_labels.id"), primary_key=True),
+)
+
+
+class Order(Versioned, Base):
+    __tablename__ = "ag_orders"
+    __version_root_of__ = ("lines", "labels", "receipt", "remarks")
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    lines: Mapped[list[Line]] = relationship(
+        back_populates="order", cascade="all, delete-orphan", order_by="Line.id"
+    )
+    labels: Mapped[list[Label]] = relationship(secondary=links, back_populates="orders")
+    receipt: Mapped[Receipt | None] = relationship(back_populates="order", uselist=False)
+    remarks: Mapped[list[Remark]] = relationship()
+
+
+class Line(Versioned, Base):
+    """A child that is a root itself."""
+
+    __tablename__ = "ag_lines"
+    __version_root_of__ = ("parts",)
+    __version_ignore__ = ("seen",)
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    seen: Mapped[int | None]
+    order_id: Mapped[int | None] = mapped_column(ForeignKey("ag_orders.id"))
+    order: Mapped[Order | None] = relationship(back_populates="lines")
+    parts: Mapped[list[Part]] = relationship(back_populates="line")
+
+
+class Part(Base):
+    """A grandchild without a version."""
+
+    __tablename__ = "ag_parts"
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    line_id: Mapped[int | None] = mapped_column(ForeignKey("ag_lines.id"))
+    line: Mapped[Line | None] = relationship(back_populates="parts")
+
+
+class Label(Versioned, Base):
+    """Linked, not owned."""
+
+    __tablename__ = "ag_labels"
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    orders: Mapped[list[Order]] = relationship(secondary=links, back_populates="labels")
+
+
+class Receipt(Base):
+    """One to one."""
+
+    __tablename__ = "ag_receipts"
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    order_id: Mapped[int | None] = mapped_column(ForeignKey("ag_orders.id"), unique=True)
+    order: Mapped[Order | None] = relationship(back_populates="receipt")
+
+
+class Remark(Base):
+    """A child that does not know its parent."""
+
+    __tablename__ = "ag_remarks"
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    order_id: Mapped[int | None] = mapped_column(ForeignKey("ag_orders.id"))
+
+
+@pytest.fixture(params=["watched", "plain"])
+def session(request, store, tables, watched, engine):
+    """Two orders; the first one with a line that has a part, a label, a receipt and a remark."""
+    tables(Order, Line, Part)
+    label = Label(id=1, text="a")
+    store(
+        Order(
+            id=1,
+            lines=[Line(id=1, text="a", parts=[Part(id=1, text="a")]), Line(id=2)],
+            labels=[label],
+            receipt=Receipt(id=1),
+            remarks=[Remark(id=1)],
+        ),
+        Order(id=2),
+        Label(id=2),
+    )
+    if request.param == "watched":
+        yield watched()
+    else:
+        with Session(engine) as plain:
+            yield plain
+
+
+@pytest.fixture
+def versions(engine):
+    def versions():
+        with Session(engine) as fresh:
+            return tuple(fresh.scalars(select(Order.version).order_by(Order.id)))
+
+    return versions
+
+
+# -- children -------------------------------------------------------------------------------------
+
+
+def test_a_changed_child_moves_its_root(session, versions):
+    session.get_one(Line, 1).text = "mine"
+    session.commit()
+    assert versions() == (2, 1)
+
+
+def test_several_changed_children_move_it_once(session, versions):
+    order = session.get_one(Order, 1)
+    for line in session.scalars(select(Line)):
+        line.text = "mine"
+    order.name = "mine"
+    session.commit()
+    assert versions() == (2, 1)
+
+
+def test_each_flush_moves_it_once(session, versions):
+    line = session.get_one(Line, 1)
+    for n in range(3):
+        line.text = f"mine {n}"
+        session.flush()
+    session.commit()
+    assert versions() == (4, 1)
+
+
+def test_a_child_without_a_net_change_moves_nothing(session, versions):
+    line = session.get_one(Line, 1)
+    line.text = "b"
+    line.text = "a"
+    session.commit()
+    assert versions() == (1, 1)
+
+
+def test_ignored_columns_of_a_child_move_nothing(session, versions):
+    session.get_one(Line, 1).seen = 7
+    session.commit()
+    assert versions() == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["collection", "object", "foreign key"])
+def test_a_new_child_moves_its_root(session, versions, how):
+    order = session.get_one(Order, 1)
+    if how == "collection":
+        order.lines.append(Line(id=9))
+    elif how == "object":
+        session.add(Line(id=9, order=order))
+    else:
+        session.add(Line(id=9, order_id=1))
+    session.commit()
+    assert versions() == (2, 1)
+
+
+def test_appending_does_not_load_the_collection(session, versions):
+    order = session.get_one(Order, 1)
+    session.add(Line(id=9, order=order))
+    session.flush()
+    assert "lines" not in order.__dict__
+    session.commit()
+    assert versions() == (2, 1)
+
+
+@pytest.mark.parametrize("how", ["collection", "delete"])
+def test_a_removed_child_moves_its_root(session, versions, how):
+    order = session.get_one(Order, 1)
+    if how == "collection":
+        order.lines.pop()
+    else:
+        session.delete(session.get_one(Line, 2))
+    session.commit()
+    assert versions() == (2, 1)
+
+
+@pytest.mark.parametrize("how", ["collection", "object", "foreign key"])
+def test_a_child_that_changes_its_parent_moves_both_roots(session, versions, how):
+    line, two = session.get_one(Line, 1), session.get_one(Order, 2)
+    if how == "collection":
+        two.lines.append(line)
+    elif how == "object":
+        line.order = two
+    else:
+        line.order_id = 2
+    session.commit()
+    assert versions() == (2, 2)
+
+
+def test_a_child_of_nobody_moves_nothing(session, versions):
+    session.add(Line(id=9))
+    session.commit()
+    assert versions() == (1, 1)
+
+
+def test_a_child_whose_foreign_key_is_expired_is_read(session, versions):
+    line = session.get_one(Line, 1)
+    session.commit()
+    line.text = "mine"
+    session.commit()
+    assert versions() == (2, 1)
+
+
+@pytest.mark.parametrize("how", ["changed", "added", "removed", "moved"])
+def test_a_grandchild_moves_the_root_of_its_root(session, versions, how):
+    part = session.get_one(Part, 1)
+    if how == "changed":
+        part.text = "mine"
+    elif how == "added":
+        session.add(Part(id=9, line_id=1))
+    elif how == "removed":
+        session.delete(part)
+    else:
+        part.line_id = 2
+    session.commit()
+    assert versions() == (2, 1)
+    assert session.get_one(Line, 1).version == 2
+
+
+def test_one_to_one_counts(session, versions):
+    session.get_one(Receipt, 1).text = "mine"
+    session.commit()
+    assert versions() == (2, 1)
+    session.get_one(Receipt, 1).order_id = 2
+    session.commit()
+    assert versions() == (3, 2)
+
+
+def test_a_child_that_does_not_know_its_parent_counts(session, versions):
+    session.get_one(Remark, 1).text = "mine"
+    session.commit()
+    remark, two = session.get_one(Remark, 1), session.get_one(Order, 2)
+    two.remarks.append(remark)
+    session.commit()
+    assert versions() == (3, 2)
+
+
+# -- links ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["order", "label"])
+@pytest.mark.parametrize("what", ["added", "removed"])
+def test_a_link_moves_its_root_from_either_side(session, versions, side, what):
+    order = session.get_one(Order, 1)
+    label = session.get_one(Label, 2 if what == "added" else 1)
+    collection, member = (order.labels, label) if side == "order" else (label.orders, order)
+    (collection.append if what == "added" else collection.remove)(member)
+    session.commit()
+    assert versions() == (2, 1)
+
+
+def test_a_linked_object_is_not_a_part(session, versions):
+    session.get_one(Label, 1).text = "mine"
+    session.commit()
+    assert versions() == (1, 1)
+
+
+def test_deleting_a_linked_object_removes_its_links(session, versions):
+    session.delete(session.get_one(Label, 1))
+    session.commit()
+    assert versions() == (2, 1)
+
+
+# -- roots ----------------------------------------------------------------------------------------
+
+
+def test_a_new_root_has_its_first_version(session, versions):
+    session.add(Order(id=3, lines=[Line(id=9)]))
+    session.commit()
+    assert versions() == (1, 1, 1)
+
+
+def test_a_deleted_root_is_left_alone(session, versions):
+    order = session.get_one(Order, 1)
+    order.labels.clear()
+    session.delete(session.get_one(Receipt, 1))
+    session.delete(session.get_one(Remark, 1))
+    session.delete(session.get_one(Part, 1))
+    session.flush()
+    session.delete(order)
+    session.commit()
+    assert versions() == (1,)
+
+
+def test_only_the_roots_own_update_is_added(session, engine):
+    order = session.get_one(Order, 1)
+    line = session.get_one(Line, 1)
+    line.text = "mine"
+    with count_statements(engine) as sent:
+        session.flush()
+    assert sent.count == 2
+    assert order.version == 2
+
+
+def test_a_root_that_is_not_loaded_is_read_once(session, engine, versions):
+    for line in session.scalars(select(Line)):
+        line.text = "mine"
+    with count_statements(engine) as sent:
+        session.flush()
+    reads = [s for s in sent.statements if s.text.startswith("SELECT ag_orders")]
+    assert len(reads) == 1
+    session.commit()
+    assert versions() == (2, 1)
+
+
+def test_under_no_bump_a_child_does_not_move_its_root(watched, session, versions):
+    if type(session) is Session:
+        pytest.skip("a plain session has no no_bump")
+    with no_bump(session):
+        session.get_one(Line, 1).text = "mine"
+    session.commit()
+    assert versions() == (1, 1)
+
+
+# -- conflicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_writers_of_different_children_meet_at_the_root(session, other, refused, many):
+    if type(session) is Session:
+        pytest.skip("the guard tells the entries")
+    order = session.get_one(Order, 1)
+    for line in order.lines[:many]:
+        line.text = "mine"
+    other(Part, 1, text="theirs")
+    entries = {entry.model: entry for entry in refused(session).entries}
+    assert dict(entries[Order].changes) == {}
+
+
+@alive
+def test_a_merge_keeps_both_children(session, other, versions, watched, stored):
+    session.close()
+    ours = watched(merge_fields)
+    order = ours.get_one(Order, 1)
+    ours.get_one(Line, 1).text = "mine"
+    other(Line, 2, text="theirs")
+    ours.commit()
+
+    assert versions() == (3, 1)
+    assert stored(Line, 1)["text"] == "mine"
+    assert stored(Line, 2)["text"] == "theirs"
+    assert order.version == 3
