@@ -99,10 +99,10 @@ class Circle(Shape):
     __mapper_args__ = {"polymorphic_identity": "circle"}
 
 
-class Order(Versioned, Base):
+class Delivery(Versioned, Base):
     """A version, and a value that programs change which know of no version."""
 
-    __tablename__ = "cv_orders"
+    __tablename__ = "cv_deliveries"
     __version_token__ = (Counter(), CompareValues("state"))
     id: Mapped[int] = key()
     state: Mapped[str | None]
@@ -278,27 +278,27 @@ def test_joined_tables_are_one_row(store, watched, refused, engine, moved, chang
 
 
 def test_a_version_and_a_value_are_both_checked(store, watched, other, refused, engine):
-    store(Order(id=1, state="new", total=1), Order(id=2, state="new", total=1))
+    store(Delivery(id=1, state="new", total=1), Delivery(id=2, state="new", total=1))
     session = watched()
-    for order in session.scalars(select(Order)):
-        order.total = 2
-    directly(engine, Order, 1, state="sent", version=1)
-    other(Order, 2, total=9)
+    for delivery in session.scalars(select(Delivery)):
+        delivery.total = 2
+    directly(engine, Delivery, 1, state="sent", version=1)
+    other(Delivery, 2, total=9)
     entries = refused(session).entries
 
     assert {entry.identity for entry in entries} == {(1,), (2,)}
 
 
 def test_one_row_with_a_version_and_a_value_is_one_statement(store, watched, engine):
-    store(Order(id=1, state="new", total=1))
+    store(Delivery(id=1, state="new", total=1))
     session = watched()
-    order = session.get_one(Order, 1)
-    order.total = 2
+    delivery = session.get_one(Delivery, 1)
+    delivery.total = 2
     with count_statements(engine) as counted:
         session.flush()
     assert counted.count == (1 if exact_text(engine) else 2 + begins(engine))
     session.commit()
-    assert value(engine, Order, 1, "version") == 2
+    assert value(engine, Delivery, 1, "version") == 2
 
 
 def exact_text(engine):
@@ -469,11 +469,11 @@ def test_a_plain_session_is_refused(store, engine):
 
 
 def test_a_plain_session_still_checks_a_version_beside(store, other, engine):
-    store(Order(id=1, state="a"))
+    store(Delivery(id=1, state="a"))
     with Session(engine) as session:
-        session.get_one(Order, 1).total = 1
+        session.get_one(Delivery, 1).total = 1
         session.commit()
-    assert value(engine, Order, 1, "version") == 2
+    assert value(engine, Delivery, 1, "version") == 2
 
 
 def test_a_unit_of_work_compares(store, engine):
