@@ -15,6 +15,9 @@ object keeps the version that was seen. So it does when ``expire(obj, [...])`` o
 ``refresh(obj, [...])`` names the version and leaves older values beside it. ``refresh(obj)`` drops
 the edits and starts anew.
 
+An object that comes to the session without a version, by ``make_transient_to_detached()`` or a
+pickle, was read by nobody who could say in which: it must be read before it is edited.
+
 After a rollback it is the version from before the transaction's own writes, and after that of a
 savepoint the version from before the savepoint's.
 """
@@ -31,10 +34,20 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.versioned import token_attribute
 
-__all__ = ["forget", "remember", "remember_expired", "remember_rolled_back", "version_seen"]
+__all__ = [
+    "attached",
+    "forget",
+    "never_read",
+    "remember",
+    "remember_expired",
+    "remember_rolled_back",
+    "version_seen",
+]
 
 State = InstanceState[Any]
 _KEY = "_optilock_seen"
+#: In the place of a version: the object came from outside, and nobody knows what its author saw.
+_NEVER = object()
 _tokens: WeakKeyDictionary[Mapper[Any], str | None] = WeakKeyDictionary()
 
 
@@ -42,6 +55,19 @@ class _Apart(NamedTuple):
     """A version that was expired while values that belong to it are still held."""
 
     version: Any
+
+
+def attached(session: Session, obj: Any) -> None:
+    """A detached object was added to ``session``."""
+    state: State = obj._sa_instance_state
+    token = _token_of(state.mapper)
+    if token is not None and token not in state.dict and _KEY not in state.__dict__:
+        state.__dict__[_KEY] = _NEVER
+
+
+def never_read(state: State) -> bool:
+    """Was the object edited without anybody having read its row?"""
+    return state.__dict__.get(_KEY) is _NEVER
 
 
 def remember(states: Iterable[State]) -> None:
@@ -98,6 +124,8 @@ def version_seen(state: State, token: str) -> Any:
 
 
 def _plain(seen: Any) -> Any:
+    if seen is _NEVER:
+        return None
     return seen.version if isinstance(seen, _Apart) else seen
 
 
@@ -127,6 +155,8 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
         del state.__dict__[_KEY]
         if context is not None and _is_older(state, seen, context, attrs):
             state.dict[token] = _plain(seen)
+            if seen is _NEVER:
+                state.__dict__[_KEY] = seen
 
     event.listen(mapper.class_, "refresh", refresh, raw=True)
 

@@ -38,10 +38,11 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
 from optilock.guard.still import unmoved
-from optilock.guard.unversioned import no_version
+from optilock.guard.unversioned import never_seen, no_version
 from optilock.guard.values import judge_values, write_one
 from optilock.guard.words import Short
 from optilock.guard.writes import Shape, Write, shape_of
+from optilock.seen import never_read
 from optilock.version_makers import untouched
 from optilock.versioned import ignored_columns, token_attribute
 
@@ -466,8 +467,9 @@ class Flush:
                 )
 
     def _without_version(self, connection: Connection, write: Write) -> None:
-        """A row whose version is NULL cannot be checked: it is left out; ``flush()`` says so."""
-        self._missed_row(connection, write, no_version(write.shape.mapper, write.key()))
+        """A row whose version is NULL, or was never read, is left out; ``flush()`` says so."""
+        reason = never_seen if never_read(self.state_of(write)) else no_version
+        self._missed_row(connection, write, reason(write.shape.mapper, write.key()))
 
     def skip(self, write: Write) -> None:
         """Do not send further statements for this row."""

@@ -16,8 +16,9 @@ from optilock.compared import is_guarded, values_read
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, locked_table, read_stored
 from optilock.dialects import database_of
 from optilock.entry import Entry
-from optilock.guard.unversioned import no_version
+from optilock.guard.unversioned import never_seen, no_version
 from optilock.resolvers import Resolution
+from optilock.seen import never_read
 from optilock.versioned import token_attribute
 
 __all__ = ["Stale", "expected_version", "look"]
@@ -109,7 +110,7 @@ def _problem(
     identity = _identity(state)
     token = token_attribute(mapper)
     if token is not None and read[token] is None and identity in stored:
-        return no_version(mapper, identity)
+        return (never_seen if never_read(state) else no_version)(mapper, identity)
     return None
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 
-__all__ = ["no_version"]
+__all__ = ["never_seen", "no_version"]
 
 
 def no_version(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
@@ -21,6 +21,17 @@ def no_version(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
         f"{mapper.class_.__name__} {key!r} has no version: {table}.{column} is NULL,"
         f" probably because the row is older than the column. {_repair(mapper, table, column)}"
         " Then declare the column NOT NULL."
+    )
+
+
+def never_seen(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
+    """An object that stands for a row which nobody has read."""
+    name = mapper.class_.__name__
+    return ConfigurationError(
+        f"{name} {key!r} cannot be written: the object came to the session without a version and"
+        " was changed without having been read, so nobody knows which changes of others its author"
+        " has seen. Read it first (session.get(), session.refresh()), or say which version was"
+        " seen: sqlalchemy.orm.attributes.set_committed_value(obj, version attribute, value)."
     )
 
 

@@ -38,7 +38,7 @@ from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.still import refuse_moving
 from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
-from optilock.seen import remember, remember_expired, remember_rolled_back
+from optilock.seen import attached, remember, remember_expired, remember_rolled_back
 from optilock.transient import ended_by_conflict
 
 __all__ = ["guard_class", "watch"]
@@ -236,6 +236,7 @@ def _after_rollback(session: Session) -> None:
 
 # A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {
+    "detached_to_persistent": attached,
     "after_begin": _after_begin,
     "before_flush": _before_flush,
     "after_flush": _after_flush,

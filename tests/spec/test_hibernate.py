@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import make_transient_to_detached, sessionmaker
-from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
@@ -448,25 +447,36 @@ def test_a_relationship_for_viewing_moves_nothing(store, watched, stored):
     assert [stored(Shelf, n)["version"] for n in (1, 2)] == [1, 1]
 
 
-@pytest.mark.parametrize("version", [None])
+@pytest.mark.parametrize("act", ["update", "delete"])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("model", [Doc, Parent])
 def test_a_row_that_was_not_read_and_has_no_version_is_not_overwritten(
-    store, watched, other, stored, version
+    store, watched, other, stored, model, act, count
 ):
-    """HB-20: nobody can say what its author has seen."""
-    store(Doc(id=1, name="a"))
-    other(Doc, 1, name="theirs")
-    session = watched()
-    doc = Doc(id=1)
-    make_transient_to_detached(doc)
-    session.add(doc)
-    if version is None:
-        set_committed_value(doc, "version", None)
-    doc.name = "ours"
-    with pytest.raises((ConcurrencyError, ConfigurationError)):
-        session.commit()
+    """HB-20: nobody can say what its author has seen; read or with a version it can be written."""
+    store(*(model(id=n, name="a") for n in range(count)))
+    other(model, 0, name="theirs")
+    session = watched(autoflush=False)
+    rows = []
+    for n in range(count):
+        row = model(id=n)
+        make_transient_to_detached(row)
+        session.add(row)
+        rows.append(row)
+    for row in rows:
+        if act == "update":
+            row.name = "ours"
+        else:
+            session.delete(row)
+    with pytest.raises(ConfigurationError, match="without having been read"):
+        session.flush()
     session.rollback()
+    assert stored(model, 0)["name"] == "theirs"
+    session.refresh(rows[0])
+    rows[0].name = "ours"
+    session.commit()
 
-    assert stored(Doc, 1)["name"] == "theirs"
+    assert stored(model, 0)["version"] == 3
 
 
 # -- touch (LockModeType.OPTIMISTIC_FORCE_INCREMENT) -----------------------------------------------
