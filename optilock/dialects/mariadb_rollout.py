@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.rollout import Filled, Key, Step, Ways, fill_keys, names, next_keys, sends
 from optilock.dialects.undo import undo_with
-from optilock.tokens import Unique
+from optilock.tokens import Timestamp, Unique
 
 if TYPE_CHECKING:
     from optilock.rollout.target import Target
@@ -31,8 +31,9 @@ class MariaDBWays(Ways):
 
     def __init__(self) -> None:
         super().__init__()
+        self.first[Timestamp] = "(utc_timestamp(6))"
         #: Not random, but never twice the same; the writes that follow make random ones.
-        self.first[Unique] = "(uuid())"
+        self.first[Unique] = "(replace(uuid(), '-', ''))"
 
     def hold(self, connection: Connection, name: str) -> bool:
         taken = text("SELECT GET_LOCK(SHA1(:name), 0)")

@@ -14,7 +14,7 @@ from sqlalchemy import and_, func, literal_column, select, text, update
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.rollout import Filled, Key, Step, Ways, names, next_keys, sends
-from optilock.tokens import Unique
+from optilock.tokens import Timestamp, Unique
 
 if TYPE_CHECKING:
     from optilock.rollout.target import Target
@@ -25,6 +25,7 @@ __all__ = ["PostgreSQLWays"]
 class PostgreSQLWays(Ways):
     def __init__(self) -> None:
         super().__init__()
+        self.first[Timestamp] = "clock_timestamp()"
         self.first[Unique] = "gen_random_uuid()"  # a core function since PostgreSQL 13
 
     def hold(self, connection: Connection, name: str) -> bool:

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, tup
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.errors import ConfigurationError
-from optilock.tokens import Counter, Token, Unique
+from optilock.tokens import Counter, RowVersion, Token, Unique
 
 if TYPE_CHECKING:
     from optilock.rollout.target import Target
@@ -39,11 +39,13 @@ class Ways:
 
     #: Token -> SQL of the version that a row gets which never had one.
     first: dict[type[Token], str]
+    #: Is a column made NOT NULL by making the whole table anew?
+    makes_tables_anew = False
     #: Execution options of the connection that works.
     options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self) -> None:
-        self.first = {Counter: "1"}
+        self.first = {Counter: "1", RowVersion: "1"}
 
     # -- one at a time -----------------------------------------------------------------------
 
@@ -85,11 +87,24 @@ class Ways:
         """NOT NULL, and the default."""
         raise NotImplementedError  # every engine has its own
 
+    def require_in_migration(self, connection: Connection, target: Target) -> None:
+        """``require`` in somebody else's transaction, where a table has to be made anew."""
+        for step in self.require(target, connection.dialect):
+            step(connection)
+
     # -- what is there -----------------------------------------------------------------------
+
+    def default_of(self, token: Token) -> str | None:
+        """SQL of a first version; None where only the application knows one."""
+        return self.first.get(type(token))
+
+    def fills_as_it_adds(self, token: Token) -> bool:
+        """Does ADD COLUMN give every row that is there a version of its own?"""
+        return True
 
     def first_of(self, token: Token) -> str:
         """SQL of a first version."""
-        found = self.first.get(type(token))
+        found = self.default_of(token)
         if found is None:
             raise ConfigurationError(
                 f"{type(token).__name__}() cannot be rolled out on this database: use Counter() or"

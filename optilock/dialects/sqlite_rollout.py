@@ -29,8 +29,9 @@ from optilock.dialects.rollout import (
     next_keys,
     sends,
 )
+from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
-from optilock.tokens import Counter, Unique
+from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
 
 if TYPE_CHECKING:
     from optilock.rollout.target import Target
@@ -39,8 +40,11 @@ __all__ = ["SQLiteWays"]
 
 
 class SQLiteWays(Ways):
+    makes_tables_anew = True
+
     def __init__(self) -> None:
         super().__init__()
+        self.first[Timestamp] = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
         self.first[Unique] = "(lower(hex(randomblob(16))))"
 
     def hold(self, connection: Connection, name: str) -> bool:
@@ -74,12 +78,16 @@ class SQLiteWays(Ways):
         connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         connection.commit()
 
+    def fills_as_it_adds(self, token: Token) -> bool:
+        """SQLite adds no column whose default is an expression."""
+        return isinstance(token, (Counter, RowVersion))
+
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = names(target, dialect)
         kind = target.token.type().compile(dialect)
         constant = f" NOT NULL DEFAULT {self.first_of(target.token)}"
-        if not isinstance(target.token, Counter):
-            constant = ""  # SQLite adds no column whose default is an expression
+        if not self.fills_as_it_adds(target.token):
+            constant = ""
         return [sends(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{constant}")]
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
@@ -98,24 +106,47 @@ class SQLiteWays(Ways):
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         return [lambda connection: self._rebuild(connection, target)]
 
+    def require_in_migration(self, connection: Connection, target: Target) -> None:
+        """``require`` in somebody else's transaction.
+
+        Dropping the old table would delete, or trip over, the rows that refer to it, so foreign
+        keys are off until the connection is closed, as SQLite's manual says.
+        """
+        if connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
+            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+            if connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
+                raise ConfigurationError(
+                    f"{target.table.name} has to be made anew, and rows that refer to it would be"
+                    " lost: PRAGMA foreign_keys is ON, and cannot be turned off inside a"
+                    " transaction that has written. Nothing was changed by this step: turn it off"
+                    " before the migrations run, or put this operation into a revision of its own."
+                )
+            undo_with(connection, "PRAGMA foreign_keys = ON")
+        if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        self._rebuild(connection, target)
+
     def _rebuild(self, connection: Connection, target: Target) -> None:
         """A new table in the place of the old one, in one transaction."""
         table, column = names(target, connection.dialect)
-        first = self.first_of(target.token)
+        first = self.default_of(target.token)
         master = text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :name")
         parts = connection.execute(master, {"name": target.table.name}).all()
         [old] = [sql for kind, _, sql in parts if kind == "table"]
         others = [sql for kind, _, sql in parts if kind in ("index", "trigger") and sql]
         new = connection.dialect.identifier_preparer.quote(f"optilock_new_{target.table.name}")
         wanted = f"{column} {target.token.type().compile(connection.dialect)} NOT NULL"
-        created = _with_column(old, target.name, f"{wanted} DEFAULT {first}")
+        if first is not None:
+            wanted += f" DEFAULT {first}"
+        created = _with_column(old, target.name, wanted)
         columns = ", ".join(
             connection.dialect.identifier_preparer.quote(name)
             for name, hidden in _columns(connection, target)
             if not hidden
         )
         send = connection.exec_driver_sql
-        send(f"UPDATE {table} SET {column} = {first} WHERE {column} IS NULL")
+        if first is not None:
+            send(f"UPDATE {table} SET {column} = {first} WHERE {column} IS NULL")
         send(_renamed(created, new))
         send(f"INSERT INTO {new} ({columns}) SELECT {columns} FROM {table}")
         send(f"DROP TABLE {table}")

@@ -60,7 +60,7 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
     if column is not None and not _fits(connection, token, column):
         raise ConfigurationError(
             f"{what}.{column.name} exists and is {column.type!r}, which {type(token).__name__}"
-            " cannot use. Nothing was changed. Give the version another name (--column), or drop"
+            " cannot use. Nothing was changed. Give the version another name, or drop"
             " the column if nobody needs it."
         )
     return Target(table, token, column)
@@ -79,5 +79,5 @@ def _unknown(connection: Connection, name: str, schema: str | None, what: str) -
     hint = f" There is {near[0]!r}: names are case-sensitive." if near else ""
     return (
         f"There is no table {what!r} in this database.{hint} Nothing was changed; look at the name,"
-        " the schema (--schema) and the URL."
+        " the schema and the URL."
     )

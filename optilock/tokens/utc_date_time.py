@@ -32,6 +32,10 @@ class UtcDateTime(TypeDecorator[datetime]):
     def __init__(self) -> None:
         super().__init__(timezone=True)
 
+    def __repr__(self) -> str:
+        """What makes an equal type: migration scripts are written with it."""
+        return f"{type(self).__name__}()"
+
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name in ("mysql", "mariadb"):
             return mysql.DATETIME(fsp=6)

@@ -1,0 +1,37 @@
+"""Migrations: versions on tables that have rows, and triggers that keep foreign writers honest.
+
+::
+
+    import optilock.alembic
+    from alembic import op
+    from optilock.tokens import Counter
+
+    def upgrade() -> None:
+        op.add_version_column("accounts", Counter())
+
+    def downgrade() -> None:
+        op.drop_version_column("accounts", Counter())
+
+Importing the module gives ``op`` these operations, each in a file of its own:
+
+``add_version_column``, ``drop_version_column``, ``change_version_column``
+    the column of a token, on a table that has rows
+``create_guard_trigger``, ``drop_guard_trigger``
+    the trigger that moves a version which a foreign UPDATE left alone, or refuses that UPDATE
+
+Autogenerate writes them, with one line in ``env.py``::
+
+    context.configure(..., autogenerate_plugins=["alembic.autogenerate.*", "optilock"])
+
+All of them stand outside ``batch_alter_table``: they know how each database is changed. On SQLite,
+``batch_alter_table`` makes the table anew and thereby drops its triggers; create them again after
+it (autogenerate does).
+"""
+
+from optilock.alembic.version_column import (
+    AddVersionColumn,
+    ChangeVersionColumn,
+    DropVersionColumn,
+)
+
+__all__ = ["AddVersionColumn", "ChangeVersionColumn", "DropVersionColumn"]

@@ -1,0 +1,211 @@
+"""How a version column is put on a table, changed and dropped, online and as text.
+
+The difference between the databases is whether they give a default that differs from row to row to
+the rows that are there: PostgreSQL and MariaDB do, in one statement; SQLite makes a new table
+(:mod:`optilock.dialects.sqlite_rollout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from alembic.operations import Operations
+from sqlalchemy import DDL, Column, MetaData, Table, literal_column, text, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects import database_of
+from optilock.dialects.quoting import quoted, quoted_table
+from optilock.dialects.rollout import Ways
+from optilock.errors import ConfigurationError, OptilockError
+from optilock.rollout.target import Target, target_of
+from optilock.tokens import RowVersion, Token
+
+__all__ = [
+    "add_column",
+    "change_column",
+    "connection_of",
+    "drop_column",
+    "look",
+    "permitted",
+    "plain",
+]
+
+
+def add_column(
+    operations: Operations, table: str, schema: str | None, token: Token, fill: str | None
+) -> None:
+    """The column, filled and NOT NULL."""
+    _check_token(token)
+    ways = _ways(operations)
+    if fill is None and ways.default_of(token) is None:
+        raise ConfigurationError(
+            f"{token!r} cannot make a version for the rows that {table} has already: say which"
+            " one, as an SQL expression: fill=\"'first'\"."
+        )
+    _require_absent(look(operations, table, schema, token), table)
+    with permitted(operations, f"add {table}.{_name(token)}"):
+        if fill is None and ways.fills_as_it_adds(token):
+            operations.add_column(table, _column(ways, token, nullable=False), schema=schema)
+        else:
+            _require_connection(operations, ways, table, token)
+            operations.add_column(table, _column(ways, token, nullable=True), schema=schema)
+            _fill(operations, table, schema, token, fill)
+            _close(operations, ways, table, schema, token)
+
+
+def drop_column(operations: Operations, table: str, schema: str | None, token: Token) -> None:
+    """The column goes."""
+    _check_token(token)
+    _require_present(look(operations, table, schema, token), table)
+    with permitted(operations, f"drop {table}.{_name(token)}"):
+        operations.drop_column(table, _name(token), schema=schema)
+
+
+def change_column(
+    operations: Operations,
+    table: str,
+    schema: str | None,
+    old: Token,
+    new: Token,
+    fill: str | None,
+) -> None:
+    """Another token in the place of one; where only the name differs, the column keeps its rows."""
+    for token in (old, new):
+        _check_token(token)
+    _require_present(look(operations, table, schema, old), table)
+    same_kind = type(old) is type(new) and fill is None
+    if same_kind and _type(operations, old) == _type(operations, new):
+        with permitted(operations, f"rename {table}.{_name(old)}"):
+            _rename(operations, table, schema, old, new)
+        return
+    drop_column(operations, table, schema, old)
+    add_column(operations, table, schema, new, fill)
+
+
+def look(operations: Operations, table: str, schema: str | None, token: Token) -> Target | None:
+    """The table as the database has it; None where there is no database (``--sql``)."""
+    connection = connection_of(operations)
+    return None if connection is None else target_of(connection, table, schema, token)
+
+
+def connection_of(operations: Operations) -> Connection | None:
+    """The connection that is being migrated; None where SQL is only written down."""
+    return None if operations.get_context().as_sql else operations.get_bind()
+
+
+@contextmanager
+def permitted(operations: Operations, what: str) -> Iterator[None]:
+    """Say in words that the user of the connection may not do that."""
+    try:
+        yield
+    except DBAPIError as error:
+        if not database_of(operations.get_context().dialect).forbids(error):
+            raise
+        raise OptilockError(
+            f"The user of this connection may not {what}. Nothing was changed by this operation:"
+            " run the migration as the table's owner, or give the user that right."
+        ) from error
+
+
+def _rename(operations: Operations, table: str, schema: str | None, old: Token, new: Token) -> None:
+    if _name(old) == _name(new):
+        return
+    dialect = operations.get_context().dialect
+    # Spelled out, because alter_column() would make the table anew on SQLite, or want its type.
+    operations.execute(
+        plain(
+            f"ALTER TABLE {quoted_table(dialect, table, schema)}"
+            f" RENAME COLUMN {quoted(dialect, _name(old))} TO {quoted(dialect, _name(new))}"
+        )
+    )
+
+
+def _fill(
+    operations: Operations, table: str, schema: str | None, token: Token, fill: str | None
+) -> None:
+    if fill is None:
+        return  # closing does it
+    named = Table(table, MetaData(), Column(_name(token), token.type()), schema=schema)
+    operations.execute(update(named).values({_name(token): literal_column(fill)}))
+
+
+def _close(
+    operations: Operations, ways: Ways, table: str, schema: str | None, token: Token
+) -> None:
+    """NOT NULL, and the default; what is NULL gets the default first."""
+    target = look(operations, table, schema, token)
+    if target is not None and ways.makes_tables_anew:
+        ways.require_in_migration(operations.get_bind(), target)
+        return
+    default = ways.default_of(token)
+    operations.alter_column(
+        table,
+        _name(token),
+        existing_type=token.type(),
+        nullable=False,
+        server_default=False if default is None else text(default),
+        schema=schema,
+    )
+
+
+def _column(ways: Ways, token: Token, *, nullable: bool) -> Column[Any]:
+    default = None if nullable else ways.default_of(token)
+    return Column(
+        _name(token),
+        token.type(),
+        nullable=nullable,
+        server_default=None if default is None else text(default),
+    )
+
+
+def plain(sql: str) -> DDL:
+    """SQL as it is: no ``%`` and no ``:name`` of it means anything."""
+    return DDL(sql.replace("%", "%%"))  # type: ignore[no-untyped-call]
+
+
+def _require_present(target: Target | None, table: str) -> None:
+    if target is not None and target.column is None:
+        known = ", ".join(target.table.columns.keys())
+        raise ConfigurationError(
+            f"There is no column {table}.{target.name}. Nothing was changed. {table} has: {known}."
+        )
+
+
+def _require_absent(target: Target | None, table: str) -> None:
+    if target is not None and target.column is not None:
+        raise ConfigurationError(
+            f"{table}.{target.name} exists already and is {target.column.type!r}. Nothing was"
+            " changed. If a roll-out has made it, this operation has nothing to do: remove it from"
+            " the script, or stamp the revision."
+        )
+
+
+def _require_connection(operations: Operations, ways: Ways, table: str, token: Token) -> None:
+    if ways.makes_tables_anew and connection_of(operations) is None:
+        raise ConfigurationError(
+            f"{token!r} cannot be added to {table} as text (--sql) on"
+            f" {operations.get_context().dialect.name}, where the table has to be made anew from"
+            " what it is: run the migration on the database, or use Counter()."
+        )
+
+
+def _check_token(token: Token) -> None:
+    if not isinstance(token, Token) or (isinstance(token, RowVersion) and token.xmin):
+        raise ConfigurationError(
+            f"{token!r} has no column: name a token that has, for example Counter() or Unique()."
+        )
+
+
+def _ways(operations: Operations) -> Ways:
+    return database_of(operations.get_context().dialect).rollout()
+
+
+def _name(token: Token) -> str:
+    return token.column or token.name
+
+
+def _type(operations: Operations, token: Token) -> str:
+    return token.type().compile(operations.get_context().dialect)

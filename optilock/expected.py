@@ -1,0 +1,71 @@
+"""What the tables of a mapping should have in the database on account of their versions.
+
+Migrations compare it with what is there, and so do checks::
+
+    for table, wanted in expected(Base.metadata.tables.values()).items():
+        print(table.name, wanted.token, wanted.column.name)
+
+Asked of the classes, not of the tables: which attributes are ignored, for example, is known only
+when the whole hierarchy of a class is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, Table, inspect
+from sqlalchemy.orm import Mapper
+
+from optilock.tokens import Token
+from optilock.version_checks import check_tokens
+from optilock.versioned import Versioned
+
+__all__ = ["Expected", "expected", "is_version"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A table with a version: what it should have."""
+
+    mapper: Mapper[Any]
+    token: Token
+    column: Column[Any]
+
+    @property
+    def table(self) -> Table:
+        return self.column.table
+
+
+def expected(tables: Iterable[Table]) -> dict[Table, Expected]:
+    """Those of ``tables`` that hold the version of a class, and what they should have."""
+    wanted = frozenset(tables)
+    found: dict[Table, Expected] = {}
+    for mapper in _mappers():
+        token, _ = check_tokens(mapper.class_)
+        column = mapper.version_id_col
+        if token is None or not isinstance(column, Column) or column.table not in wanted:
+            continue
+        found.setdefault(column.table, Expected(mapper, token, column))
+    return found
+
+
+def is_version(column: Column[Any]) -> bool:
+    """Is this the version of a class?"""
+    return any(mapper.version_id_col is column for mapper in _mappers())
+
+
+def _mappers() -> Iterator[Mapper[Any]]:
+    """Of all Versioned classes, bases before their subclasses."""
+    waiting: list[type[Any]] = [Versioned]
+    seen: set[type[Any]] = set()
+    for cls in waiting:
+        for subclass in cls.__subclasses__():
+            if subclass in seen:
+                continue
+            seen.add(subclass)
+            waiting.append(subclass)
+            mapper = inspect(subclass, raiseerr=False)
+            if isinstance(mapper, Mapper):
+                yield mapper

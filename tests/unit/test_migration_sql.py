@@ -1,0 +1,107 @@
+"""Migrations as text: what ``alembic upgrade --sql`` prints, and what a script says."""
+
+from __future__ import annotations
+
+import pytest
+from alembic.autogenerate.api import AutogenContext
+from alembic.autogenerate.render import render_op_text
+from alembic.migration import MigrationContext
+
+from optilock import ConfigurationError, Counter, Unique
+from optilock.alembic import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
+from tests.migrating import as_text, plugins
+
+ADDED = {
+    ("postgresql", Counter()): "ALTER TABLE pages ADD COLUMN version BIGINT DEFAULT 1 NOT NULL;",
+    ("mysql", Counter()): "ALTER TABLE pages ADD COLUMN version BIGINT NOT NULL DEFAULT 1;",
+    ("sqlite", Counter()): "ALTER TABLE pages ADD COLUMN version BIGINT DEFAULT 1 NOT NULL;",
+    ("postgresql", Unique()): (
+        "ALTER TABLE pages ADD COLUMN version UUID DEFAULT gen_random_uuid() NOT NULL;"
+    ),
+}
+
+
+@pytest.mark.parametrize(("dialect", "token"), ADDED, ids=str)
+def test_a_version_is_added_in_one_statement(dialect, token):
+    written = as_text(dialect, lambda op: op.add_version_column("pages", token))
+    assert written == ADDED[dialect, token]
+
+
+def test_mysql_writes_a_random_first_version_without_dashes():
+    written = as_text("mysql", lambda op: op.add_version_column("pages", Unique()))
+    assert "CHAR(32) NOT NULL DEFAULT (replace(uuid(), '-', ''))" in written
+
+
+def test_the_schema_and_the_names_are_quoted():
+    written = as_text(
+        "postgresql",
+        lambda op: op.add_version_column("my pages", Counter(column="rev no"), schema="Wiki"),
+    )
+    assert written.startswith('ALTER TABLE "Wiki"."my pages" ADD COLUMN "rev no" BIGINT')
+
+
+def test_the_first_versions_may_come_from_an_expression():
+    written = as_text(
+        "postgresql", lambda op: op.add_version_column("pages", Counter(), fill="edits + 1")
+    )
+    assert [line for line in written.splitlines() if line] == [
+        "ALTER TABLE pages ADD COLUMN version BIGINT;",
+        "UPDATE pages SET version=edits + 1;",
+        "ALTER TABLE pages ALTER COLUMN version SET NOT NULL;",
+        "ALTER TABLE pages ALTER COLUMN version SET DEFAULT 1;",
+    ]
+
+
+def test_what_sqlite_can_only_do_with_the_table_at_hand_is_refused_as_text():
+    with pytest.raises(ConfigurationError, match="--sql"):
+        as_text("sqlite", lambda op: op.add_version_column("pages", Unique()))
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql", "sqlite"])
+def test_another_name_is_a_rename(dialect):
+    new = Counter(name="revision")
+    written = as_text(dialect, lambda op: op.change_version_column("pages", Counter(), new))
+    assert written == "ALTER TABLE pages RENAME COLUMN version TO revision;"
+
+
+OPERATIONS = {
+    AddVersionColumn("pages", Counter()): (
+        "op.add_version_column('pages', optilock.tokens.counter.Counter())"
+    ),
+    AddVersionColumn("pages", Counter("rev", "rev no"), fill="n", schema="w"): (
+        "op.add_version_column('pages', optilock.tokens.counter.Counter(name='rev',"
+        " column='rev no'), fill='n', schema='w')"
+    ),
+    DropVersionColumn("pages", Unique()): (
+        "op.drop_version_column('pages', optilock.tokens.unique.Unique())"
+    ),
+    ChangeVersionColumn("pages", Unique(), Counter()): (
+        "op.change_version_column('pages', optilock.tokens.unique.Unique(),"
+        " optilock.tokens.counter.Counter())"
+    ),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: type(one).__name__)
+def test_an_operation_is_written_as_the_call_that_does_it(operation):
+    context = AutogenContext(MigrationContext.configure(dialect_name="postgresql"))
+    assert render_op_text(context, operation) == OPERATIONS[operation]
+    assert "import optilock.alembic" in context.imports
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: type(one).__name__)
+def test_taken_back_twice_is_the_operation_itself(operation):
+    if isinstance(operation, ChangeVersionColumn):
+        assert operation.reverse().to_diff_tuple() != operation.to_diff_tuple()
+    assert operation.reverse().reverse().to_diff_tuple() == operation.to_diff_tuple()
+
+
+def test_the_plug_in_is_one_module_for_every_release_of_alembic():
+    """Alembic before 1.19.1 goes over the entry point, later ones take it as it is."""
+    from types import ModuleType
+
+    from optilock.alembic import plugin
+
+    assert isinstance(plugin, ModuleType)
+    assert list(plugin) == [plugin]
+    assert "optilock" in plugins._all_plugins
