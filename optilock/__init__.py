@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from optilock import events
+from optilock.apply import apply
 from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import (
@@ -61,6 +62,7 @@ __all__ = [
     "UnitOfWork",
     "Versioned",
     "add_delta",
+    "apply",
     "client_wins",
     "etag_of",
     "events",

@@ -17,7 +17,7 @@ does not, so this module is loaded only when it is asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, overload
 
@@ -27,16 +27,19 @@ from sqlalchemy.ext.asyncio import (
     async_scoped_session,
     async_sessionmaker,
 )
+from sqlalchemy.orm import Session
 
+from optilock.apply import apply as edit_row
 from optilock.errors import ConfigurationError
 from optilock.transaction import OwnTransaction, Transaction
 from optilock.unit_of_work import Membership
 from optilock.unit_options import Options, UnitOptions, options_from
 from optilock.unit_sessions import is_async, make_async_session
 
-__all__ = ["AsyncUnitOfWork"]
+__all__ = ["AsyncUnitOfWork", "apply"]
 
 AS = TypeVar("AS", bound=AsyncSession)
+T = TypeVar("T")
 
 
 class AsyncUnitOfWork(Generic[AS]):
@@ -112,6 +115,22 @@ class AsyncUnitOfWork(Generic[AS]):
     async def _uninterrupted(self, error: BaseException | None) -> None:
         outcome = "rolled back" if error is not None else "committed"
         await _to_the_end(self._run(self._transaction.complete, error), outcome)
+
+
+async def apply(
+    session: AsyncSession,
+    model: type[T],
+    pk: Any,
+    changes: Mapping[str, Any],
+    *,
+    expected: object,
+) -> T:
+    """:func:`optilock.apply` for an ``AsyncSession``: same arguments, rules and errors."""
+
+    def edit(sync: Session) -> T:
+        return edit_row(sync, model, pk, changes, expected=expected)
+
+    return await session.run_sync(edit)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:

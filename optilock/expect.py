@@ -22,15 +22,17 @@ as ``ConfigurationError``, which an HTTP handler answers with 400.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
 from sqlalchemy import inspect
 from sqlalchemy.exc import MissingGreenlet
-from sqlalchemy.orm import InstanceState, Session
+from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.columns import columns_of, same
@@ -43,7 +45,16 @@ from optilock.guard.look import expected_version
 from optilock.guard.state import is_watched
 from optilock.versioned import token_attribute
 
-__all__ = ["GONE", "expect", "loaded_version", "state_in_watched_session"]
+__all__ = [
+    "GONE",
+    "check_version",
+    "demanded_version",
+    "expect",
+    "failed",
+    "loaded_version",
+    "matches",
+    "state_in_watched_session",
+]
 
 State = InstanceState[Any]
 #: entity-tag of RFC 9110 section 8.8.3, in what a header can carry.
@@ -64,12 +75,10 @@ def expect(obj: object, etag_or_version: object) -> None:
             type that this version cannot have.
     """
     state, session = state_in_watched_session(obj, "expect")
-    token = token_attribute(state.mapper)
-    assert token is not None
-    _check_argument(state, etag_or_version)
+    check_version(state.class_.__name__, etag_or_version)
     version = loaded_version(state, "expect")
-    if version is GONE or not _matches(state, token, version, etag_or_version):
-        raise _failed(session, state, token, version, etag_or_version)
+    if version is GONE or not matches(state, version, etag_or_version):
+        raise failed(session, state, version, etag_or_version)
     promise(session, state, version, demanded=True)
 
 
@@ -115,9 +124,8 @@ def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
     return state, session
 
 
-def _check_argument(state: State, given: object) -> None:
-    """Refuse what can never be a version, before anything is read."""
-    cls = state.class_.__name__
+def check_version(cls: str, given: object) -> None:
+    """Refuse what can never be a version of the class, before anything is read."""
     if given is None:
         raise ConfigurationError(
             f"expect() got None as the version of a {cls}: a client that names no version expects"
@@ -159,10 +167,15 @@ def loaded_version(state: State, name: str) -> Any:
     return version
 
 
-def _matches(state: State, token: str, version: Any, given: object) -> bool:
+def matches(state: State, version: Any, given: object) -> bool:
+    """Is ``given`` a tag or a value of ``version``, which ``state`` has loaded?"""
+    if version is GONE:
+        return False
     tag = _TAG.fullmatch(given) if isinstance(given, str) else None
     if tag is not None:
         return tag[0] == etag_text(version, state.class_.__name__)
+    token = token_attribute(state.mapper)
+    assert token is not None
     return same(columns_of(state.mapper)[token], version, _as_version(state, version, given))
 
 
@@ -201,42 +214,54 @@ def _parsed(parse: Any, text: str) -> Any:
         return text
 
 
-def _failed(
-    session: Session, state: State, token: str, version: Any, given: object
+def failed(
+    session: Session,
+    state: State,
+    version: Any,
+    given: object,
+    *,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> PreconditionFailed:
-    assert state.key is not None
+    """The error for another version than the one ``given``, which was meant for ``changes``."""
+    token = token_attribute(state.mapper)
+    assert state.key is not None and token is not None
     action: Action = "delete" if state.obj() in session.deleted else "verify"
-    if action == "verify" and state.modified:
+    if action == "verify" and (state.modified or changes):
         action = "update"
-    seen = {token: _demanded(version, given)}
-    attempt = Attempt(state.mapper, tuple(state.key[1]), action, seen, seen, {})
+    seen = {token: demanded_version(state.mapper, given)}
+    attempt = Attempt(
+        state.mapper, tuple(state.key[1]), action, seen, {**seen, **changes}, dict(changes)
+    )
     if version is GONE:
         return PreconditionFailed([entry_of(attempt, None)])
     ours = attempt_of(state, action, version)
+    ours.current.update(changes)
+    ours.changes.update(changes)
     attempt = Attempt(state.mapper, ours.identity, action, seen, ours.current, ours.changes)
     return PreconditionFailed([entry_of(attempt, _as_loaded(session, state, ours.original))])
 
 
-def _demanded(version: Any, given: object) -> object:
+def demanded_version(mapper: Mapper[Any], given: object) -> object:
     """The version that a tag stands for, or its text where that cannot be told."""
     tag = _TAG.fullmatch(given) if isinstance(given, str) else None
     if tag is None:
         return given
+    token = mapper.version_id_col
+    assert token is not None
     try:
-        match version:
-            case int():
-                return int(tag[2])
-            case UUID():
-                return UUID(tag[2])
-            case bytes():
-                return bytes.fromhex(tag[2])
-            case datetime():
-                return datetime.fromisoformat(tag[2])
-            case str():
-                return unquote(tag[2])
-    except ValueError:
-        pass
-    return tag[2]
+        kind: Any = token.type.python_type
+        return _PARSERS[kind](tag[2])
+    except (KeyError, ValueError, NotImplementedError):
+        return tag[2]
+
+
+_PARSERS: dict[type, Callable[[str], object]] = {
+    int: int,
+    UUID: UUID,
+    bytes: bytes.fromhex,
+    datetime: datetime.fromisoformat,
+    str: unquote,
+}
 
 
 def _as_loaded(session: Session, state: State, loaded: Values) -> Values:

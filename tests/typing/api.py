@@ -47,6 +47,7 @@ from optilock import (
     UnitOfWork,
     Versioned,
     add_delta,
+    apply,
     client_wins,
     etag_of,
     events,
@@ -323,6 +324,7 @@ except (CommitOutcomeUnknown, CannotMerge, ConfigurationError) as error:
 assert_type(etag_of(Page()), str)
 assert_type(expect(Page(), '"3"'), None)
 assert_type(verify(Page()), None)
+assert_type(apply(sessions(), Page, 1, {"title": "New"}, expected=3), Page)
 
 
 @events.listen

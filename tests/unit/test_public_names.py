@@ -37,6 +37,7 @@ NAMES = {
     "UnitOfWork",
     "Versioned",
     "add_delta",
+    "apply",
     "client_wins",
     "etag_of",
     "events",

@@ -1,0 +1,196 @@
+"""``apply``: edit a row if it still is what was seen, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session, sessionmaker
+
+import optilock.asyncio
+from optilock import (
+    AsyncUnitOfWork,
+    ConfigurationError,
+    PreconditionFailed,
+    UnitOfWork,
+    apply,
+    client_wins,
+    etag_of,
+)
+from optilock.testing import count_statements
+from tests.models import Account, Base, Dog, Note, Post, Seat, Tag
+from tests.two_writers import Do
+
+
+@pytest.fixture
+def account(store: Do) -> type[Account]:
+    store(Account(id=1, owner="Ada", balance=10, note="n"))
+    return Account
+
+
+def refused(session: Session, *args: Any, expected: object) -> PreconditionFailed:
+    with pytest.raises(PreconditionFailed) as caught:
+        apply(session, *args, expected=expected)
+    assert not session.dirty
+    return caught.value
+
+
+def test_the_row_that_was_seen_is_edited(account: Any, watched: Do, stored: Do) -> None:
+    session = watched()
+    edited = apply(session, Account, 1, {"owner": "Eve", "note": None}, expected='"1"')
+    assert edited is session.get(Account, 1)
+    session.flush()
+    assert etag_of(edited) == '"2"'
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["note"]) == ("Eve", None)
+
+
+def test_a_row_that_moved_is_refused_with_what_is_stored(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    other(Account, 1, owner="Bea", note="theirs")
+    session = watched(client_wins)
+    (entry,) = refused(session, Account, 1, {"owner": "Eve"}, expected='"1"').entries
+    assert (entry.kind, entry.action, entry.identity) == ("updated", "update", (1,))
+    assert entry.original == {"version": 1}
+    assert entry.changes == {"owner": "Eve"}
+    assert entry.conflicting == {"owner"}
+    assert entry.database is not None
+    assert (entry.database["version"], entry.database["owner"]) == (2, "Bea")
+    session.commit()
+    assert stored(Account, 1)["owner"] == "Bea"
+
+
+def test_a_row_that_is_gone_is_refused(account: Any, watched: Do, gone: Do) -> None:
+    gone(Account, 1)
+    (entry,) = refused(watched(), Account, 1, {"owner": "Eve"}, expected='"1"').entries
+    assert (entry.kind, entry.database, entry.original) == ("deleted", None, {"version": 1})
+    assert entry.changes == {"owner": "Eve"}
+
+
+def test_a_row_that_moves_later_is_refused_at_the_flush(
+    account: Any, watched: Do, other: Do
+) -> None:
+    session = watched(client_wins)
+    apply(session, Account, 1, {"owner": "Eve"}, expected=1)
+    other(Account, 1, note="theirs")
+    with pytest.raises(PreconditionFailed):
+        session.commit()
+
+
+def test_the_client_may_have_seen_more_than_the_session(
+    account: Any, watched: Do, other: Do, stored: Do
+) -> None:
+    session = watched(expire_on_commit=False)
+    held = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, note="theirs")
+    assert apply(session, Account, 1, {"owner": "Eve"}, expected=2) is held
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["note"]) == ("Eve", "theirs")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("title", "no such"),
+        ("id", "primary key"),
+        ("version", "version"),
+        ("metadata", "no such"),
+        ("__class__", "no such"),
+        (3, "no such"),
+    ],
+)
+def test_a_name_that_cannot_be_edited_is_refused_before_anything_is_read(
+    account: Any, watched: Do, engine: Engine, name: Any, why: str
+) -> None:
+    with count_statements(engine) as sent, pytest.raises(ConfigurationError, match=why):
+        apply(watched(), Account, 1, {"owner": "Eve", name: 1}, expected=1)
+    assert sent.count == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "why"),
+    [
+        (Post, {"comments": []}, "relationship"),
+        (Dog, {"kind": "cat"}, "which class"),
+        (Tag, {"name": "x"}, "no version"),
+        (int, {}, "mapped class"),
+        (Account, ["owner"], "mapping"),
+    ],
+)
+def test_what_cannot_be_edited_this_way_is_refused(
+    watched: Do, model: Any, changes: Any, why: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        apply(watched(), model, 1, changes, expected=1)
+
+
+@pytest.mark.parametrize("pk", [None, (), (1, 2), {"no": 1}, [None]])
+def test_a_key_that_the_class_cannot_have_is_refused(watched: Do, pk: Any) -> None:
+    with pytest.raises(ConfigurationError, match="primary key"):
+        apply(watched(), Account, pk, {}, expected=1)
+
+
+@pytest.mark.parametrize("expected", [None, "*", '"1'])
+def test_what_is_no_version_is_refused_before_anything_is_read(
+    watched: Do, engine: Engine, expected: Any
+) -> None:
+    with count_statements(engine) as sent, pytest.raises(ConfigurationError):
+        apply(watched(), Account, 1, {"owner": "Eve"}, expected=expected)
+    assert sent.count == 0
+
+
+def test_a_session_that_nobody_watches_is_refused(engine: Engine) -> None:
+    with Session(engine) as session, pytest.raises(ConfigurationError, match="not watched"):
+        apply(session, Account, 1, {}, expected=1)
+
+
+def test_a_key_of_two_columns_comes_as_a_tuple_or_by_name(store: Do, watched: Do) -> None:
+    names = list(Seat.__mapper__.column_attrs.keys())
+    keys = [Seat.__mapper__.get_property_by_column(c).key for c in Seat.__mapper__.primary_key]
+    store(Seat(**{key: n for n, key in enumerate(keys, 1)}))
+    assert names
+    session = watched()
+    assert apply(session, Seat, (1, 2), {}, expected=1) is apply(
+        session, Seat, {key: n for n, key in enumerate(keys, 1)}, {}, expected=1
+    )
+
+
+def test_a_random_version_comes_back_from_a_form_as_its_text(
+    store: Do, watched: Do, stored: Do
+) -> None:
+    """RL-16"""
+    store(Note(id=1, text="a"))
+    seen = str(stored(Note, 1)["version"])
+    session = watched()
+    apply(session, Note, 1, {"text": "mine"}, expected=seen)
+    session.commit()
+    assert stored(Note, 1)["text"] == "mine"
+    refused(watched(), Note, 1, {"text": "again"}, expected=seen)
+
+
+def test_a_unit_of_work_edits_in_one_line(account: Any, engine: Engine, stored: Do) -> None:
+    with UnitOfWork(sessionmaker(engine)) as session:
+        apply(session, Account, 1, {"owner": "Eve"}, expected='"1"')
+    assert stored(Account, 1)["owner"] == "Eve"
+
+
+@pytest.mark.anyio
+async def test_async_sessions_have_the_same_call(async_engine: AsyncEngine) -> None:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(
+            lambda sync: Base.metadata.create_all(sync, tables=[Account.__table__])
+        )
+    async with AsyncUnitOfWork(async_engine) as session:
+        session.add(Account(id=1, owner="Ada"))
+    async with AsyncUnitOfWork(async_engine) as session:
+        await optilock.asyncio.apply(session, Account, 1, {"owner": "Eve"}, expected='"1"')
+        with pytest.raises(ConfigurationError, match="await"):
+            apply(session, Account, 1, {}, expected=1)  # type: ignore[arg-type]
+    with pytest.raises(PreconditionFailed):
+        async with AsyncUnitOfWork(async_engine) as session:
+            await optilock.asyncio.apply(session, Account, 1, {"owner": "x"}, expected='"1"')
+    await async_engine.dispose()
