@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-#: In the ``info`` of an object: the attribute that is written again as it is.
+#: In the ``info`` of an object: the attribute that is written again as it is, and its value.
 _AGAIN = "optilock_written_again"
 
 
@@ -105,10 +105,9 @@ def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
         return
     beside, elsewhere = _attributes(mapper, column)
     act: Callable[[InstanceState[Any]], None]
-    if any(touched.primary_key for touched in touch):
+    act = functools.partial(set_expressions, expressions=touch)
+    if column not in touch:
         act = functools.partial(_write_again, name=_plain(mapper, column))
-    else:
-        act = functools.partial(set_expressions, expressions=touch)
 
     @event.listens_for(mapper, "before_update", raw=True)
     def before_update(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
@@ -120,7 +119,7 @@ def _plain(mapper: Mapper[Any], version: Column[Any]) -> str:
     """An attribute that can be written again as it is; the key cannot, the tables share it."""
     for prop in mapper.iterate_properties:
         match getattr(prop, "columns", None):
-            case [Column(computed=None) as column] if (
+            case [Column(computed=None, primary_key=False) as column] if (
                 column.table is version.table and column is not version
             ):
                 return str(prop.key)
@@ -132,10 +131,12 @@ def _plain(mapper: Mapper[Any], version: Column[Any]) -> str:
 
 def _write_again(state: InstanceState[Any], name: str) -> None:
     """Let the next UPDATE write an attribute as it is."""
+    if name in state.committed_state:
+        return
     implementation = state.manager[name].impl
-    implementation.get(state, state.dict)
+    value = implementation.get(state, state.dict)
     state._modified_event(state.dict, implementation, NO_VALUE)
-    state.info[_AGAIN] = name
+    state.info[_AGAIN] = name, value
 
 
 def set_expressions(
@@ -159,7 +160,11 @@ def touch_state(state: InstanceState[Any]) -> None:
         return  # touched already
     following: Any = mapper.version_id_generator
     if not following:
-        set_expressions(state, touch_of(mapper))
+        touch = touch_of(mapper)
+        if touch and column not in touch:
+            _write_again(state, _plain(mapper, column))
+        else:
+            set_expressions(state, touch)
         return
     implementation = state.manager[token].impl
     loaded = implementation.get(state, state.dict)
@@ -169,9 +174,12 @@ def touch_state(state: InstanceState[Any]) -> None:
 
 def untouched(state: InstanceState[Any], columns: Iterable[Column[Any]]) -> None:
     """Take back what was set for the version's sake alone: the row was not written."""
-    again = state.info.pop(_AGAIN, None)
-    if again is not None:
-        state.committed_state.pop(again, None)
+    again, value = state.info.pop(_AGAIN, (None, None))
+    if again is not None and state.committed_state.get(again) is NO_VALUE:
+        if state.dict.get(again) == value:
+            del state.committed_state[again]
+        else:
+            state.committed_state[again] = value
     for column in columns:
         name = state.mapper.get_property_by_column(column).key
         if name in state.committed_state:

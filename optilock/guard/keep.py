@@ -50,7 +50,7 @@ class Kept:
         version = missed.attempt.original.get(token) if token else None
         if token and made_by_application(state.mapper):
             before[token], pending[token] = version, missed.attempt.current[token]
-        touched = missed.attempt.action == "update" and not pending and not missed.expressions
+        touched = missed.attempt.action == "update" and not missed.attempt.changes
         return cls(state, missed.obj, token, version, pending, before, touched)
 
     def put_back(self) -> None:

@@ -11,7 +11,19 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import Versioned, client_wins, etag_of, merge_fields, store_wins, watch
+from optilock import (
+    ConfigurationError,
+    PreconditionFailed,
+    Versioned,
+    client_wins,
+    etag_of,
+    expect,
+    merge_fields,
+    no_bump,
+    store_wins,
+    touch,
+    watch,
+)
 from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
 from tests.models import Base
 
@@ -49,6 +61,15 @@ TOKENS = {
     "Manual": Manual(Uuid()),
 }
 DOCS = {name: model(name, token) for name, token in TOKENS.items()}
+
+
+class Visited(Versioned, Base):
+    __tablename__ = "tok_visited"
+    __version_token__ = Timestamp()
+    __version_ignore__ = ("visits",)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str | None]
+    visits: Mapped[int | None]
 
 
 @pytest.fixture(params=DOCS)
@@ -427,3 +448,119 @@ def test_watched_sessions_send_no_more_statements(doc, engine, store):
                 session.commit()
             sent.append(counted.count)
     assert sent[1] <= sent[0]
+
+
+# -- touches, bookkeeping, expectations -----------------------------------------------------------
+
+
+def movable(cls: Any) -> None:
+    if isinstance(cls.__version_token__, Manual):
+        pytest.skip("the application moves it")
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_touch_moves_the_version_and_nothing_else(doc, store, watched, stored, joined):
+    movable(doc)
+    cls = doc.Letter if joined else doc
+    store(new(cls, id=1, title="a"))
+    before = stored(cls, 1)
+    session = watched(expire_on_commit=False)
+    row = session.get(cls, 1)
+    touch(row)
+    touch(row)
+    session.commit()
+    after = stored(cls, 1)
+    assert after["version"] not in (None, before["version"])
+    assert row.version == after["version"]
+    assert {**after, "version": 0} == {**before, "version": 0}
+    assert row.id == 1
+    edit(row, title="b")
+    touch(row)
+    session.commit()
+    assert stored(cls, 1)["title"] == "b"
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_stale_touch_is_refused_until_it_is_settled(
+    doc, store, watched, edits, refused, stored, joined
+):
+    movable(doc)
+    cls = doc.Letter if joined else doc
+    store(new(cls, id=1, title="a"))
+    session = watched()
+    row = session.get(cls, 1)
+    edits(cls, 1, title="theirs")
+    touch(row)
+    assert refused(session).entries[0].changes == {}
+    if session.is_active:
+        assert row.id == 1
+        refused(session)
+    session.rollback()
+    touch(row)
+    session.commit()
+    assert stored(cls, 1)["title"] == "theirs"
+
+
+@alive
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("resolver", [client_wins, merge_fields])
+def test_a_stale_touch_is_made_on_the_stored_row(
+    doc, store, watched, edits, stored, resolver, joined
+):
+    movable(doc)
+    cls = doc.Letter if joined else doc
+    store(new(cls, id=1, title="a"))
+    session = watched(resolver, expire_on_commit=False)
+    row = session.get(cls, 1)
+    edits(cls, 1, title="theirs")
+    between = stored(cls, 1)["version"]
+    touch(row)
+    found = settled(session, row, stored)
+    assert found["title"] == "theirs"
+    assert found["version"] != between
+
+
+def test_bookkeeping_leaves_the_version_or_is_refused(doc, store, watched, stored):
+    store(new(doc, id=1, title="a"))
+    before = stored(doc, 1)["version"]
+    session = watched(expire_on_commit=False)
+    row = session.get(doc, 1)
+    if isinstance(doc.__version_token__, RowVersion):
+        with pytest.raises(ConfigurationError, match="RowVersion"), no_bump(session):
+            row.body = "seen"
+        return
+    with no_bump(session):
+        row.body = "seen"
+    assert row.version == before
+    edit(row, title="b")
+    session.commit()
+    assert stored(doc, 1)["body"] == "seen"
+
+
+def test_a_version_that_was_demanded_is_a_condition_of_the_write(doc, store, watched, edits):
+    store(new(doc, id=1, title="a"))
+    session = watched(expire_on_commit=False)
+    tag = etag_of(session.get(doc, 1))
+    session.commit()
+    row = session.get(doc, 1)
+    expect(row, tag)
+    edit(row, title="b")
+    session.commit()
+    with pytest.raises(PreconditionFailed):
+        expect(row, tag) if not shared_by_a_transaction(doc) else expect(row, '"0"')
+
+
+def test_ignored_columns_leave_the_version_of_the_time_alone(engine, tables, watched, stored):
+    tables(Visited)
+    with Session(engine) as session, session.begin():
+        session.add(Visited(id=1, name="a"))
+    before = stored(Visited, 1)["version"]
+    session = watched(expire_on_commit=False)
+    row = session.get(Visited, 1)
+    row.visits = 5
+    session.commit()
+    assert stored(Visited, 1) == {"id": 1, "name": "a", "visits": 5, "version": before}
+    assert row.version == before
+    row.name = "b"
+    session.commit()
+    assert stored(Visited, 1)["version"] > before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import uuid
 from typing import Annotated, Any
@@ -9,6 +11,7 @@ from typing import Annotated, Any
 import pytest
 from sqlalchemy import (
     Column,
+    Computed,
     Date,
     DateTime,
     Integer,
@@ -23,18 +26,35 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
     MappedAsDataclass,
     Session,
+    column_property,
+    composite,
     mapped_column,
     registry,
     sessionmaker,
+    synonym,
 )
+from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateColumn
 
-from optilock import ConfigurationError, Manual, RowVersion, Timestamp, Versioned, etag_of, watch
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    Manual,
+    RowVersion,
+    Timestamp,
+    Versioned,
+    client_wins,
+    etag_of,
+    merge_fields,
+    store_wins,
+    watch,
+)
 from optilock.tokens import UtcDateTime
 from tests.lost_update import base, is_protected
 
@@ -398,3 +418,110 @@ def test_a_copy_of_the_table_moves_its_own_column() -> None:
     with engine.begin() as connection:
         connection.execute(insert(copied).values(id=1, name="a"))
         connection.execute(update(copied).values(name="b"))
+
+
+# -- attributes that are no plain columns ----------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Point:
+    x: int | None
+    y: int | None
+
+
+@pytest.fixture
+def shape() -> Any:
+    """A class with a composite, a hybrid, an expression, a synonym and a computed column."""
+    made = base()
+
+    class Shape(Versioned, made):
+        __tablename__ = "shapes"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        name: Mapped[str] = mapped_column("the name")
+        x: Mapped[int | None] = mapped_column()
+        y: Mapped[int | None] = mapped_column()
+        doubled: Mapped[int | None] = mapped_column(Computed("x * 2"))
+        point: Mapped[Point] = composite(Point, "x", "y")
+        sum = column_property(x + y)
+        title = synonym("name")
+
+        @hybrid_property
+        def tenfold(self) -> Any:
+            return self.x * 10
+
+        @tenfold.inplace.setter
+        def _set_tenfold(self, value: int) -> None:
+            self.x = value // 10
+
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    made.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Shape(id=1, name="a", point=Point(1, 2)))
+    Shape.engine = engine
+    return Shape
+
+
+@contextlib.contextmanager
+def conflict(shape: Any, resolver: Any = None, **theirs: Any) -> Any:
+    """Our session and object; another program has changed the row since it was read."""
+    sessions = watch(sessionmaker(shape.engine, expire_on_commit=False), on_conflict=resolver)
+    with sessions() as session:
+        row = session.get_one(shape, 1)
+        assert (row.point, row.sum, row.doubled) == (Point(1, 2), 3, 2)
+        session.commit()
+        with sessions.begin() as other:
+            for name, value in theirs.items():
+                setattr(other.get_one(shape, 1), name, value)
+        yield session, row
+
+
+def test_a_replaced_composite_is_checked_with_the_version_that_was_read(shape: Any) -> None:
+    with conflict(shape, name="theirs") as (session, row):
+        row.point = Point(5, 6)
+        with pytest.raises(ConcurrencyError) as caught:
+            session.flush()
+        entry = caught.value.entries[0]
+        assert entry.changes == {"x": 5, "y": 6}
+        assert (entry.original["version"], entry.database["version"]) == (1, 2)
+        assert row.point == Point(5, 6)
+
+
+def test_a_resolved_row_has_the_stored_composite(shape: Any) -> None:
+    with conflict(shape, merge_fields, y=9) as (session, row):
+        row.x = 5
+        session.commit()
+        assert row.point == Point(5, 9)
+        assert (row.sum, row.doubled) == (14, 10)
+    with conflict_free(shape) as row:
+        assert row.point == Point(5, 9)
+
+
+def test_a_dropped_edit_leaves_the_stored_composite(shape: Any) -> None:
+    with conflict(shape, store_wins, point=Point(7, 8)) as (session, row):
+        row.point = Point(5, 6)
+        session.commit()
+        assert (row.point, row.sum, row.doubled) == (Point(7, 8), 15, 14)
+
+
+def test_hybrids_and_synonyms_are_the_columns_behind_them(shape: Any) -> None:
+    with conflict(shape, client_wins, title="theirs") as (session, row):
+        row.tenfold = 70
+        row.title = "ours"
+        session.commit()
+        assert (row.x, row.name, row.version) == (7, "ours", 3)
+
+
+def test_what_the_database_computes_is_neither_a_change_nor_a_conflict(shape: Any) -> None:
+    with conflict(shape, x=4) as (session, row):
+        row.x = 5
+        with pytest.raises(ConcurrencyError) as caught:
+            session.flush()
+        entry = caught.value.entries[0]
+        assert (entry.changes, entry.conflicting) == ({"x": 5}, {"x"})
+        assert "sum" not in entry.original
+
+
+@contextlib.contextmanager
+def conflict_free(shape: Any) -> Any:
+    with Session(shape.engine) as session:
+        yield session.get_one(shape, 1)
