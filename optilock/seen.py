@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.versioned import token_attribute
@@ -119,7 +120,8 @@ def remember_rolled_back(
 def version_seen(state: State, token: str) -> Any:
     """The version that the object's author saw, without reading anything; ``None`` if none."""
     if token in state.dict:
-        return state.committed_state.get(token, state.dict[token])
+        loaded = state.committed_state.get(token, NO_VALUE)
+        return state.dict[token] if loaded is NO_VALUE else loaded  # assigned to a new object
     return _plain(state.__dict__.get(_KEY))
 
 

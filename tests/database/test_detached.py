@@ -55,6 +55,17 @@ def test_a_copy_of_the_stored_version_is_written(
     assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Eve", 2)
 
 
+def test_a_new_object_with_the_stored_version_is_a_copy_of_it(
+    store: Do, watched: Do, stored: Do
+) -> None:
+    """Built from a form, of a class that lets its version be assigned."""
+    store(Native(id=1, text="a"))
+    session = watched()
+    session.merge(Native(id=1, text="b", revision=1))
+    session.commit()
+    assert (stored(Native, 1)["text"], stored(Native, 1)["revision"]) == ("b", 2)
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["in-the-session", "read-by-merge"])
 def test_a_stale_copy_is_an_entry_with_all_three_sides(
     account: Any, watched: Do, other: Do, copy_of: Do, stored: Do, known: bool

@@ -12,12 +12,13 @@ is run as it is, from the source distribution of the SQLAlchemy that is installe
 ``watch(Session)``: every class that has a ``version_id_col`` is guarded.
 
 ``known.toml`` names the tests that may fail, each with its reason; ``docs/sqlalchemy-suite.md``
-shows the same list. The run fails when any other test fails, when one of these passes, and when no
-guarded statement was sent.
+shows the same list. The run fails when any other test fails, when one of these passes, when no
+guarded statement was sent, and when a row with a version passed the guard by.
 
 ``source``     gets the source distribution, by pip
 ``databases``  SQLite, and a PostgreSQL server of its own
 ``plugin``     the pytest plugin that watches, and counts
+``counting``   what was to be guarded, and what was
 ``known``      the list of tests that may fail
 ``verdict``    what a run means
 """

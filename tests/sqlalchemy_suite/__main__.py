@@ -42,7 +42,8 @@ def _run_on(name: str, source: Path, options: argparse.Namespace) -> bool:
 
 def _print(name: str, done: Run, wrong: list[str]) -> None:
     print(
-        f"{name}: {done.statements} guarded statements with {done.rows} rows were sent;"
+        f"{name}: {done.statements} guarded statements were sent, for {done.guarded} of the"
+        f" {done.wanted} rows with a version that were written;"
         f" {len(done.passed)} tests as before, {len(done.failed)} not, {done.skipped} skipped",
         flush=True,
     )

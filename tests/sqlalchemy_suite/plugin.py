@@ -6,7 +6,6 @@ At the end it writes what happened, as JSON, to the file that ``OPTILOCK_SUITE_R
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.sqlalchemy_suite.counting import count_into
 
 #: SQLAlchemy names a class after the database that it runs on: ``VersioningTest_sqlite+pysqlite``…
 _ON_DATABASE = re.compile(r"_(?:sqlite|postgresql)\+[a-z0-9]+(?:_[0-9]+)*(?=::|$)")
@@ -34,28 +35,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from optilock import watch
 
     watch(Session)
-    _count_what_is_sent()
+    count_into(counts)
     # citext and hstore, which test/orm does not use and the server in a wheel does not have.
     provision._extensions.clear()  # type: ignore[attr-defined]
-
-
-def _count_what_is_sent() -> None:
-    from optilock.guard import flush
-
-    send, single = flush.send, flush.Flush._single
-
-    @functools.wraps(send)
-    def counted_send(connection: Any, writes: Any) -> Any:
-        counts.update(statements=1, rows=len(writes))
-        return send(connection, writes)
-
-    @functools.wraps(single)
-    def counted_single(*args: Any) -> Any:
-        counts.update(statements=1, rows=1)
-        return single(*args)
-
-    flush.send = counted_send
-    flush.Flush._single = counted_single  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -115,5 +97,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
-    report = {"passed": passed, "failed": failed, "skipped": len(skipped), "sent": dict(counts)}
+    report = {"passed": passed, "failed": failed, "skipped": len(skipped), "counts": dict(counts)}
     Path(os.environ["OPTILOCK_SUITE_REPORT"]).write_text(json.dumps(report))

@@ -39,8 +39,7 @@ def run(source: Path, url: str, files: Sequence[str], *, workers: int) -> Run:
         passed=tuple(told["passed"]),
         failed=told["failed"],
         skipped=told["skipped"],
-        statements=told["sent"].get("statements", 0),
-        rows=told["sent"].get("rows", 0),
+        **told["counts"],
     )
 
 

@@ -18,9 +18,10 @@ class Run:
     #: Test -> traceback.
     failed: Mapping[str, str] = field(default_factory=dict)
     skipped: int = 0
-    #: Guarded statements that were sent, and the rows in them.
+    #: See :mod:`tests.sqlalchemy_suite.counting`.
     statements: int = 0
-    rows: int = 0
+    wanted: int = 0
+    guarded: int = 0
 
 
 def judge(run: Run, known: Collection[str]) -> list[str]:
@@ -39,4 +40,6 @@ def judge(run: Run, known: Collection[str]) -> list[str]:
         wrong.append("no test ran")
     if not run.statements:
         wrong.append("no guarded statement was sent: the tests have shown nothing about optilock")
+    if run.guarded != run.wanted:
+        wrong.append(f"{run.wanted - run.guarded} rows with a version passed the guard by")
     return wrong

@@ -11,7 +11,7 @@ from tests.sqlalchemy_suite.plugin import name_of
 from tests.sqlalchemy_suite.verdict import Run, judge
 
 KNOWN = {"test_a.py::A::test_listed": "because"}
-GOOD = {"passed": ("test_a.py::A::test_other",), "statements": 3, "rows": 4}
+GOOD = {"passed": ("test_a.py::A::test_other",), "statements": 3, "wanted": 4, "guarded": 4}
 
 
 def test_a_run_with_only_listed_failures_is_good() -> None:
@@ -28,7 +28,7 @@ def test_a_failure_that_is_not_listed_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["test_a.py::A::test_listed", "test_a.py::A::test_listed[x-1]"])
 def test_a_listed_test_that_passes_is_told(name: str) -> None:
-    run = Run(passed=(name,), statements=1, rows=1)
+    run = Run(passed=(name,), statements=1)
 
     (sentence,) = judge(run, KNOWN)
 
@@ -47,6 +47,12 @@ def test_a_run_without_a_guarded_statement_shows_nothing() -> None:
     (sentence,) = judge(Run(passed=("test_a.py::A::test_other",)), KNOWN)
 
     assert sentence.startswith("no guarded statement was sent")
+
+
+def test_a_row_that_the_guard_has_not_seen_is_told() -> None:
+    (sentence,) = judge(Run(**{**GOOD, "wanted": 6}), KNOWN)
+
+    assert sentence == "2 rows with a version passed the guard by"
 
 
 def test_a_run_without_a_test_shows_nothing() -> None:

@@ -1,0 +1,77 @@
+"""Counting on both sides: what SQLAlchemy wants to write, and what the guard has seen of it.
+
+``wanted``      rows with a version that the unit of work hands over for UPDATE and DELETE
+``guarded``     those of them that came to the guard
+``statements``  what the guard sent for them
+
+``wanted`` is counted inside SQLAlchemy, before any connection, so that a flush that the guard does
+not see at all is still in it. ``bulk_update_mappings`` is no flush, and left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["count_into"]
+
+_EMITTERS = ("_emit_update_statements", "_emit_post_update_statements", "_emit_delete_statements")
+
+
+def count_into(counts: Counter[str]) -> None:
+    """From here on, for the rest of the process."""
+    _count_wanted(counts)
+    _count_guarded(counts)
+
+
+def _count_wanted(counts: Counter[str]) -> None:
+    from sqlalchemy.orm import persistence
+
+    for name in _EMITTERS:
+        setattr(persistence, name, _counted_emitter(getattr(persistence, name), counts))
+
+
+def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
+    def passing(rows: Iterable[Any]) -> Iterator[Any]:
+        for row in rows:
+            counts["wanted"] += 1
+            yield row
+
+    @functools.wraps(emit)
+    def counted(base: Any, uow: Any, mapper: Any, table: Any, rows: Any, **options: Any) -> Any:
+        token = mapper.version_id_col
+        flushing = options.get("bookkeeping", True)  # session.bulk_update_mappings() says False
+        if flushing and token is not None and token.table is table:
+            rows = passing(rows)
+        return emit(base, uow, mapper, table, rows, **options)
+
+    return counted
+
+
+def _count_guarded(counts: Counter[str]) -> None:
+    from optilock.guard import flush
+
+    send, single, written = flush.send, flush.Flush._single, flush.Flush._written
+
+    @functools.wraps(send)
+    def counted_send(*args: Any) -> Any:
+        counts["statements"] += 1
+        return send(*args)
+
+    @functools.wraps(single)
+    def counted_single(*args: Any) -> Any:
+        counts["statements"] += 1
+        return single(*args)
+
+    @functools.wraps(written)
+    def counted_written(self: Any, connection: Any, native: Any, statement: Any, *rest: Any) -> Any:
+        rows = rest[0] if isinstance(rest[0], list) else [rest[0]]
+        if self.uow is not None and rows and self._shape(connection, statement, rows[0]):
+            counts["guarded"] += len(rows)
+        return written(self, connection, native, statement, *rest)
+
+    flush.send = counted_send
+    flush.Flush._single = counted_single  # type: ignore[method-assign]
+    flush.Flush._written = counted_written  # type: ignore[method-assign]
