@@ -28,6 +28,7 @@ from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted, Counted, Nothing, Unmoved
 from optilock.guard.batch import send
+from optilock.guard.children import settle_children
 from optilock.guard.counting import require_row_counts
 from optilock.guard.dependents import without_missed
 from optilock.guard.keep import Kept
@@ -429,7 +430,9 @@ class Flush:
                 missed.stored = stored.get(missed.attempt.identity)
                 missed.problem = missed.problem or not_written(missed)
         if writes and self.uow is not None and len(self.uow.states) > 1:
-            restore_gone(self, [m for some in by_mapper.values() for m in some])
+            missed_now = [m for some in by_mapper.values() for m in some]
+            restore_gone(self, missed_now)
+            settle_children(self, missed_now)
 
     def _missed_row(
         self, connection: Connection, write: Write, problem: Exception | None = None

@@ -36,7 +36,7 @@ class Missed:
     #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
     problem: Exception | None = None
     resolution: Resolution | None = None
-    #: Settled while the flush was still running: the row was inserted again.
+    #: Settled while the flush was still running: others of the flush depend on the row.
     restored: bool = False
 
     @cached_property

@@ -30,7 +30,7 @@ from optilock.version_makers import made_by_database
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["settle"]
+__all__ = ["carry_out", "settle"]
 
 
 def settle(flush: Flush) -> None:
@@ -42,7 +42,7 @@ def settle(flush: Flush) -> None:
     events.emit(lambda: events.Conflict(conflict))
     error = _decide(flush, flush.misses)
     if error is None:
-        _apply(flush, [missed for missed in flush.misses if not missed.restored])
+        carry_out(flush, [missed for missed in flush.misses if not missed.restored])
         events.emit(lambda: events.Resolved(conflict))
         return
     if isinstance(error, StaleDataError):
@@ -102,7 +102,8 @@ def _half_written(flush: Flush, missed: Missed) -> bool:
     return not keys.isdisjoint(missed.attempt.changes)
 
 
-def _apply(flush: Flush, misses: list[Missed]) -> None:
+def carry_out(flush: Flush, misses: list[Missed]) -> None:
+    """Write what was decided about these rows, and make their objects equal to it."""
     for (connection, mapper), some in _grouped(misses).items():
         _apply_updates(flush, connection, mapper, [m for m in some if _stays(m)])
         doomed = [m for m in some if not m.gone and not _stays(m)]
