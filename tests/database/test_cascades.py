@@ -95,7 +95,7 @@ def test_a_loaded_child_that_was_changed_holds_its_parent(store, watched, other,
     assert (count(engine, Shelf), count(engine, Book)) == (1, 2)
 
 
-@foreign_keys
+@pytest.mark.needs("server", "resolves-in-place")  # a snapshot sees more
 def test_children_that_are_not_loaded_are_deleted_by_the_database_unseen(
     store, watched, other, engine
 ):
