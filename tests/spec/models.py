@@ -6,11 +6,11 @@ import dataclasses
 import secrets
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, Uuid
+from sqlalchemy import BigInteger, Column, ForeignKey, LargeBinary, String, Table, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
 from optilock import CompareValues, Counter, Unique, Versioned
-from optilock.tokens import Manual, Timestamp
+from optilock.tokens import Manual, RowVersion, Timestamp
 
 
 class Base(DeclarativeBase):
@@ -286,3 +286,57 @@ class Shelf(Versioned, Base):
     twins: Mapped[list[Shelf]] = relationship(
         primaryjoin="foreign(Shelf.name) == remote(Shelf.name)", viewonly=True, uselist=True
     )
+
+
+class Moved(Versioned, Base):
+    """The database moves the version by a trigger."""
+
+    __tablename__ = "spec_moved"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+label_links = Table(
+    "spec_label_links",
+    Base.metadata,
+    Column("order_id", ForeignKey("spec_aggregates.id"), primary_key=True),
+    Column("label_id", ForeignKey("spec_labels.id"), primary_key=True),
+)
+
+
+class Order(Versioned, Base):
+    """Stands for its lines, their parts, and the labels it has."""
+
+    __tablename__ = "spec_aggregates"
+    __version_root_of__ = ("lines", "labels")
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    lines: Mapped[list[Line]] = relationship(
+        back_populates="order", cascade="all, delete-orphan", order_by="Line.id"
+    )
+    labels: Mapped[list[Label]] = relationship(secondary=label_links, back_populates="orders")
+
+
+class Line(Versioned, Base):
+    __tablename__ = "spec_lines"
+    __version_root_of__ = ("parts",)
+    id: Mapped[int] = key()
+    amount: Mapped[int] = mapped_column(default=1)
+    order_id: Mapped[int | None] = mapped_column(ForeignKey("spec_aggregates.id"))
+    order: Mapped[Order | None] = relationship(back_populates="lines")
+    parts: Mapped[list[Part]] = relationship(cascade="all, delete-orphan")
+
+
+class Part(Base):
+    __tablename__ = "spec_parts"
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    line_id: Mapped[int] = mapped_column(ForeignKey("spec_lines.id"))
+
+
+class Label(Versioned, Base):
+    __tablename__ = "spec_labels"
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    orders: Mapped[list[Order]] = relationship(secondary=label_links, back_populates="labels")

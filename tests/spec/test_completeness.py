@@ -15,7 +15,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 #: Scenarios that wait for something.
 OPEN = """
-RL-30 HB-17 HB-22 HB-24 EX-11 EX-13 trap 29 trap 34 trap 35
+RL-30 HB-22 trap 34
 """
 
 

@@ -30,6 +30,10 @@ from tests.spec.models import (
     Dirty,
     Doc,
     Kid,
+    Label,
+    Line,
+    Moved,
+    Order,
     Parent,
     Plain,
     Quoted,
@@ -37,7 +41,7 @@ from tests.spec.models import (
     Tame,
     Whole,
 )
-from tests.spec.steps import alive, statement
+from tests.spec.steps import alive, statement, told
 
 compared = pytest.mark.parametrize("model", [Whole, Dirty])
 
@@ -562,3 +566,56 @@ def test_a_copy_of_a_row_without_a_version_is_inserted_again(store, watched, gon
     session.commit()
 
     assert stored(Plain, 1)["name"] == "ours"
+
+
+# -- roots -----------------------------------------------------------------------------------------
+
+
+def test_a_collection_that_counts_moves_the_version_of_its_owner(orders, watched, stored):
+    """HB-17: adding and clearing are one step each; an addition loads no collection."""
+    session = watched()
+    order = session.get_one(Order, 1)
+    session.add(Line(id=3, order_id=1))
+    session.commit()
+    assert "lines" not in order.__dict__
+    assert stored(Order, 1)["version"] == 2
+    order.lines.clear()
+    session.commit()
+
+    assert order.version == stored(Order, 1)["version"] == 3
+    assert stored(Line, 1) is None
+
+
+@pytest.mark.parametrize("side", ["owning", "inverse"])
+def test_links_that_count_move_the_version_of_the_side_that_says_so(orders, watched, stored, side):
+    """HB-24: and of no other, whichever side was written."""
+    session = watched(autoflush=False)
+    order, label = session.get_one(Order, 1), session.get_one(Label, 1)
+    if side == "owning":
+        order.labels.append(label)
+    else:
+        label.orders.append(order)
+    session.commit()
+
+    assert (stored(Order, 1)["version"], stored(Label, 1)["version"]) == (2, 1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_version_that_the_database_makes_goes_on_from_what_is_stored(
+    store, watched, other, stored, count
+):
+    """HB-24: save after save; another writer's is noticed."""
+    store(*(Moved(id=n) for n in range(count)))
+    session = watched(expire_on_commit=False)
+    rows = session.scalars(select(Moved).order_by(Moved.id)).all()
+    for name in ("a", "b", "c"):
+        for row in rows:
+            row.name = name
+        session.commit()
+        assert [row.version for row in rows] == [stored(Moved, n)["version"] for n in range(count)]
+    other(Moved, 0, name="theirs")
+    rows[0].name = "ours"
+    told(session)
+    session.rollback()
+
+    assert stored(Moved, 0)["name"] == "theirs"

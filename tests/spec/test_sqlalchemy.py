@@ -20,6 +20,7 @@ from tests.spec.models import (
     Doc,
     Kid,
     Member,
+    Moved,
     Node,
     Own,
     OwnDog,
@@ -684,14 +685,18 @@ def test_a_version_of_the_application_is_checked_for_the_joined_table_alone(
 # -- versions that the database makes --------------------------------------------------------------
 
 
+made = pytest.mark.parametrize("model", [Clock, Moved])
+
+
+@made
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_version_of_the_database_is_known_after_the_insert(
-    tables, watched, stored, engine, count
+    tables, watched, stored, engine, count, model
 ):
     """SA-34: it comes with the INSERT, or is asked for at once; reading it sends nothing."""
-    tables(Clock)
+    tables(model)
     session = watched()
-    clocks = [Clock(id=n) for n in range(count)]
+    clocks = [model(id=n) for n in range(count)]
     session.add_all(clocks)
     session.flush()
     with count_statements(engine) as sent:
@@ -699,15 +704,18 @@ def test_a_version_of_the_database_is_known_after_the_insert(
     session.commit()
 
     assert sent.count == 0
-    assert versions == [stored(Clock, n)["version"] for n in range(count)]
+    assert versions == [stored(model, n)["version"] for n in range(count)]
 
 
+@made
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_version_of_the_database_is_known_after_the_update(store, watched, stored, engine, count):
+def test_a_version_of_the_database_is_known_after_the_update(
+    store, watched, stored, engine, count, model
+):
     """SA-35, SA-40: in the flush; read later it might be another writer's."""
-    store(*(Clock(id=n) for n in range(count)))
+    store(*(model(id=n) for n in range(count)))
     session = watched(expire_on_commit=False)
-    clocks = session.scalars(select(Clock).order_by(Clock.id)).all()
+    clocks = session.scalars(select(model).order_by(model.id)).all()
     before = [clock.version for clock in clocks]
     for clock in clocks:
         clock.name = "a"
@@ -717,28 +725,29 @@ def test_a_version_of_the_database_is_known_after_the_update(store, watched, sto
     session.commit()
 
     assert sent.count == 0
-    assert versions == [stored(Clock, n)["version"] for n in range(count)]
+    assert versions == [stored(model, n)["version"] for n in range(count)]
     assert all(old < new for old, new in zip(before, versions, strict=True))
 
 
+@made
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("act", [change_all, remove_all])
 def test_a_version_of_the_database_is_checked_without_reading_the_row_again(
-    store, watched, other, stored, refused, count, act
+    store, watched, other, stored, count, act, model
 ):
     """SA-38, SA-40: for objects that no commit has expired."""
-    store(*(Clock(id=n) for n in range(count)))
+    store(*(model(id=n) for n in range(count)))
     session = watched(expire_on_commit=False)
-    clocks = session.scalars(select(Clock).order_by(Clock.id)).all()
+    clocks = session.scalars(select(model).order_by(model.id)).all()
     for clock in clocks:
         clock.name = "a"
     session.commit()
-    other(Clock, 0, name="theirs")
+    other(model, 0, name="theirs")
     act(session, clocks)
 
     assert [e.identity for e in told(session).entries] == [(0,)]
     session.rollback()
-    assert stored(Clock, 0)["name"] == "theirs"
+    assert stored(model, 0)["name"] == "theirs"
 
 
 # -- names, and rows without a version -------------------------------------------------------------

@@ -44,6 +44,9 @@ from tests.spec.models import (
     Doc,
     Grown,
     Kid,
+    Line,
+    Moved,
+    Order,
     Parent,
     Plain,
     Whole,
@@ -799,3 +802,78 @@ def test_a_copy_of_a_row_that_is_gone_does_not_bring_it_back(store, watched, gon
     session.commit()
 
     assert stored(Doc, 1) is None
+
+
+# -- roots, and versions that triggers move --------------------------------------------------------
+
+
+def through_the_collection(session, order):
+    order.lines.append(Line(id=3))
+
+
+def by_removal(session, order):
+    session.delete(session.get_one(Line, 1))
+
+
+def by_moving_away(session, order):
+    session.get_one(Line, 1).order_id = 2
+
+
+@pytest.mark.parametrize("act", [through_the_collection, by_removal, by_moving_away])
+def test_two_who_change_different_lines_of_an_order_meet(orders, watched, refused, stored, act):
+    """trap 29: the root is declared; no row is written by both."""
+    session, theirs = watched(autoflush=False), watched(autoflush=False)
+    mine, yours = session.get_one(Order, 1), theirs.get_one(Order, 1)
+    kept = [session.get_one(Line, 1), session.get_one(Line, 2)]
+    line = theirs.get_one(Line, 2)
+    line.amount = 5
+    theirs.commit()
+    assert yours.version == 2
+    act(session, mine)
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.model, entry.identity, kept[0].id) == (Order, (1,), 1)
+    assert [stored(Order, n)["version"] for n in (1, 2)] == [2, 1]
+    assert stored(Line, 1)["order_id"] == 1
+
+
+def test_without_a_declared_root_the_parent_stays(store, watched, stored):
+    """trap 29: off by default."""
+    store(Parent(id=1, kids=[Kid(id=1)]))
+    session = watched()
+    parent = session.get_one(Parent, 1)
+    parent.kids[0].name = "ours"
+    parent.kids.append(Kid(id=2))
+    session.commit()
+
+    assert stored(Parent, 1)["version"] == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_version_that_a_trigger_moves_is_the_stored_one(
+    store, watched, engine, stored, refused, count, stale
+):
+    """trap 35: three saves, and a writer that knows nothing of versions."""
+    store(*(Moved(id=n, name="a") for n in range(count)))
+    session = watched(expire_on_commit=False)
+    rows = session.scalars(select(Moved).order_by(Moved.id)).all()
+    for name in ("b", "c", "d"):
+        for row in rows:
+            row.name = name
+        session.flush()
+    session.commit()
+    assert [row.version for row in rows] == [stored(Moved, n)["version"] for n in range(count)]
+    if stale:
+        statement(engine, Moved, 0, name="theirs")
+    for row in rows:
+        row.name = "ours"
+    if stale:
+        [entry] = told(session).entries
+        session.rollback()
+        assert entry.identity == (0,)
+    else:
+        session.commit()
+
+    assert stored(Moved, 0)["name"] == ("theirs" if stale else "ours")
