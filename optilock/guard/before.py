@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optilock import events
+from optilock.compared import compared_names
+from optilock.conflicts import Values
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
 from optilock.guard.dependents import has_dependents
-from optilock.guard.look import Stale, look
+from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.versioned import token_attribute
 
@@ -82,14 +84,19 @@ def _apply(flush: Flush, row: Stale) -> None:
         flush.skipped |= {row.state}  # nothing is left to delete
         return
     if resolution.decision == "overwrite":
-        token = token_attribute(row.state.mapper)
-        assert token is not None
-        equal_to_stored(row.state, {token: row.stored[token]})
+        equal_to_stored(row.state, _compared_part(row.state, row.stored))
         return
     _undelete(flush, row)
     _take_stored(flush, row)
     for name, value in resolution.values.items():
         setattr(row.obj, name, value)
+
+
+def _compared_part(state: State, stored: Values) -> Values:
+    """What the DELETE will compare: the version, and the values of ``CompareValues``."""
+    token = token_attribute(state.mapper)
+    names = compared_names(state.mapper, changed=(), deleting=True)
+    return {n: stored[n] for n in (*names, *([token] if token else ()))}
 
 
 def _take_stored(flush: Flush, row: Stale) -> None:

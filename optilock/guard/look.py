@@ -21,7 +21,7 @@ from optilock.resolvers import Resolution
 from optilock.seen import never_read
 from optilock.versioned import token_attribute
 
-__all__ = ["Stale", "expected_version", "look"]
+__all__ = ["Stale", "State", "expected_version", "look"]
 
 State = InstanceState[Any]
 
