@@ -27,6 +27,7 @@ from optilock.version_checks import check_tokens
 
 __all__ = [
     "any_changed",
+    "check_post_update",
     "made_again",
     "made_by_application",
     "made_by_database",
@@ -196,6 +197,26 @@ def _attributes(mapper: Mapper[Any], version: Column[Any]) -> tuple[set[str], se
         tables = [column.table for column in columns if isinstance(column, Column)]
         (beside if version.table in tables else elsewhere).add(name)
     return beside, elsewhere
+
+
+def check_post_update(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse a second UPDATE of a row whose version SQLAlchemy would not read back after it.
+
+    Without the refusal the next write of the same object would conflict with its own.
+    """
+    for relationship in mapper.relationships:
+        if not relationship.post_update:
+            continue
+        written = {pair[1].table for pair in relationship.synchronize_pairs}
+        for row in (mapper, relationship.mapper):
+            version: Any = row.version_id_col
+            if made_by_database(row) and version.table in written:
+                raise ConfigurationError(
+                    f"{cls.__name__}.{relationship.key} has post_update=True, which writes a"
+                    f" {row.class_.__name__} a second time, and SQLAlchemy does not read back the"
+                    " version that the database makes then. Use Counter() or Unique(), or remove"
+                    " post_update=."
+                )
 
 
 def any_changed(state: InstanceState[Any], names: set[str]) -> bool:

@@ -57,7 +57,7 @@ from optilock.version_checks import (
     check_tokens,
     check_version_id,
 )
-from optilock.version_makers import move_with_joined
+from optilock.version_makers import check_post_update, move_with_joined
 from optilock.version_moves import require_moves
 from optilock.version_triggers import create_with_table
 
@@ -209,6 +209,7 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     """What is known only when the whole hierarchy is."""
     if mapper.version_id_col is not None:
         check_parents(mapper, cls)
+        check_post_update(mapper, cls)
         load_always(mapper)
     follow_committed(mapper)
     if cls.__version_root_of__:

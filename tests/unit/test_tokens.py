@@ -14,6 +14,7 @@ from sqlalchemy import (
     Computed,
     Date,
     DateTime,
+    ForeignKey,
     Integer,
     LargeBinary,
     String,
@@ -36,6 +37,7 @@ from sqlalchemy.orm import (
     composite,
     mapped_column,
     registry,
+    relationship,
     sessionmaker,
     synonym,
 )
@@ -45,6 +47,7 @@ from sqlalchemy.schema import CreateColumn
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
+    Counter,
     Manual,
     RowVersion,
     Timestamp,
@@ -230,6 +233,32 @@ def test_the_trigger_of_a_table_in_a_schema_is_in_that_schema() -> None:
     table = doc(RowVersion()).__table__
     ddl = trigger_ddl(table, table.c.version, postgresql.dialect(), schema="some where")
     assert all('"some where".docs' in statement for statement in ddl.create)
+
+
+@pytest.mark.parametrize("token", [Timestamp(), RowVersion()])
+@pytest.mark.parametrize("side", ["many", "one"])
+def test_a_second_update_that_nobody_reads_back_is_refused(token: Any, side: str) -> None:
+    made = base()
+    written, other = (token, Counter()) if side == "many" else (Counter(), token)
+
+    class Node(Versioned, made):
+        __tablename__ = "nodes"
+        __version_token__ = written
+        id: Mapped[int] = mapped_column(primary_key=True)
+        leaf_id: Mapped[int | None] = mapped_column(ForeignKey("leaves.id", use_alter=True))
+        leaf: Mapped[Any] = relationship("Leaf", foreign_keys=[leaf_id], post_update=side == "many")
+        leaves: Mapped[list[Any]] = relationship(
+            "Leaf", foreign_keys="Leaf.node_id", post_update=side == "one"
+        )
+
+    class Leaf(Versioned, made):
+        __tablename__ = "leaves"
+        __version_token__ = other
+        id: Mapped[int] = mapped_column(primary_key=True)
+        node_id: Mapped[int | None] = mapped_column(ForeignKey("nodes.id"))
+
+    with pytest.raises(ConfigurationError, match=r"Node\.lea.* has post_update=True"):
+        made.registry.configure()
 
 
 # -- the application's own -------------------------------------------------------------------------
