@@ -1,0 +1,81 @@
+"""Policies for deletes, links, and what is in hand after a conflict, under an AsyncSession."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import delete, inspect, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import selectinload
+
+from optilock import AsyncUnitOfWork, ConcurrencyError, LinkGone, OnDelete, watch
+from tests.models import Account, Base, Comment, Post, Tag, post_tags
+
+pytestmark = pytest.mark.anyio
+TABLES = [Account.__table__, Post.__table__, Comment.__table__, Tag.__table__, post_tags]
+
+
+@pytest.fixture
+async def prepared(async_engine):
+    async with async_engine.begin() as connection:
+        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
+    async with AsyncSession(async_engine) as session, session.begin():
+        session.add(Account(id=1, owner="a"))
+        session.add(Post(id=1, title="a", tags=[Tag(id=1, name="x")]))
+    yield async_engine
+    await async_engine.dispose()
+
+
+async def theirs(engine, **values):
+    async with AsyncSession(engine) as session, session.begin():
+        row = await session.get_one(Account, 1)
+        for name, value in values.items():
+            setattr(row, name, value)
+        if not values:
+            await session.delete(row)
+
+
+@pytest.mark.parametrize("values", [{}, {"owner": "theirs"}], ids=["gone", "changed"])
+async def test_a_policy_settles_deletes(prepared, values):
+    async with AsyncUnitOfWork(prepared, on_delete=OnDelete.IGNORE_VERSION) as session:
+        await session.delete(await session.get_one(Account, 1))
+        await theirs(prepared, **values)
+
+    async with AsyncSession(prepared) as session:
+        assert await session.get(Account, 1) is None
+
+
+async def test_a_link_that_is_gone_is_an_error_of_its_own(prepared):
+    if not prepared.dialect.supports_sane_multi_rowcount:
+        pytest.skip("the driver does not count the rows of an executemany; nobody notices")
+    async with watch(async_sessionmaker(prepared))() as session:
+        post = await session.get_one(Post, 1, options=[selectinload(Post.tags)])
+        post.tags.clear()
+        async with prepared.begin() as connection:
+            await connection.execute(delete(post_tags))
+        with pytest.raises(LinkGone):
+            await session.commit()
+
+        assert session.is_active
+        await session.commit()
+
+
+@pytest.mark.parametrize("expire", [True, False])
+async def test_after_a_conflict_nothing_has_to_be_loaded(prepared, expire):
+    async with watch(async_sessionmaker(prepared, expire_on_commit=expire))() as session:
+        row = await session.get_one(Account, 1)
+        row.balance = 10
+        await theirs(prepared, owner="theirs")
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.commit()
+
+        assert (row.balance, row.owner, row.version) == (10, "a", 1)
+        [entry] = caught.value.entries
+        assert (entry.current["balance"], entry.database["owner"]) == (10, "theirs")
+        await session.close()
+        assert inspect(row).detached
+        assert (row.balance, entry.original["owner"]) == (10, "a")
+    async with AsyncSession(prepared) as session, session.begin():
+        entry.apply_to(await session.get_one(Account, 1))
+    async with AsyncSession(prepared) as session:
+        stored = await session.scalar(select(Account))
+        assert (stored.balance, stored.owner) == (10, "theirs")
