@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sqlalchemy import event
+from sqlalchemy import Column, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
@@ -38,7 +38,7 @@ from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.still import refuse_moving
 from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
-from optilock.seen import attached, remember, remember_expired, remember_rolled_back
+from optilock.seen import attached, forget, remember, remember_expired, remember_rolled_back
 from optilock.transient import ended_by_conflict
 
 __all__ = ["guard_class", "watch"]
@@ -234,9 +234,19 @@ def _after_rollback(session: Session) -> None:
     remember_rolled_back(session, first_expected(undone))
 
 
+def _inserted_in_vain(session: Session, obj: Any) -> None:
+    """Inserted again, the object has a version of its own, which the database may have to make."""
+    forget(obj)
+    mapper = obj._sa_instance_state.mapper
+    column = mapper.version_id_col
+    if isinstance(column, Column) and (column.system or column.server_default is not None):
+        obj.__dict__.pop(mapper.get_property_by_column(column).key, None)
+
+
 # A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {
     "detached_to_persistent": attached,
+    "persistent_to_transient": _inserted_in_vain,
     "after_begin": _after_begin,
     "before_flush": _before_flush,
     "after_flush": _after_flush,

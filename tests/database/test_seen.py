@@ -6,12 +6,30 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Mapped, Session, sessionmaker
 
-from optilock import ConcurrencyError, UnitOfWork, merge_fields
+from optilock import ConcurrencyError, RowVersion, UnitOfWork, Versioned, merge_fields
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Dog, Native
+from tests.models import Account, Animal, Base, Dog, Native, key
 from tests.two_writers import Do
+
+
+class Signed(Versioned, Base):
+    """The database moves the version."""
+
+    __tablename__ = "signed"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+class Numbered(Versioned, Base):
+    """The version is the number of the transaction that wrote the row."""
+
+    __tablename__ = "numbered"
+    __version_token__ = RowVersion(xmin=True)
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
 
 
 @pytest.fixture
@@ -302,3 +320,37 @@ def test_no_more_statements_are_sent(account: Any, watched: Do, engine: Engine) 
     with count_statements(engine) as sent:
         session.commit()
     assert [s.text.split()[0] for s in sent.statements] == ["SELECT", "UPDATE"]
+
+
+@pytest.mark.engines("postgresql")
+def test_an_insert_that_was_rolled_back_leaves_no_version_behind(
+    tables: Do, watched: Do, stored: Do
+) -> None:
+    """``xmin`` is another one when the object is inserted again."""
+    tables(Numbered)
+    session = watched()
+    mine = Numbered(id=1, name="a")
+    session.add(mine)
+    session.flush()
+    session.rollback()
+    session.add(mine)
+    session.flush()
+    mine.name = "b"
+    session.commit()
+    assert stored(Numbered, 1)["name"] == "b"
+
+
+def test_a_version_that_the_database_makes_is_taken_over_after_our_write(
+    store: Do, watched: Do, stored: Do
+) -> None:
+    store(Signed(id=1, name="a"))
+    session = watched()
+    mine = session.get(Signed, 1)
+    for name in ("b", "c"):
+        session.commit()
+        mine.name = name
+        session.flush()
+        mine.name = name + "!"
+        session.flush()
+    session.commit()
+    assert (stored(Signed, 1)["name"], stored(Signed, 1)["version"]) == ("c!", 5)
