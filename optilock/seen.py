@@ -24,6 +24,7 @@ savepoint the version from before the savepoint's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -161,6 +162,24 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
                 state.__dict__[_KEY] = seen
 
     event.listen(mapper.class_, "refresh", refresh, raw=True)
+    impl: Any = mapper.class_manager[token].impl
+    if not isinstance(impl, _Told):
+        impl.__class__ = _told(type(impl))  # type: ignore[arg-type]
+
+
+class _Told:
+    """A version attribute that is told by ``set_committed_value()`` which version was seen."""
+
+    __slots__ = ()
+
+    def set_committed_value(self, state: State, dict_: Any, value: Any) -> Any:
+        state.__dict__.pop(_KEY, None)
+        return super().set_committed_value(state, dict_, value)  # type: ignore[misc]
+
+
+@functools.cache
+def _told(kind: type[Any]) -> type[Any]:
+    return type(kind.__name__, (_Told, kind), {"__slots__": ()})
 
 
 def _is_older(state: State, seen: Any, context: Any, attrs: Collection[str] | None) -> bool:

@@ -20,6 +20,7 @@ from optilock import (
     expect,
     is_transient,
     touch,
+    verify,
 )
 from tests.models import Page, Post, Tag, post_tags
 from tests.spec.models import (
@@ -524,6 +525,8 @@ def test_to_move_or_to_demand_a_version_that_is_not_there_is_refused(store, watc
         touch(plain)
     with pytest.raises(ConfigurationError, match="Plain"):
         expect(plain, 1)
+    with pytest.raises(ConfigurationError, match="Plain"):
+        verify(plain)
 
 
 # -- copies ----------------------------------------------------------------------------------------

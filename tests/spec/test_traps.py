@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import event, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.attributes import flag_modified, set_committed_value
 from sqlalchemy.orm.exc import StaleDataError
@@ -23,6 +23,7 @@ from optilock import (
     serializable,
     touch,
     unit_of_work,
+    verify,
 )
 from tests.models import (
     Animal,
@@ -877,3 +878,69 @@ def test_a_version_that_a_trigger_moves_is_the_stored_one(
         session.commit()
 
     assert stored(Moved, 0)["name"] == ("theirs" if stale else "ours")
+
+
+# -- decisions on rows that are only read ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("promised", [True, False])
+def test_write_skew_is_prevented_where_the_row_that_was_read_is_verified(
+    engine, store, stored, promised
+):
+    """trap 25: at any level; without the promise both go off call."""
+    store(Doc(id=1, name="on"), Doc(id=2, name="on"))
+    sessions = sessionmaker(engine)
+
+    def go_off(session, key):
+        mine, theirs = session.get_one(Doc, key), session.get_one(Doc, 3 - key)
+        assert theirs.name == "on"
+        if promised:
+            verify(theirs)
+        mine.name = "off"
+
+    def both_go_off():
+        with UnitOfWork(sessions) as one:
+            go_off(one, 1)
+            with UnitOfWork(sessions, independent=True) as two:
+                go_off(two, 2)
+
+    if not promised:
+        both_go_off()
+        assert [stored(Doc, n)["name"] for n in (1, 2)] == ["off", "off"]
+        return
+    with pytest.raises(ConcurrencyError) as caught:
+        both_go_off()
+    assert [(e.identity, e.action) for e in caught.value.entries][-1] == ((2,), "verify")
+    assert [stored(Doc, n)["name"] for n in (1, 2)] == ["on", "off"]
+
+
+@pytest.mark.needs("row-locks")
+def test_a_row_that_was_verified_stays_as_it_is_until_the_commit(engine, store, stored):
+    """trap 26: the look takes a lock; a look without one leaves a window before the COMMIT."""
+    store(Doc(id=1, name="a"), Doc(id=2, name="a"))
+    tried = []
+    with UnitOfWork(sessionmaker(engine)) as session:
+        verify(session.get_one(Doc, 1))
+        doc = session.get_one(Doc, 2)
+        doc.name = "ours"
+
+        @event.listens_for(engine, "commit", once=True)
+        def just_before(connection):
+            tried.append(connection)
+            with pytest.raises(OperationalError), engine.connect() as theirs:
+                locked = select(Doc.__table__).where(Doc.id == 1).with_for_update(nowait=True)
+                theirs.execute(locked)
+
+    assert tried
+    assert stored(Doc, 2)["name"] == "ours"
+
+
+def test_of_a_row_that_is_deleted_here_nothing_is_verified(engine, store, stored):
+    """trap 26: HHH-9419."""
+    store(Doc(id=1, name="a"))
+    with UnitOfWork(sessionmaker(engine), verify_reads=True) as session:
+        doc = session.get_one(Doc, 1)
+        verify(doc)
+        session.delete(doc)
+
+    assert stored(Doc, 1) is None

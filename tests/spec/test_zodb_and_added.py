@@ -10,9 +10,11 @@ from sqlalchemy.orm import sessionmaker
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
+    PreconditionFailed,
     Resolution,
     UnitOfWork,
     add_delta,
+    apply,
     client_wins,
     is_transient,
     merge_fields,
@@ -305,3 +307,20 @@ def test_a_single_writer_saves_twice_where_a_trigger_moves_the_version(store, wa
 
     assert row.version == stored(Moved, 1)["version"]
     assert stored(Moved, 1)["name"] == "d"
+
+
+@pytest.mark.parametrize("expected", [1, 2])
+def test_an_edit_for_a_version_that_was_seen_is_one_call(engine, store, other, stored, expected):
+    """EX-04: and writes nothing when the row is another version."""
+    store(Doc(id=1, name="a"))
+    other(Doc, 1, name="theirs")
+    sessions = sessionmaker(engine)
+    if expected == 1:
+        with pytest.raises(PreconditionFailed) as caught, UnitOfWork(sessions) as session:
+            apply(session, Doc, 1, {"name": "ours"}, expected=1)
+        assert caught.value.entries[0].changes == {"name": "ours"}
+    else:
+        with UnitOfWork(sessions) as session:
+            apply(session, Doc, 1, {"name": "ours"}, expected=2)
+
+    assert stored(Doc, 1)["name"] == ("theirs" if expected == 1 else "ours")
