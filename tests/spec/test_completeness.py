@@ -9,7 +9,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs" / "scenarios.md"
-ID = r"(?:[A-Z]{2}-\d\d|trap \d+)"
+ID = r"\b(?:[A-Z]{2}-\d\d|trap \d+)\b"
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
