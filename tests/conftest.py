@@ -23,6 +23,7 @@ from sqlalchemy import Engine
 
 from optilock.testing.servers import ServerMissing
 from tests.engines import ASYNC, NAMES, Target, Targets, running
+from tests.oldest import add_get_one
 from tests.two_writers import gone as gone
 from tests.two_writers import other as other
 from tests.two_writers import refused as refused
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 def pytest_configure() -> None:
     """Who is asked to end, ends as by Ctrl-C: the fixtures then stop their servers."""
+    add_get_one()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
