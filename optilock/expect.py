@@ -31,7 +31,6 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from sqlalchemy import inspect
-from sqlalchemy.exc import MissingGreenlet
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
@@ -150,21 +149,31 @@ def loaded_version(state: State, name: str) -> Any:
     """
     token = token_attribute(state.mapper)
     assert token is not None
+    session = state.session
+    if token not in state.dict and session is not None and _must_wait(session, state):
+        raise ConfigurationError(
+            f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
+            f" expired it. Write await session.refresh(obj) before {name}()."
+        )
     try:
         version = expected_version(state, token)
     except ObjectDeletedError:
         return GONE
-    except MissingGreenlet:
-        raise ConfigurationError(
-            f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
-            f" expired it. Write await session.refresh(obj) before {name}()."
-        ) from None
     if version is None:
         raise ConfigurationError(
             f"The version of this {state.class_.__name__} is NULL, and NULL is not a version: give"
             " the row one with an UPDATE, and declare the column NOT NULL."
         )
     return version
+
+
+def _must_wait(session: Session, state: State) -> bool:
+    """Would reading need an ``await`` that a plain function cannot do?"""
+    if not session.get_bind(state.mapper).dialect.is_async:
+        return False
+    from sqlalchemy.util.concurrency import in_greenlet  # there is greenlet: the driver needs it
+
+    return not in_greenlet()
 
 
 def matches(state: State, version: Any, given: object) -> bool:
@@ -266,13 +275,10 @@ _PARSERS: dict[type, Callable[[str], object]] = {
 
 def _as_loaded(session: Session, state: State, loaded: Values) -> Values:
     """The row as this transaction sees it: as it was loaded, or read if a column is missing."""
-    if loaded.keys() >= columns_of(state.mapper).keys():
+    if loaded.keys() >= columns_of(state.mapper).keys() or _must_wait(session, state):
         return loaded
     assert state.key is not None
     identity = tuple(state.key[1])
     connection = session.connection(bind_arguments={"mapper": state.mapper})
-    try:
-        found = read_stored(connection, state.mapper, [identity], lock=False)
-    except MissingGreenlet:  # an AsyncSession: what was loaded has to do
-        return loaded
+    found = read_stored(connection, state.mapper, [identity], lock=False)
     return found.get(identity, loaded)

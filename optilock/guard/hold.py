@@ -33,13 +33,14 @@ from optilock.guard.aftermath import conflict_before_commit
 from optilock.guard.look import expected_version
 from optilock.guard.promises import Place, Promise, Promises, conflict_of, places_of
 from optilock.guard.state import Watched, watched
+from optilock.seen import forget
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
+__all__ = ["check_before_commit", "check_pending", "moved_by_us", "promise", "promises_of"]
 
 State = InstanceState[Any]
 
@@ -62,6 +63,18 @@ def promises_of(session: Session) -> Promises:
         event.listen(session, "after_rollback", _released)
     known.promises.in_transaction(session.get_transaction())
     return known.promises
+
+
+def moved_by_us(session: Session, obj: Any) -> None:
+    """A statement of this session, and no flush, has moved the version of the row of ``obj``.
+
+    What was seen before does not count any more, and a row that was only to be verified is ours. A
+    version that a client has demanded stays demanded: the statement did not ask for it.
+    """
+    forget(obj)
+    promises, place = watched(session).promises, _place(obj._sa_instance_state)
+    if promises and place in promises and not promises.demand(place):
+        del promises[place]
 
 
 def _before_commit(session: Session) -> None:

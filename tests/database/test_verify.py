@@ -6,23 +6,28 @@ import gc
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
+    AsyncUnitOfWork,
     ConcurrencyError,
     ConfigurationError,
     Isolation,
     PreconditionFailed,
     UnitOfWork,
     client_wins,
+    etag_of,
     expect,
     unit_of_work,
     verify,
+    watch,
 )
+from optilock.guard.hold import moved_by_us, promises_of
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Dog, Note, Tag
+from tests.models import Account, Animal, Base, Dog, Note, Tag
 from tests.two_writers import Do
 
 
@@ -277,8 +282,8 @@ def test_the_unit_runs_again_with_what_is_stored_now(
     @unit_of_work(sessions, attempts=3, wait_initial=0, verify_reads=True)
     def copy_note(session: Session) -> None:
         note = session.get_one(Account, 1).note
-        for text in others:
-            other(Account, 1, note=text)
+        for theirs in others:
+            other(Account, 1, note=theirs)
         session.get_one(Account, 2).note = note
 
     copy_note()
@@ -316,3 +321,48 @@ def test_an_inner_unit_cannot_ask_for_what_the_outer_one_does_not_give(sessions:
 def test_verifying_at_serializable_is_allowed(account: Any, sessions: Any) -> None:
     with UnitOfWork(sessions, verify_reads=True, isolation=Isolation.SERIALIZABLE) as session:
         session.get_one(Account, 1)
+
+
+def test_what_our_own_statement_has_moved_is_not_verified(
+    account: Any, sessions: Any, engine: Engine
+) -> None:
+    with UnitOfWork(sessions, verify_reads=True) as session:
+        mine, demanded = session.get_one(Account, 1), session.get_one(Account, 2)
+        expect(demanded, 1)
+        session.execute(text("UPDATE accounts SET version = version + 1 WHERE id = 1"))
+        moved_by_us(session, mine)
+        moved_by_us(session, demanded)
+        assert [place[1] for place in promises_of(session)] == [(2,)]
+
+
+@pytest.mark.anyio
+async def test_async_units_verify_and_expect_without_waiting(async_engine: AsyncEngine) -> None:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(
+            lambda sync: Base.metadata.create_all(sync, tables=[Account.__table__])
+        )
+    async with AsyncUnitOfWork(async_engine) as session:
+        session.add_all([Account(id=1, owner="Ada"), Account(id=2, owner="Bob")])
+    for ours in (PreconditionFailed, ConcurrencyError):
+        with pytest.raises(ours) as caught:
+            async with AsyncUnitOfWork(async_engine) as session:
+                mine = await session.get_one(Account, 1)
+                if ours is PreconditionFailed:
+                    expect(mine, etag_of(mine))
+                else:
+                    verify(mine)
+                async with AsyncUnitOfWork(async_engine, independent=True) as other:
+                    (await other.get_one(Account, 1)).owner = f"by {ours.__name__}"
+        assert type(caught.value) is ours
+    sessions = watch(async_sessionmaker(async_engine))
+    async with sessions() as session:
+        mine = await session.get_one(Account, 1)
+        await session.commit()
+        with pytest.raises(ConfigurationError, match=r"await session\.refresh"):
+            expect(mine, 1)
+        async with AsyncUnitOfWork(async_engine) as other:
+            (await other.get_one(Account, 1)).owner = "Eve"
+        mine.owner = "Bea"  # set without being read
+        with pytest.raises(ConcurrencyError):
+            await session.commit()
+    await async_engine.dispose()
