@@ -73,6 +73,7 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
     for name in names:
         relationship = _relationship(mapper, name)
         if relationship not in known:
+            _refuse_inherited(mapper, relationship)
             _covers.append(Cover(mapper, relationship))
             _refuse_circle(mapper, relationship)
     _of_child.clear()
@@ -116,8 +117,11 @@ def _roots(session: Session, obj: Any) -> Iterator[Any]:
 
 
 def _row_changed(session: Session, state: State) -> bool:
-    if state.key is None or state.obj() in session.deleted:
+    obj = state.obj()
+    if state.key is None or obj in session.deleted:
         return True
+    if stands_still(session, obj):
+        return False
     ignored = ignored_columns(state.mapper)
     columns = state.mapper.columns
     changed = changed_names(state)
@@ -178,12 +182,23 @@ def _relationship(mapper: Mapper[Any], name: str) -> RelationshipProperty[Any]:
     return relationship
 
 
+def _refuse_inherited(mapper: Mapper[Any], relationship: RelationshipProperty[Any]) -> None:
+    """A child of another subclass, or of the parent itself, is told apart by its rows alone."""
+    owner = relationship.parent
+    if owner is not mapper:
+        raise ConfigurationError(
+            f"{mapper.class_.__name__}.__version_root_of__ names {relationship.key!r}, which is"
+            f" inherited from {owner.class_.__name__}: its rows belong to all of these. Name it in"
+            f" {owner.class_.__name__}.__version_root_of__."
+        )
+
+
 def _refuse_circle(mapper: Mapper[Any], relationship: RelationshipProperty[Any]) -> None:
     """No class may be the root of itself, through whatever others."""
     waiting, seen = [relationship.mapper], set()
     while waiting:
         child = waiting.pop()
-        if child.base_mapper is mapper.base_mapper:
+        if _share_rows(child, mapper):
             _covers[:] = [one for one in _covers if one.relationship is not relationship]
             raise ConfigurationError(
                 f"{mapper.class_.__name__}.__version_root_of__ names {relationship.key!r}, which"
@@ -195,5 +210,10 @@ def _refuse_circle(mapper: Mapper[Any], relationship: RelationshipProperty[Any])
             waiting += [
                 one.relationship.mapper
                 for one in _covers
-                if one.root.base_mapper is child.base_mapper and not one.by_links
+                if _share_rows(one.root, child) and not one.by_links
             ]
+
+
+def _share_rows(one: Mapper[Any], other: Mapper[Any]) -> bool:
+    """Can one object be of both classes? Two children of one parent class cannot."""
+    return one.isa(other) or other.isa(one)

@@ -15,9 +15,11 @@ But others do not learn of the write. Who has read the row before it can write t
 it, unseen; so keep it to columns whose loss nobody minds, or that are counted by an expression
 (``Page.views + 1``). ``__version_ignore__`` says the same for good, without the check.
 
-New rows get their first version as always. Inside the block ``touch`` is refused, and a changed
-child does not move its root (``__version_root_of__``). A version that the database itself moves at
-every write (``RowVersion``) cannot be held still: the flush refuses, and writes nothing.
+New rows get their first version as always. Inside the block ``touch`` is refused. A root
+(``__version_root_of__``) that is held still stays as it is; any other does not move for the change
+of a child that is held still, but does when a child is added or removed. A version that the
+database itself moves at every write (``RowVersion``) cannot be held still: the flush refuses, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class no_bump:
     """A block in which writes do not move versions.
 
     Args:
-        session: a watched session, a unit's, or an ``AsyncSession`` over one.
+        session: a watched session, a unit's, an ``AsyncSession`` over one, or a ``scoped_session``
+            or ``async_scoped_session``, which stands for the session of its scope.
         only: mapped classes or objects; without them everything that the session writes.
 
     Raises:
@@ -48,8 +51,9 @@ class no_bump:
     """
 
     def __init__(self, session: Any, *only: object) -> None:
-        self._session = session
-        self._sync: Session = getattr(session, "sync_session", session)
+        registry = getattr(session, "registry", None)  # scoped_session, async_scoped_session
+        self._session = session if registry is None else registry()
+        self._sync: Session = getattr(self._session, "sync_session", self._session)
         if not isinstance(self._sync, Session) or not is_watched(self._sync):
             raise ConfigurationError(
                 "no_bump() takes a watched session: its sessionmaker was given to optilock.watch(),"

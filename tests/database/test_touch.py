@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
@@ -256,6 +256,17 @@ def test_only_the_named_classes_and_objects_stand_still(store, watched, stored):
     assert stored(Account, 2)["version"] == 2
     assert stored(Note, 1)["version"] == before
     assert stored(Page, 1)["version"] == 2
+
+
+def test_a_scoped_session_stands_for_its_session(store, watched, stored):
+    store(Account(id=1))
+    scope = scoped_session(watched)
+    account = scope.get_one(Account, 1)
+    with no_bump(scope):
+        account.note = "seen"
+    scope.commit()
+    scope.remove()
+    assert (stored(Account, 1)["version"], stored(Account, 1)["note"]) == (1, "seen")
 
 
 def test_blocks_can_be_nested(store, watched, stored):

@@ -57,6 +57,7 @@ from optilock import (
     merge_json,
     merge_set,
     merge_text,
+    no_bump,
     per_field,
     reject,
     repeatable_read,
@@ -64,6 +65,7 @@ from optilock import (
     retrying,
     serializable,
     store_wins,
+    touch,
     unit_of_work,
     verify,
     watch,
@@ -339,6 +341,20 @@ def heard(event: events.Event) -> None:
 
 
 events.unlisten(heard)
+
+# -- touches and bookkeeping -----------------------------------------------------------------------
+
+
+def touched(session: Session, page: Page) -> None:
+    assert_type(touch(page), None)
+    with no_bump(session, Page, page) as nothing:
+        assert_type(nothing, None)
+
+
+async def touched_async(session: AsyncSession, page: Page) -> None:
+    async with no_bump(session, page):
+        page.views += 1
+
 
 # -- testing ---------------------------------------------------------------------------------------
 

@@ -75,6 +75,48 @@ def test_two_classes_cannot_be_each_others_root():
         root(("kids",), kid=("parents",)).registry.configure()
 
 
+def family(names):
+    """A document and a paragraph are both contents; a letter is a document."""
+
+    class Base(DeclarativeBase):
+        registry = registry()
+
+    class Content(Versioned, Base):
+        __tablename__ = "contents"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    class Document(Content):
+        __tablename__ = "documents"
+        __version_root_of__ = names["Document"]
+        id: Mapped[int] = mapped_column(ForeignKey("contents.id"), primary_key=True)
+
+    class Paragraph(Content):
+        __tablename__ = "paragraphs"
+        id: Mapped[int] = mapped_column(ForeignKey("contents.id"), primary_key=True)
+        document_id: Mapped[int] = mapped_column(ForeignKey("documents.id"))
+
+    class Letter(Document):
+        __version_root_of__ = names["Letter"]
+
+    Document.paragraphs = relationship(
+        Paragraph,
+        primaryjoin=Document.id == Paragraph.document_id,
+        foreign_keys=Paragraph.document_id,
+    )
+    Base.kept = (Content, Document, Paragraph, Letter)
+    return Base
+
+
+def test_what_a_class_inherits_is_named_where_it_is_declared():
+    with pytest.raises(ConfigurationError, match=r"Name it in Document\.__version_root_of__"):
+        family({"Document": (), "Letter": ("paragraphs",)}).registry.configure()
+    family({"Document": ("paragraphs",), "Letter": ("paragraphs",)}).registry.configure()
+
+
+def test_classes_that_share_no_row_but_a_parent_can_be_root_and_child():
+    family({"Document": ("paragraphs",), "Letter": ()}).registry.configure()
+
+
 def test_a_sound_root_is_taken():
     root(("kids",)).registry.configure()
     configure_mappers()
