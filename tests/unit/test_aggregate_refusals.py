@@ -7,7 +7,6 @@ from sqlalchemy import ForeignKey
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
-    configure_mappers,
     mapped_column,
     registry,
     relationship,
@@ -119,4 +118,3 @@ def test_classes_that_share_no_row_but_a_parent_can_be_root_and_child():
 
 def test_a_sound_root_is_taken():
     root(("kids",)).registry.configure()
-    configure_mappers()
