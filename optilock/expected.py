@@ -18,11 +18,12 @@ from typing import Any
 from sqlalchemy import Column, Table, inspect
 from sqlalchemy.orm import Mapper
 
-from optilock.tokens import Token
+from optilock.guard_trigger import GuardTrigger
+from optilock.tokens import RowVersion, Token
 from optilock.version_checks import check_tokens
-from optilock.versioned import Versioned
+from optilock.versioned import Versioned, ignored_columns
 
-__all__ = ["Expected", "expected", "is_version"]
+__all__ = ["Expected", "expected", "is_version", "keys_without_rowid"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,33 @@ class Expected:
     def table(self) -> Table:
         return self.column.table
 
+    @property
+    def guard(self) -> GuardTrigger | None:
+        """The guard trigger, if the class asks for one (``__version_guard__``).
+
+        A computed column follows from others, so it counts as little as an ignored one.
+        """
+        policy = self.mapper.class_.__version_guard__
+        if policy is None:
+            return None
+        columns = [column for column in self.table.columns if column is not self.column]
+        without = ignored_columns(self.mapper)
+        ignore = [c.name for c in columns if c in without or c.computed is not None]
+        return GuardTrigger(
+            self.table.name,
+            self.token,
+            policy,
+            tuple(ignore),
+            tuple(c.name for c in columns if c.name not in ignore) if ignore else (),
+            self.table.schema,
+            keys_without_rowid(self.table),
+        )
+
+    @property
+    def moves_by_trigger(self) -> bool:
+        """Does a trigger make the versions?"""
+        return isinstance(self.token, RowVersion) and not self.token.xmin
+
 
 def expected(tables: Iterable[Table]) -> dict[Table, Expected]:
     """Those of ``tables`` that hold the version of a class, and what they should have."""
@@ -49,6 +77,12 @@ def expected(tables: Iterable[Table]) -> dict[Table, Expected]:
             continue
         found.setdefault(column.table, Expected(mapper, token, column))
     return found
+
+
+def keys_without_rowid(table: Table) -> tuple[str, ...]:
+    """The primary key of a table that SQLite keeps without a ``rowid``, and no names otherwise."""
+    with_rowid = table.dialect_options["sqlite"].get("with_rowid", True)
+    return () if with_rowid else tuple(column.name for column in table.primary_key)
 
 
 def is_version(column: Column[Any]) -> bool:

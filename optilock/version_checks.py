@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.deletes import check_policy
 from optilock.errors import ConfigurationError
+from optilock.guard_trigger import check_guard
 from optilock.resolvers import check_resolver_for
 from optilock.tokens import CompareValues, RowVersion, Token
 
@@ -188,6 +189,10 @@ def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | No
         )
     for name in ignored:
         _check_ignored(mapper, cls, key, name)
+    if cls.__version_guard__ is not None:
+        check_guard(
+            cls.__version_guard__, check_tokens(cls)[0], f"{cls.__name__}.__version_guard__"
+        )
     if cls.__on_delete__ is not None:
         check_policy(cls.__on_delete__, f"{cls.__name__}.__on_delete__")
     if cls.__on_conflict__ is not None:

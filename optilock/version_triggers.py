@@ -22,7 +22,7 @@ from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 from optilock.tokens.row_version import RowVersion, not_postgresql
 
-__all__ = ["TriggerDDL", "create_with_table", "trigger_ddl"]
+__all__ = ["TriggerDDL", "create_with_table", "trigger_ddl", "trigger_name"]
 
 #: The shortest limit of the three engines (PostgreSQL: 63 bytes).
 _LONGEST = 63
@@ -47,7 +47,7 @@ def trigger_ddl(
 
     schema = schema or table.schema
     prefix = f"{quote(schema)}." if schema else ""
-    trigger = quote(_trigger_name(table, column))
+    trigger = quote(trigger_name(table.name, column.name))
     names = Names(
         table=prefix + quote(table.name),
         column=quote(column.name),
@@ -64,8 +64,9 @@ def trigger_ddl(
     return made
 
 
-def _trigger_name(table: Table, column: Column[Any]) -> str:
-    name = f"{table.name}_{column.name}_moves"
+def trigger_name(table: str, column: str) -> str:
+    """The trigger's name, within every database's limit."""
+    name = f"{table}_{column}_moves"
     if len(name.encode()) <= _LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]

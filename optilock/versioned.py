@@ -22,6 +22,10 @@ version. The class may choose:
     the resolver for rows of this class, unless the unit of work names one
 ``__on_delete__``
     how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
+``__version_guard__``
+    what a trigger does about an UPDATE by somebody else that leaves the version as it was:
+    ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
+    (:mod:`optilock.alembic.guard_trigger`)
 
 The mixin stands on either side of the declarative base, on the base itself, on dataclass
 mappings, SQLModel tables and imperative mappings: it works by the mapper's events, so a
@@ -44,6 +48,7 @@ from optilock.compared import compare, compares
 from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
+from optilock.guard_trigger import Policy
 from optilock.originals import follow_committed, keep_originals
 from optilock.resolvers import Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
@@ -86,6 +91,7 @@ class Versioned:
     __version_root_of__: ClassVar[Collection[str]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
     __on_delete__: ClassVar[OnDelete | None] = None
+    __version_guard__: ClassVar[Policy | None] = None
 
     if TYPE_CHECKING:
         version: Mapped[Any]

@@ -18,6 +18,8 @@ Importing the module gives ``op`` these operations, each in a file of its own:
     the column of a token, on a table that has rows
 ``create_guard_trigger``, ``drop_guard_trigger``
     the trigger that moves a version which a foreign UPDATE left alone, or refuses that UPDATE
+``create_version_trigger``, ``drop_version_trigger``
+    the trigger that makes the versions of a ``RowVersion``
 
 Autogenerate writes them, with one line in ``env.py``::
 
@@ -28,10 +30,20 @@ All of them stand outside ``batch_alter_table``: they know how each database is 
 it (autogenerate does).
 """
 
+from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
 from optilock.alembic.version_column import (
     AddVersionColumn,
     ChangeVersionColumn,
     DropVersionColumn,
 )
+from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
 
-__all__ = ["AddVersionColumn", "ChangeVersionColumn", "DropVersionColumn"]
+__all__ = [
+    "AddVersionColumn",
+    "ChangeVersionColumn",
+    "CreateGuardTrigger",
+    "CreateVersionTrigger",
+    "DropGuardTrigger",
+    "DropVersionColumn",
+    "DropVersionTrigger",
+]

@@ -31,6 +31,7 @@ __all__ = [
     "look",
     "permitted",
     "plain",
+    "require_present",
 ]
 
 
@@ -59,7 +60,7 @@ def add_column(
 def drop_column(operations: Operations, table: str, schema: str | None, token: Token) -> None:
     """The column goes."""
     _check_token(token)
-    _require_present(look(operations, table, schema, token), table)
+    require_present(look(operations, table, schema, token), table)
     with permitted(operations, f"drop {table}.{_name(token)}"):
         operations.drop_column(table, _name(token), schema=schema)
 
@@ -72,14 +73,15 @@ def change_column(
     new: Token,
     fill: str | None,
 ) -> None:
-    """Another token in the place of one; where only the name differs, the column keeps its rows."""
+    """Another token in the place of one; a column of the same type keeps its versions."""
     for token in (old, new):
         _check_token(token)
-    _require_present(look(operations, table, schema, old), table)
-    same_kind = type(old) is type(new) and fill is None
-    if same_kind and _type(operations, old) == _type(operations, new):
-        with permitted(operations, f"rename {table}.{_name(old)}"):
+    require_present(look(operations, table, schema, old), table)
+    if fill is None and _type(operations, old) == _type(operations, new):
+        with permitted(operations, f"change {table}.{_name(old)}"):
             _rename(operations, table, schema, old, new)
+            if type(old) is not type(new):
+                _set_default(operations, table, schema, new)
         return
     drop_column(operations, table, schema, old)
     add_column(operations, table, schema, new, fill)
@@ -121,6 +123,28 @@ def _rename(operations: Operations, table: str, schema: str | None, old: Token, 
             f" RENAME COLUMN {quoted(dialect, _name(old))} TO {quoted(dialect, _name(new))}"
         )
     )
+
+
+def _set_default(operations: Operations, table: str, schema: str | None, token: Token) -> None:
+    """Another default; the versions stay, because a number must not come twice."""
+    ways, name = _ways(operations), _name(token)
+    default = ways.default_of(token)
+    if not ways.makes_tables_anew:
+        operations.alter_column(
+            table,
+            name,
+            existing_type=token.type(),
+            existing_nullable=False,
+            server_default=False if default is None else text(default),
+            schema=schema,
+        )
+        return
+    beside = type(token)(column=f"optilock_{name}")
+    named = Table(table, MetaData(), Column(name), Column(_name(beside)), schema=schema)
+    operations.add_column(table, _column(ways, beside, nullable=False), schema=schema)
+    operations.execute(update(named).values({_name(beside): named.c[name]}))
+    operations.drop_column(table, name, schema=schema)
+    _rename(operations, table, schema, beside, token)
 
 
 def _fill(
@@ -166,7 +190,7 @@ def plain(sql: str) -> DDL:
     return DDL(sql.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
-def _require_present(target: Target | None, table: str) -> None:
+def require_present(target: Target | None, table: str) -> None:
     if target is not None and target.column is None:
         known = ", ".join(target.table.columns.keys())
         raise ConfigurationError(

@@ -14,6 +14,7 @@ from alembic.util import PriorityDispatchResult
 from sqlalchemy import Column
 
 from optilock.alembic import rendering as rendering  # operations can be written from here on
+from optilock.alembic.trigger_ops import add_trigger_operations
 from optilock.alembic.version_ops import version_operations
 from optilock.expected import Expected, expected, is_version
 
@@ -39,6 +40,7 @@ def compare_tables(
             operations.append(operation)
         operations += ours
     upgrade.ops[:] = operations
+    add_trigger_operations(context, upgrade, wanted, schemas)
     return PriorityDispatchResult.CONTINUE
 
 
@@ -51,8 +53,11 @@ def compare_default(
     stored: Column[Any],
     mapped: Column[Any],
 ) -> PriorityDispatchResult:
-    """A version's default in the database is no difference: the mapping cannot have one."""
-    if mapped.server_default is None and stored.server_default is not None and is_version(mapped):
+    """A version's default in the database is no difference: the mapping cannot have one.
+
+    Where the mapping has one (``RowVersion``), it is looked at with the trigger.
+    """
+    if (mapped.server_default or stored.server_default) is not None and is_version(mapped):
         return PriorityDispatchResult.STOP
     return PriorityDispatchResult.CONTINUE
 

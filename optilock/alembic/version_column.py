@@ -135,7 +135,7 @@ class ChangeVersionColumn(VersionOperation):
     ) -> None:
         """Replace the column of ``old`` by that of ``new``; every row gets a new first version.
 
-        Where only the name differs, the column is renamed and keeps its versions.
+        A column of the same type keeps its versions, and gets the name and the default of ``new``.
 
         Raises:
             ConfigurationError: as for ``add_version_column`` and ``drop_version_column``; nothing

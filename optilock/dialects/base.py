@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import TypeEngine
 
 from optilock.dialects.cause import Cause, error_chain, raised_by
+from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.level import require_level
 from optilock.dialects.rollout import Ways
 from optilock.dialects.rows import LockAndLook
@@ -128,6 +129,19 @@ class Database:
         return False
 
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
+
+    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
+        """How a table is guarded against writers that know of no version."""
+        return GuardTriggers(dialect)
+
+    def announce_no_bump(self, connection: Connection, *, on: bool) -> None:
+        """Tell the guard triggers, for this transaction alone, that versions are to stay."""
+        raise ConfigurationError(
+            f"no_bump() cannot write a class with __version_guard__ on {connection.dialect.name},"
+            " which has no setting for one transaction: its guard trigger would move, or demand,"
+            " the version all the same. Use __version_ignore__, or take __version_guard__ away."
+            " Nothing was written."
+        )
 
     def rollout(self) -> Ways:
         """How a version is put on a table that is alive."""

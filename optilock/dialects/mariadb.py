@@ -13,6 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects import mariadb_tokens
 from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
+from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.mariadb_guard import MariaDBGuard
 from optilock.dialects.mariadb_rollout import MariaDBWays
 from optilock.dialects.mariadb_rows import joined_rows
 from optilock.dialects.rollout import Ways
@@ -74,7 +76,7 @@ class MariaDB(Database):
         }
     )
     #: Access denied, to a database, a table, or an operation.
-    forbidden = frozenset({1044, 1142, 1143, 1227})
+    forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
     causes_at_commit = MappingProxyType(
         {
             # Galera certifies at COMMIT: another node's commit was first
@@ -95,6 +97,9 @@ class MariaDB(Database):
             yield number
 
     # -- how a table is changed while it is written ----------------------------------------------
+
+    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
+        return MariaDBGuard(dialect)
 
     def rollout(self) -> Ways:
         return MariaDBWays()

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import text, types
+from sqlalchemy import func, select, text, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import postgresql_tokens
 from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
+from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.postgresql_guard import NO_BUMP, PostgreSQLGuard
 from optilock.dialects.postgresql_rollout import PostgreSQLWays
 from optilock.dialects.postgresql_sets import set_form
 from optilock.dialects.rollout import Ways
@@ -81,6 +83,13 @@ class PostgreSQL(Database):
                 return
 
     # -- how a table is changed while it is written ----------------------------------------------
+
+    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
+        return PostgreSQLGuard(dialect)
+
+    def announce_no_bump(self, connection: Connection, *, on: bool) -> None:
+        setting = select(func.set_config(NO_BUMP, "on" if on else "off", True))
+        type(connection).execute(connection, setting)  # not through the guard of a running flush
 
     def rollout(self) -> Ways:
         return PostgreSQLWays()

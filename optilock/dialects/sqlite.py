@@ -12,7 +12,9 @@ from sqlalchemy.engine import Connection, Dialect
 from optilock.dialects import sqlite_tokens
 from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
+from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.rollout import Ways
+from optilock.dialects.sqlite_guard import SQLiteGuard
 from optilock.dialects.sqlite_rollout import SQLiteWays
 from optilock.dialects.sqlite_rows import RowByRow
 from optilock.dialects.triggers import Names, TriggerDDL
@@ -81,6 +83,9 @@ class SQLite(Database):
             yield from (code, code & 0xFF)
 
     # -- how a table is changed while it is written ----------------------------------------------
+
+    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
+        return SQLiteGuard(dialect)
 
     def rollout(self) -> Ways:
         return SQLiteWays()

@@ -68,6 +68,8 @@ class Watched:
     wanted: list[Attempt] | None = None
     #: The ``no_bump`` blocks that are open.
     still: tuple[Still, ...] = ()
+    #: Connections whose guard triggers have been told of it, for the running flush.
+    announced: tuple[Connection, ...] = ()
     _root: SessionTransaction | None = None
 
     def __init__(self, on_conflict: OnConflict, on_delete: DeletePolicies) -> None:

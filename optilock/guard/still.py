@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapper, Session
 
+from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.guard.state import stands_still, watched
 from optilock.guard.writes import Write
@@ -14,7 +15,7 @@ from optilock.version_makers import moves_by_itself
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["refuse_moving", "unmoved"]
+__all__ = ["refuse_moving", "unmoved", "withdraw"]
 
 
 def unmoved(flush: Flush, write: Write) -> Write:
@@ -30,16 +31,40 @@ def unmoved(flush: Flush, write: Write) -> Write:
 def refuse_moving(session: Session) -> None:
     """Refuse, before anything is sent, rows whose version the database moves whatever we write.
 
+    A guard trigger (``__version_guard__``) is told to let the version stay, where it can be.
+
     Raises:
         ConfigurationError: there is one among the changed objects that a block covers.
     """
     if not watched(session).still:
         return
+    guarded: dict[Mapper[Any], None] = {}
     for obj in session.dirty:
         mapper = obj._sa_instance_state.mapper
+        guards = getattr(mapper.class_, "__version_guard__", None) is not None
+        if guards and stands_still(session, obj) and session.is_modified(obj):
+            guarded[mapper] = None
         if moves_by_itself(mapper) and stands_still(session, obj) and session.is_modified(obj):
             raise ConfigurationError(
                 f"{mapper.class_.__name__} is changed under no_bump(), and the database moves its"
                 " version at every write (RowVersion): write it outside of the block, or give the"
                 " class another token. Nothing was written."
             )
+    for mapper in guarded:
+        _announce(session, mapper)
+
+
+def _announce(session: Session, mapper: Mapper[Any]) -> None:
+    connection = session.connection(bind_arguments={"mapper": mapper})
+    announced = watched(session).announced
+    if connection not in announced:
+        database_of(connection.dialect).announce_no_bump(connection, on=True)
+        watched(session).announced = (*announced, connection)
+
+
+def withdraw(session: Session) -> None:
+    """At the end of the flush: the guard triggers stand on guard again."""
+    known = watched(session)
+    announced, known.announced = known.announced, ()
+    for connection in announced:
+        database_of(connection.dialect).announce_no_bump(connection, on=False)

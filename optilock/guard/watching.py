@@ -35,7 +35,7 @@ from optilock.guard.hold import check_pending
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
-from optilock.guard.still import refuse_moving
+from optilock.guard.still import refuse_moving, withdraw
 from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import attached, forget, remember, remember_expired, remember_rolled_back
@@ -126,6 +126,7 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             raise conflict from error
         finally:
             known.flushing = False
+            known.announced = ()
             running, known.flush = known.flush, None
             if running is not None:
                 running.disarm_all()
@@ -212,6 +213,8 @@ def _after_flush(session: Session, uow: Any) -> None:
             if running.broken is not None:
                 raise running.broken
             settle(running)
+            if running.known.announced:
+                withdraw(session)
             if any_kept():
                 written(running.uow.mappers, except_for={kept.state for kept in running.kept})
         except DBAPIError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import MetaData, text
+from sqlalchemy import MetaData, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, Timestamp, Unique, Versioned
-from tests.migrating import revise, run, shape
+from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
+from tests.migrating import migrate, revise, run, shape, triggers
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -38,6 +38,7 @@ TOKENS = {
     "counter": Counter(),
     "unique": Unique(),
     "timestamp": Timestamp(),
+    "row version": RowVersion(),
     "renamed": Counter(name="revision", column="rev no"),
 }
 each_token = pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)
@@ -63,7 +64,7 @@ def test_a_class_that_became_versioned(engine, pages, token, batch):
     metadata = models(token=token)
     before = shape(engine, "pages")
     revision = revise(engine, metadata, render_as_batch=batch)
-    assert len(revision.lines) == 1
+    assert len(revision.lines) == (2 if isinstance(token, RowVersion) else 1)
     assert "op.add_version_column('pages', optilock.tokens." in revision.upgrade
 
     run(engine, revision, revision.upgrade)
@@ -121,3 +122,131 @@ def test_a_new_table_is_made_with_its_version(engine, token):
     assert is_clean(engine, metadata) is True
     run(engine, revision, revision.downgrade)
     assert revise(engine, MetaData()).empty
+
+
+GUARDED = {"token": Counter(), "__version_guard__": "bump", "__version_ignore__": ("views",)}
+
+
+def besides_default(engine):
+    """A version that CREATE TABLE has made has no default; one that was added has."""
+    found = shape(engine, "pages")
+    columns = found["pages"]["columns"]
+    found["pages"]["columns"] = [c if c[2] or c[0] == "id" else c[:3] for c in columns]
+    return found
+
+
+def goes_and_comes_back(engine, old, new, **options):
+    """From ``old``, which the database is, to ``new``, back, and there again; the revision."""
+    before = besides_default(engine)
+    revision = revise(engine, new, **options)
+    run(engine, revision, revision.upgrade)
+    assert is_clean(engine, new, **options) is True
+    after = besides_default(engine)
+    run(engine, revision, revision.downgrade)
+    assert besides_default(engine) == before
+    assert is_clean(engine, old, **options) is True
+    run(engine, revision, revision.upgrade)
+    assert besides_default(engine) == after
+    return revision
+
+
+def made(engine, **options):
+    """The database of a class, brought there by migrations."""
+    metadata = models(**options)
+    revision = revise(engine, metadata)
+    run(engine, revision, revision.upgrade)
+    return metadata
+
+
+@each_style
+def test_a_missing_guard_trigger_and_one_that_is_not_asked_for(engine, batch):
+    plain, guarded = made(engine, token=Counter()), models(**GUARDED)
+    revision = goes_and_comes_back(engine, plain, guarded, render_as_batch=batch)
+    assert revision.lines == [
+        "op.create_guard_trigger('pages', optilock.tokens.counter.Counter(), 'bump',"
+        " ignore=['views'], columns=['id'])"
+    ]
+    back = goes_and_comes_back(engine, guarded, plain, render_as_batch=batch)
+    assert back.lines[0].startswith("op.drop_guard_trigger(")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"__version_guard__": "reject"},
+        {"__version_ignore__": ()},
+        {"note": mapped_column(String(9), nullable=True)},
+        {"token": Unique()},
+        {"token": Counter(name="revision")},
+        {"token": RowVersion(), "__version_guard__": None, "__version_ignore__": ()},
+    ],
+    ids=["policy", "ignore", "column", "token", "name", "row version"],
+)
+@each_style
+def test_a_guard_trigger_that_is_another_one(engine, change, batch):
+    old = made(engine, **GUARDED)
+    change = {name: value._copy() if name == "note" else value for name, value in change.items()}
+    goes_and_comes_back(engine, old, models(**{**GUARDED, **change}), render_as_batch=batch)
+
+
+def test_a_trigger_that_was_switched_off_or_changed_by_hand(engine):
+    metadata = made(engine, **GUARDED)
+    migrate(
+        engine,
+        lambda op: op.create_guard_trigger("pages", Counter(), "reject", ignore=["views"]),
+    )
+    revision = revise(engine, metadata)
+    assert len(revision.lines) == 2
+    run(engine, revision, revision.upgrade)
+    assert is_clean(engine, metadata) is True
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE pages DISABLE TRIGGER ALL"))
+        revision = revise(engine, metadata)
+        run(engine, revision, revision.upgrade)
+        assert is_clean(engine, metadata) is True
+
+
+@pytest.mark.parametrize("options", [GUARDED, {"token": RowVersion()}], ids=["guard", "version"])
+def test_triggers_come_and_go_with_their_table(engine, options):
+    metadata = models(**options)
+    revision = revise(engine, metadata)
+    run(engine, revision, revision.upgrade)
+    assert len(triggers(engine)) == 1
+    assert is_clean(engine, metadata) is True
+    gone = revise(engine, MetaData())
+    run(engine, gone, gone.upgrade)
+    assert triggers(engine) == []
+    run(engine, gone, gone.downgrade)
+    assert is_clean(engine, metadata) is True
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_batch_mode_does_not_lose_the_trigger(engine):
+    """It makes the table anew."""
+    old = made(engine, **GUARDED)
+    new = models(**GUARDED, note=mapped_column(String(9), nullable=False, server_default="x"))
+    revision = goes_and_comes_back(engine, old, new, render_as_batch=True)
+    assert len(triggers(engine)) == 1
+    assert revision.lines[-1].startswith("op.create_guard_trigger(")
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+def test_somebody_elses_triggers_are_left_alone(engine):
+    metadata = made(engine, **GUARDED)
+    body = {
+        "sqlite": "AFTER UPDATE ON pages BEGIN SELECT 1; END",
+        "mysql": "AFTER UPDATE ON pages FOR EACH ROW SET @x = 1",
+        "postgresql": "AFTER UPDATE ON pages EXECUTE FUNCTION mine()",
+    }[engine.dialect.name]
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(
+                text(
+                    "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS"
+                    " $$ BEGIN RETURN NULL; END $$"
+                )
+            )
+        connection.execute(text(f"CREATE TRIGGER mine {body}"))
+    assert is_clean(engine, metadata) is True
+    assert len(triggers(engine)) == 2

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import MetaData, String, Table, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from optilock import ConfigurationError, Counter, Manual, Timestamp, Unique
+from optilock import ConfigurationError, Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.tokens import CompareValues
 from tests.migrating import migrate, shape
 
@@ -99,6 +99,17 @@ def test_another_name_keeps_the_versions(engine, parcels):
     renamed = Counter(name="revision")
     migrate(engine, lambda op: op.change_version_column("parcels", COUNTER, renamed))
     assert versions(engine, "revision") == [9, 1, 1, 1, 1]
+
+
+def test_numbers_go_on_when_the_database_is_to_make_them(engine, parcels):
+    """Begun anew, a number that somebody has seen would come again."""
+    migrate(engine, lambda op: op.add_version_column("parcels", COUNTER))
+    before = shape(engine, "parcels")["parcels"]["columns"]
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE parcels SET version = 9 WHERE id = 0"))
+    migrate(engine, lambda op: op.change_version_column("parcels", COUNTER, RowVersion()))
+    assert versions(engine) == [9, 1, 1, 1, 1]
+    assert shape(engine, "parcels")["parcels"]["columns"] == before
 
 
 def test_the_first_version_may_be_an_expression(engine, parcels):

@@ -9,6 +9,7 @@ from alembic.migration import MigrationContext
 
 from optilock import ConfigurationError, Counter, Unique
 from optilock.alembic import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
+from optilock.guard_trigger import GuardTrigger, read_mark
 from tests.migrating import as_text, plugins
 
 ADDED = {
@@ -105,3 +106,35 @@ def test_the_plug_in_is_one_module_for_every_release_of_alembic():
     assert isinstance(plugin, ModuleType)
     assert list(plugin) == [plugin]
     assert "optilock" in plugins._all_plugins
+
+
+def test_mariadb_s_client_is_told_where_the_trigger_ends():
+    guard = as_text("mysql", lambda op: op.create_guard_trigger("pages", Counter(), "reject"))
+    assert guard.startswith("DELIMITER //\nCREATE OR REPLACE TRIGGER optilock_guard_pages")
+    assert guard.endswith("//\nDELIMITER ;")
+
+
+@pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
+def test_ignored_columns_without_a_database_need_the_others(dialect):
+    def work(op, **options):
+        op.create_guard_trigger("pages", Counter(), "bump", ignore=["views"], **options)
+
+    with pytest.raises(ConfigurationError, match="columns="):
+        as_text(dialect, work)
+    assert "body" in as_text(dialect, lambda op: work(op, columns=["id", "body"]))
+
+
+def test_postgresql_calls_no_function_for_writes_that_move_the_version():
+    written = as_text("postgresql", lambda op: op.create_guard_trigger("pages", Unique(), "bump"))
+    assert "WHEN (NEW.version IS NOT DISTINCT FROM OLD.version)" in written
+    assert "NEW.version := gen_random_uuid();" in written
+
+
+@pytest.mark.parametrize("name", ["a */ b", 'q"q', "x" * 70])
+@pytest.mark.parametrize("kind", [Counter, Unique])
+def test_a_trigger_is_read_back_from_what_the_database_keeps(name, kind):
+    guard = GuardTrigger(name, kind("rev", name), "bump", (name, "views"), ("body",))
+    assert "*/" not in guard.mark[:-2]
+    assert len(guard.name.encode()) <= 63
+    assert read_mark(f"BEGIN {guard.mark} END", name, None) == guard
+    assert read_mark("BEGIN /* optilock guard {broken */ END", name, None) is None

@@ -1,0 +1,156 @@
+"""Triggers that are missing, superfluous, switched off, or other ones than the mapping asks for.
+
+Alembic knows nothing of triggers. What has to go, goes before the tables are changed, because
+SQLite drops no column that a trigger names; what has to come, comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from alembic.autogenerate.api import AutogenContext
+from alembic.operations.ops import DropTableOp, MigrateOperation, ModifyTableOps, UpgradeOps
+
+from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
+from optilock.alembic.version_column import ChangeVersionColumn
+from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
+from optilock.dialects import database_of
+from optilock.dialects.guard_triggers import Found, GuardTriggers
+from optilock.expected import Expected
+from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
+from optilock.tokens import Counter, RowVersion
+from optilock.version_triggers import trigger_name
+
+__all__ = ["add_trigger_operations"]
+
+#: A table as Alembic names it: the default schema is None.
+Key = tuple[str | None, str]
+
+
+def add_trigger_operations(
+    context: AutogenContext,
+    upgrade: UpgradeOps,
+    wanted: dict[Key, Expected],
+    schemas: Iterable[str | None],
+) -> None:
+    """Put the operations on triggers around those of ``upgrade``."""
+    assert context.dialect is not None
+    comparison = _Comparison(database_of(context.dialect).guard_triggers(context.dialect))
+    stored = _stored(context, comparison.triggers, schemas)
+    known = {*wanted, *_known_tables(context), *_dropped(upgrade)}
+    remade, without_default = _remade(context, upgrade), _without_default(context, wanted)
+    for key in sorted(known, key=lambda key: (key[0] or "", key[1])):
+        found, expected = stored.get(key, []), wanted.get(key)
+        comparison.guard(key, found, expected.guard if expected else None, key in remade)
+        comparison.version(key, found, expected, without_default)
+    upgrade.ops[:] = [*comparison.before, *upgrade.ops, *comparison.after]
+
+
+@dataclass
+class _Comparison:
+    triggers: GuardTriggers
+    before: list[MigrateOperation] = field(default_factory=list)
+    after: list[MigrateOperation] = field(default_factory=list)
+
+    def guard(
+        self, key: Key, found: list[Found], wanted: GuardTrigger | None, remade: bool
+    ) -> None:
+        schema, table = key
+        stored = next((one for one in found if is_guard(one.name)), None)
+        if stored is None:
+            if wanted is not None:
+                self.after.append(CreateGuardTrigger(wanted))
+            return
+        same = wanted is not None and stored.source == self.triggers.source(wanted)
+        if same and stored.enabled and not remade:
+            return
+        old = read_mark(stored.source, table, schema) or wanted
+        if old is not None:
+            self.before.append(DropGuardTrigger(old))
+        if wanted is not None:
+            self.after.append(CreateGuardTrigger(wanted))
+
+    def version(
+        self,
+        key: Key,
+        found: list[Found],
+        expected: Expected | None,
+        without_default: set[Key],
+    ) -> None:
+        schema, table = key
+        token = expected.token if expected is not None and expected.moves_by_trigger else None
+        wanted = None
+        if expected is not None and isinstance(token, RowVersion):
+            wanted = trigger_name(table, expected.column.name)
+            there = next((one for one in found if one.name == wanted), None)
+            if there is None or not there.enabled:
+                if key in without_default:
+                    old = Counter(name=token.name, column=token.column)
+                    self.after.append(ChangeVersionColumn(table, old, token, schema=schema))
+                self.after.append(CreateVersionTrigger(table, token, schema=schema))
+        for one in found:
+            column = _moved_column(one)
+            if column is not None and one.name != wanted:
+                moved = RowVersion() if column == RowVersion().name else RowVersion(column=column)
+                self.before.append(DropVersionTrigger(table, moved, schema=schema))
+
+
+def _moved_column(found: Found) -> str | None:
+    """The column that a ``RowVersion``'s trigger moves; None if it is another trigger."""
+    start, end = f"{found.table}_", "_moves"
+    name = found.name
+    if not (name.startswith(start) and name.endswith(end)) or "+ 1" not in found.source:
+        return None
+    return name[len(start) : -len(end)]
+
+
+def _stored(
+    context: AutogenContext, triggers: GuardTriggers, schemas: Iterable[str | None]
+) -> dict[Key, list[Found]]:
+    stored: dict[Key, list[Found]] = {}
+    assert context.connection is not None
+    for schema in schemas:
+        for found in triggers.found(context.connection, schema):
+            stored.setdefault((schema, found.table), []).append(found)
+    return stored
+
+
+def _known_tables(context: AutogenContext) -> Iterator[Key]:
+    assert context.dialect is not None
+    default = context.dialect.default_schema_name
+    for table in context.table_key_to_table.values():
+        yield (None if table.schema == default else table.schema, table.name)
+
+
+def _dropped(upgrade: UpgradeOps) -> Iterator[Key]:
+    """Tables that go: their triggers are named, so that they come back with the table."""
+    for operation in upgrade.ops:
+        if isinstance(operation, DropTableOp):
+            yield (operation.schema, str(operation.table_name))
+
+
+def _without_default(context: AutogenContext, wanted: dict[Key, Expected]) -> set[Key]:
+    """Tables whose version was a number of ours and is to be one of the database's."""
+    found: set[Key] = set()
+    for (schema, table), expected in wanted.items():
+        if not expected.moves_by_trigger or not context.inspector.has_table(table, schema=schema):
+            continue
+        for column in context.inspector.get_columns(table, schema=schema):
+            if column["name"] == expected.column.name and column["default"] is None:
+                found.add((schema, table))
+    return found
+
+
+def _remade(context: AutogenContext, upgrade: UpgradeOps) -> set[Key]:
+    """Tables that SQLite's batch mode makes anew, without their triggers."""
+    assert context.dialect is not None
+    options: dict[str, Any] = context.opts
+    if context.dialect.name != "sqlite" or not options.get("render_as_batch", False):
+        return set()
+    return {
+        (operation.schema, str(operation.table_name))
+        for operation in upgrade.ops
+        if isinstance(operation, ModifyTableOps)
+    }

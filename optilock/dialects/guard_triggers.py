@@ -1,0 +1,104 @@
+"""The guard trigger as SQL: one class, and each engine's file overrides what differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import literal_column, text
+from sqlalchemy.engine import Connection, Dialect
+
+from optilock.dialects.quoting import quoted, quoted_table
+from optilock.errors import ConfigurationError
+from optilock.guard_trigger import GuardTrigger
+from optilock.tokens import Counter, Timestamp
+from optilock.tokens.timestamp import NextServerTime
+
+__all__ = ["Found", "GuardTriggers"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A trigger that the database has."""
+
+    table: str
+    name: str
+    #: What it does, as the database keeps it.
+    source: str
+    #: Does it fire?
+    enabled: bool = True
+
+
+class GuardTriggers:
+    """How one database guards a table."""
+
+    #: SQL of a random version.
+    random: str
+    #: Must the columns that count be named where some do not?
+    names_columns = True
+    #: SQL that gives table, trigger, source and whether it fires, for ``:schema``.
+    catalogue: str
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    def create(self, guard: GuardTrigger) -> tuple[str, ...]:
+        """Statements that make the trigger, also in the place of another one."""
+        raise _unknown(self.dialect)
+
+    def drop(self, guard: GuardTrigger) -> tuple[str, ...]:
+        """Statements that drop it, if it is there."""
+        raise _unknown(self.dialect)
+
+    def source(self, guard: GuardTrigger) -> str:
+        """What the database keeps of the trigger."""
+        raise _unknown(self.dialect)
+
+    def found(self, connection: Connection, schema: str | None) -> list[Found]:
+        """All triggers of a schema, whoever made them."""
+        rows = connection.execute(text(self.catalogue), {"schema": schema})
+        return [Found(*row) for row in rows]
+
+    # -- words ---------------------------------------------------------------------------------
+
+    def new(self, column: str) -> str:
+        return f"NEW.{quoted(self.dialect, column)}"
+
+    def old(self, column: str) -> str:
+        return f"OLD.{quoted(self.dialect, column)}"
+
+    def table(self, guard: GuardTrigger) -> str:
+        return quoted_table(self.dialect, guard.table, guard.schema)
+
+    def trigger(self, guard: GuardTrigger) -> str:
+        """The trigger's, or its function's, name with its schema."""
+        return quoted_table(self.dialect, guard.name, guard.schema)
+
+    def following(self, guard: GuardTrigger) -> str:
+        """SQL of the version that comes after the old one."""
+        old = self.old(guard.column)
+        if isinstance(guard.token, Counter):
+            return f"{old} + 1"
+        if isinstance(guard.token, Timestamp):
+            return self._later(old)
+        return self.random
+
+    def _later(self, old: str) -> str:
+        """The next moment. The name goes in last: the compiler would read signs in it."""
+        element: Any = NextServerTime(literal_column("optilock_old_version"))
+        compiled = str(element.compile(dialect=self.dialect))
+        if getattr(self.dialect.identifier_preparer, "_double_percents", False):
+            compiled = compiled.replace("%%", "%")
+        return compiled.replace("optilock_old_version", old)
+
+    def refusal(self, guard: GuardTrigger) -> str:
+        """What a foreign writer is told; 128 characters, the limit of MariaDB."""
+        name = guard.table if len(guard.table) < 40 else f"{guard.table[:37]}..."
+        return f"optilock: this UPDATE of {name} leaves its version as it was; it has to move it"
+
+
+def _unknown(dialect: Dialect) -> ConfigurationError:
+    return ConfigurationError(
+        f"optilock knows no guard trigger for {dialect.name}: it works on PostgreSQL, MariaDB and"
+        " SQLite."
+    )

@@ -1,0 +1,131 @@
+"""The trigger that keeps foreign writers honest, as a value.
+
+An UPDATE that changes a row and leaves its version as it was goes unnoticed by everybody who has
+read the row. The guard trigger of a table moves the version then (``"bump"``), or refuses the
+UPDATE (``"reject"``). A class asks for one::
+
+    class Page(Versioned, Base):
+        __version_guard__ = "bump"
+
+It leaves alone whatever moves the version itself, as every write of optilock does, UPDATEs that
+change ignored columns only, and writes under ``no_bump``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from optilock.errors import ConfigurationError
+from optilock.tokens import Counter, Timestamp, Token, Unique
+
+__all__ = ["GuardTrigger", "Policy", "check_guard", "is_guard", "read_mark", "short_name"]
+
+Policy = Literal["bump", "reject"]
+_POLICIES = ("bump", "reject")
+_KINDS: dict[str, type[Token]] = {kind.__name__: kind for kind in (Counter, Unique, Timestamp)}
+_PREFIX = "optilock_guard_"
+_MARK = "/* optilock guard "
+#: The shortest limit of the three engines (PostgreSQL: 63 bytes).
+_LONGEST = 63
+
+
+def check_guard(policy: object, token: object, where: str) -> None:
+    """Refuse what is no policy, and tokens that a trigger cannot move.
+
+    Raises:
+        ConfigurationError: with what to write instead.
+    """
+    if policy not in _POLICIES:
+        raise ConfigurationError(
+            f"{where} is {policy!r}: write 'bump' (move the version that a foreign UPDATE left"
+            " alone) or 'reject' (refuse that UPDATE)."
+        )
+    if type(token).__name__ not in _KINDS:
+        raise ConfigurationError(
+            f"{where} = {policy!r} beside {token!r}: there is nothing that a guard trigger could"
+            f" move or demand. It works with {', '.join(f'{name}()' for name in _KINDS)};"
+            " RowVersion() has a trigger of its own, and Manual() may stay as it is."
+        )
+
+
+@dataclass(frozen=True)
+class GuardTrigger:
+    """What the guard trigger of one table is to do.
+
+    ``ignore`` and ``columns`` are columns: those whose change does not count, and, where there are
+    such, those whose change does.
+    """
+
+    table: str
+    token: Token
+    policy: Policy
+    ignore: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    schema: str | None = None
+    #: Columns that find a row, where SQLite has no ``rowid`` for it.
+    keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_guard(self.policy, self.token, f"The guard trigger of {self.table}")
+        for what in ("ignore", "columns"):
+            names = getattr(self, what)
+            if isinstance(names, str):
+                raise ConfigurationError(
+                    f"The guard trigger of {self.table}: {what}={names!r} is a text, not a"
+                    f" collection of names: write {what}=[{names!r}]."
+                )
+            object.__setattr__(self, what, tuple(sorted(set(names))))
+
+    @property
+    def column(self) -> str:
+        """The version's column."""
+        return self.token.column or self.token.name
+
+    @property
+    def name(self) -> str:
+        """The trigger's name, and that of its function."""
+        return short_name(_PREFIX + self.table)
+
+    @property
+    def mark(self) -> str:
+        """A comment that says in the database what the trigger is, so that it can be read back."""
+        token = {"kind": type(self.token).__name__, **asdict(self.token)}
+        said = {"token": token, "policy": self.policy, "ignore": self.ignore}
+        if self.columns:
+            said["columns"] = self.columns
+        # "*/" would end the comment; JSON may write its slash with a backslash before it.
+        text = json.dumps(said, sort_keys=True).replace("/", "\\/")
+        return f"{_MARK}{text} */"
+
+
+def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | None:
+    """The trigger that wrote this source; None if it is somebody else's."""
+    start = source.find(_MARK)
+    if start < 0:
+        return None
+    text = source[start + len(_MARK) :].partition(" */")[0]
+    try:
+        said: dict[str, Any] = json.loads(text)
+        given = said["token"]
+        token = _KINDS[given["kind"]](name=given["name"], column=given["column"])
+        columns = tuple(said.get("columns", ()))
+        return GuardTrigger(table, token, said["policy"], tuple(said["ignore"]), columns, schema)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def is_guard(name: str) -> bool:
+    """Is this the name of a guard trigger?"""
+    return name.startswith(_PREFIX)
+
+
+def short_name(name: str) -> str:
+    """The name within every database's limit, still different for every table."""
+    encoded = name.encode()
+    if len(encoded) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:8]
+    return f"{encoded[: _LONGEST - 9].decode(errors='ignore')}_{digest}"
