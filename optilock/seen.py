@@ -39,6 +39,7 @@ from optilock.versioned import token_attribute
 __all__ = [
     "attached",
     "forget",
+    "moved_by_us",
     "never_read",
     "remember",
     "remember_expired",
@@ -136,6 +137,20 @@ def forget(obj: Any) -> None:
     """The version of ``obj`` was moved by this session itself: the one that is read next counts."""
     state: State = obj if isinstance(obj, InstanceState) else obj._sa_instance_state
     state.__dict__.pop(_KEY, None)
+
+
+def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
+    """A statement of this session moved the row's version: ``after`` counts as seen.
+
+    An object that does not hold, or remember, ``before`` is older than the row and stays as it is.
+    """
+    if version_seen(state, token) != before or token in state.committed_state:
+        return
+    if token in state.dict:
+        state.dict[token] = after
+    else:
+        seen = state.__dict__[_KEY]
+        state.__dict__[_KEY] = _Apart(after) if isinstance(seen, _Apart) else after
 
 
 def _token_of(mapper: Mapper[Any]) -> str | None:

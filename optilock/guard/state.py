@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Attempt
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.guard.promises import Promises
 from optilock.guard.writes import Write
 from optilock.resolvers import OnConflict, check_on_conflict
+from optilock.seen import moved_by_us
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -78,21 +80,30 @@ class Watched:
         #: The same for deletes: a policy, or a mapping of classes to policies.
         self.on_delete = on_delete
         self.connections, self.sent, self.undone = [], [], []
-        self._savepoints: dict[SessionTransaction, int] = {}
+        #: Objects whose version a statement has moved: attribute, version before, and after.
+        self.moved: list[tuple[InstanceState[Any], str, Any, Any]] = []
+        self._savepoints: dict[SessionTransaction, tuple[int, int]] = {}
 
     def in_savepoint(self, transaction: SessionTransaction) -> None:
         """Note how far the writes were when the savepoint began."""
-        self._savepoints.setdefault(transaction, len(self.sent))
+        self._savepoints.setdefault(transaction, (len(self.sent), len(self.moved)))
 
     def take_back(self, savepoint: SessionTransaction | None) -> list[Write]:
         """The writes that are rolled back now, with the savepoint or with the transaction."""
         if savepoint is None:
+            self._move_back(0)
             return [*self.sent, *self.undone]
-        start = self._savepoints.get(savepoint, len(self.sent))
+        start, moved = self._savepoints.get(savepoint, (len(self.sent), len(self.moved)))
+        self._move_back(moved)
         undone = self.sent[start:]
         self.undone += undone
         del self.sent[start:]
         return undone
+
+    def _move_back(self, start: int) -> None:
+        for state, token, before, after in reversed(self.moved[start:]):
+            moved_by_us(state, token, after, before)
+        del self.moved[start:]
 
     def in_transaction(self, transaction: SessionTransaction) -> None:
         """Forget what belongs to an earlier transaction."""
@@ -101,7 +112,7 @@ class Watched:
         if transaction is not self._root:
             self._root = transaction
             self.connections, self.sent, self.undone = [], [], []
-            self._savepoints = {}
+            self._savepoints, self.moved = {}, []
             if self.promises:
                 self.promises.in_transaction(transaction)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Integer
+from sqlalchemy import BigInteger, Column, ColumnDefault, Integer
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
@@ -27,6 +27,12 @@ class Counter(Token):
 
     def accepts(self, column: Column[Any]) -> bool:
         return isinstance(column.type, Integer)
+
+    def take(self, column: Column[Any]) -> None:
+        """Any UPDATE of the table that does not name the version counts it up (``update()``)."""
+        if column.onupdate is None:
+            following = ColumnDefault(column + 1, for_update=True)
+            column.onupdate = following
 
     def next(self, value: Any) -> int:
         return 1 if value is None else int(value) + 1

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Uuid
+from sqlalchemy import Column, ColumnDefault, Uuid
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
@@ -27,6 +27,11 @@ class Unique(Token):
 
     def accepts(self, column: Column[Any]) -> bool:
         return isinstance(column.type, Uuid) and column.type.as_uuid
+
+    def take(self, column: Column[Any]) -> None:
+        """Any UPDATE of the table that does not name the version gives a new one (``update()``)."""
+        if column.onupdate is None:
+            column.onupdate = ColumnDefault(lambda: self.next(None), for_update=True)
 
     def next(self, value: Any) -> uuid.UUID:
         return uuid.uuid4()
