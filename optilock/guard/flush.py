@@ -28,6 +28,7 @@ from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted, Counted, Nothing, Unmoved
 from optilock.guard.batch import send
+from optilock.guard.by_hand import of_own_row
 from optilock.guard.children import settle_children
 from optilock.guard.counting import require_row_counts
 from optilock.guard.dependents import without_missed
@@ -128,6 +129,8 @@ class Flush:
                         return self._links(connection, native, statement, parameters, options)
                     if self.skipped:
                         return self._unguarded(connection, native, statement, parameters, options)
+                    if type(statement) is Update:
+                        statement = of_own_row(self, statement, parameters)
                 self.drain(connection)
                 return native(statement, parameters, **options)
             except DBAPIError:
