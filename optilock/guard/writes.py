@@ -137,6 +137,15 @@ def shape_of(
     where = {condition.parameter for condition in keys} | {compared[token]}
     sets = _sets(statement, table, names, where)
     given = dict(getattr(statement, "_values", None) or {})
+    if (
+        isinstance(statement, Update)
+        and token.key not in sets
+        and token not in given
+        and token.onupdate is not None
+        and callable(mapper.version_id_generator)
+    ):
+        # post_update of a new row names no version: its object would not learn of a new one.
+        statement = statement.values({token: token})
     expressions = {c: e for c, e in given.items() if c is not token and c is not e}
     changed = {*sets.values(), *expressions} - {token}
     alone = not isinstance(statement, Delete) and (
