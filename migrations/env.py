@@ -20,8 +20,10 @@ from sqlalchemy import URL, Connection, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
+import optilock.alembic  # noqa: F401  gives op the operations of the scripts
+from optilock.tables import VERSION_TABLE
+
 _VARIABLE = "OPTILOCK_DATABASE_URL"
-_VERSION_TABLE = "optilock_alembic_version"
 
 
 def _url() -> URL:
@@ -48,13 +50,13 @@ def _url() -> URL:
 
 def _as_text(url: URL) -> None:
     """Print the SQL and send nothing."""
-    context.configure(url=url, literal_binds=True, version_table=_VERSION_TABLE)
+    context.configure(url=url, literal_binds=True, version_table=VERSION_TABLE)
     with context.begin_transaction():
         context.run_migrations()
 
 
 def _on(connection: Connection) -> None:
-    context.configure(connection=connection, version_table=_VERSION_TABLE)
+    context.configure(connection=connection, version_table=VERSION_TABLE)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -20,6 +20,8 @@ Importing the module gives ``op`` these operations, each in a file of its own:
     the trigger that moves a version which a foreign UPDATE left alone, or refuses that UPDATE
 ``create_version_trigger``, ``drop_version_trigger``
     the trigger that makes the versions of a ``RowVersion``
+``create_optilock_tables``, ``upgrade_…``, ``downgrade_…``, ``drop_optilock_tables``
+    a set of optilock's own tables (:mod:`optilock.tables`)
 
 Autogenerate writes them, with one line in ``env.py``::
 
@@ -31,6 +33,12 @@ it (autogenerate does).
 """
 
 from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
+from optilock.alembic.own_tables import (
+    CreateOptilockTables,
+    DowngradeOptilockTables,
+    DropOptilockTables,
+    UpgradeOptilockTables,
+)
 from optilock.alembic.version_column import (
     AddVersionColumn,
     ChangeVersionColumn,
@@ -42,8 +50,12 @@ __all__ = [
     "AddVersionColumn",
     "ChangeVersionColumn",
     "CreateGuardTrigger",
+    "CreateOptilockTables",
     "CreateVersionTrigger",
+    "DowngradeOptilockTables",
     "DropGuardTrigger",
+    "DropOptilockTables",
     "DropVersionColumn",
     "DropVersionTrigger",
+    "UpgradeOptilockTables",
 ]

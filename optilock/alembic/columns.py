@@ -20,6 +20,7 @@ from optilock.dialects import database_of
 from optilock.dialects.quoting import quoted, quoted_table
 from optilock.dialects.rollout import Ways
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.guard_trigger import read_mark
 from optilock.rollout.target import Target, target_of
 from optilock.tokens import RowVersion, Token
 
@@ -61,6 +62,7 @@ def drop_column(operations: Operations, table: str, schema: str | None, token: T
     """The column goes."""
     _check_token(token)
     require_present(look(operations, table, schema, token), table)
+    _require_unguarded(operations, table, schema, token)
     with permitted(operations, f"drop {table}.{_name(token)}"):
         operations.drop_column(table, _name(token), schema=schema)
 
@@ -77,6 +79,7 @@ def change_column(
     for token in (old, new):
         _check_token(token)
     require_present(look(operations, table, schema, old), table)
+    _require_unguarded(operations, table, schema, old)
     if fill is None and _type(operations, old) == _type(operations, new):
         with permitted(operations, f"change {table}.{_name(old)}"):
             _rename(operations, table, schema, old, new)
@@ -196,6 +199,23 @@ def require_present(target: Target | None, table: str) -> None:
         raise ConfigurationError(
             f"There is no column {table}.{target.name}. Nothing was changed. {table} has: {known}."
         )
+
+
+def _require_unguarded(
+    operations: Operations, table: str, schema: str | None, token: Token
+) -> None:
+    """MariaDB would drop the column, and every later UPDATE would fail at the trigger."""
+    connection = connection_of(operations)
+    if connection is None:
+        return
+    triggers = database_of(connection.dialect).guard_triggers(connection.dialect)
+    for found in triggers.found(connection, schema):
+        guard = read_mark(found.source, table, schema) if found.table == table else None
+        if guard is not None and guard.column == _name(token):
+            raise ConfigurationError(
+                f"A guard trigger stands on {table}.{_name(token)}. Nothing was changed: drop it"
+                " first, with op.drop_guard_trigger."
+            )
 
 
 def _require_absent(target: Target | None, table: str) -> None:

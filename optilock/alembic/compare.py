@@ -6,10 +6,11 @@ that know what a version is: a column added to a table with rows has to be fille
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from alembic.autogenerate.api import AutogenContext
-from alembic.operations.ops import ModifyTableOps, UpgradeOps
+from alembic.operations.ops import DropIndexOp, DropTableOp, ModifyTableOps, UpgradeOps
 from alembic.util import PriorityDispatchResult
 from sqlalchemy import Column
 
@@ -17,6 +18,7 @@ from optilock.alembic import rendering as rendering  # operations can be written
 from optilock.alembic.trigger_ops import add_trigger_operations
 from optilock.alembic.version_ops import version_operations
 from optilock.expected import Expected, expected, is_version
+from optilock.tables import VERSION_TABLE, table_sets
 
 __all__ = ["compare_default", "compare_tables"]
 
@@ -29,8 +31,11 @@ def compare_tables(
 ) -> PriorityDispatchResult:
     """Rewrite the operations of version columns."""
     wanted = _wanted(context)
+    own = {VERSION_TABLE, *(n for one in table_sets().values() for n in one.table_names())}
     operations: list[Any] = []
     for operation in upgrade.ops:
+        if _drops_one(operation, own):
+            continue
         if not isinstance(operation, ModifyTableOps):
             operations.append(operation)
             continue
@@ -60,6 +65,14 @@ def compare_default(
     if (mapped.server_default or stored.server_default) is not None and is_version(mapped):
         return PriorityDispatchResult.STOP
     return PriorityDispatchResult.CONTINUE
+
+
+def _drops_one(operation: Any, own: Collection[str]) -> bool:
+    """Alembic would drop optilock's own tables, and their indexes: no model mentions them."""
+    if isinstance(operation, ModifyTableOps):
+        drops = all(isinstance(one, DropIndexOp) for one in operation.ops)
+        return drops and operation.table_name in own
+    return isinstance(operation, DropTableOp) and operation.table_name in own
 
 
 def _wanted(context: AutogenContext) -> dict[Key, Expected]:

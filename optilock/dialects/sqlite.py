@@ -64,6 +64,8 @@ class SQLite(Database):
     # -- what an error means (https://sqlite.org/rescode.html) -----------------------------------
 
     drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")
+    #: READONLY and AUTH.
+    forbidden = frozenset({8, 23})
     causes = MappingProxyType(
         {
             # BUSY_SNAPSHOT: what was read is no longer the newest; no waiting helps

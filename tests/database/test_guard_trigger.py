@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import String, Uuid, func, inspect, select, text
+from sqlalchemy import String, Uuid, create_engine, event, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -11,6 +11,7 @@ from optilock import (
     ConfigurationError,
     Counter,
     Manual,
+    OptilockError,
     RowVersion,
     Timestamp,
     Unique,
@@ -324,3 +325,83 @@ class TestBadInput:
                 lambda op: op.create_guard_trigger(table, Counter(), "bump", **options),
             )
         assert shape(engine, *inspect(engine).get_table_names()) == before
+
+    @each_policy
+    @pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+    def test_a_version_that_is_guarded_is_not_dropped(self, engine, guarded, foreign, how):
+        cls = guarded(VIEWED[how])
+        name = cls.__table__.name
+        before = shape(engine, name)
+        for work in (
+            lambda op: op.drop_version_column(name, Counter()),
+            lambda op: op.change_version_column(name, Counter(), Unique()),
+        ):
+            with pytest.raises(ConfigurationError, match="drop_guard_trigger"):
+                migrate(engine, work)
+        assert shape(engine, name) == before
+        foreign(cls, "views = 1")
+
+
+class TestWithoutTheRight:
+    """Somebody who may read and write the rows, and no more."""
+
+    @pytest.fixture
+    def weak(self, engine, database):
+        """An engine of that somebody."""
+        family = engine.dialect.name
+        if family == "sqlite":
+            path = engine.url.database
+            made = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
+        elif family == "postgresql":
+            with engine.begin() as connection:
+                connection.execute(text("DROP ROLE IF EXISTS optilock_weak"))
+                connection.execute(text("CREATE ROLE optilock_weak"))
+                rights = "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public"
+                connection.execute(text(f"{rights} TO optilock_weak"))
+                connection.execute(text("GRANT USAGE ON SCHEMA public TO optilock_weak"))
+            made = create_engine(engine.url)
+
+            @event.listens_for(made, "connect")
+            def become(connection, record):
+                connection.execute("SET ROLE optilock_weak")
+                connection.commit()
+
+        else:
+            with engine.begin() as connection:
+                connection.execute(text("CREATE OR REPLACE USER optilock_weak IDENTIFIED BY 'w'"))
+                schema = engine.url.database
+                rights = f"GRANT SELECT, INSERT, UPDATE ON `{schema}`.*"
+                connection.execute(text(f"{rights} TO optilock_weak"))
+            made = create_engine(engine.url.set(username="optilock_weak", password="w"))
+        yield made
+        made.dispose()
+        with engine.begin() as connection:
+            if family == "postgresql":
+                connection.execute(text("DROP OWNED BY optilock_weak"))
+                connection.execute(text("DROP ROLE optilock_weak"))
+            elif family == "mysql":
+                connection.execute(text("DROP USER optilock_weak"))
+
+    @pytest.fixture
+    def table(self, store):
+        cls = BUMPED["counter"]
+        store(cls(id=1, body="body", views=0))
+        return cls.__table__.name
+
+    @pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+    @pytest.mark.parametrize("what", ["guard", "version", "column", "drop"])
+    def test_the_error_says_so_and_nothing_is_changed(self, engine, table, weak, what):
+        works = {
+            "guard": lambda op: op.create_guard_trigger(table, Counter(), "bump"),
+            "version": lambda op: op.create_version_trigger(table, RowVersion()),
+            "column": lambda op: op.add_version_column(table, Counter(name="other")),
+            "drop": lambda op: op.drop_version_column(table, Counter()),
+        }
+        before = shape(engine, table)
+        with pytest.raises(OptilockError, match="may not") as caught:
+            migrate(weak, works[what])
+        assert table in str(caught.value)
+        assert shape(engine, table) == before
+        with engine.begin() as connection:
+            quoted = engine.dialect.identifier_preparer.quote(table)
+            connection.execute(text(f"UPDATE {quoted} SET views = 1"))

@@ -41,14 +41,14 @@ def test_a_database_is_brought_to_the_newest_revision_by_its_url(tmp_path: Path)
     code, printed = _alembic("-x", f"url=sqlite:///{path}", "upgrade", "head")
     assert (code, printed) == (0, "")
     # A table of its own: the application's alembic_version is left alone.
-    assert _tables(path) == {"optilock_alembic_version"}
+    assert _tables(path) == {"optilock_alembic_version", "optilock_commit_tokens"}
 
 
 def test_the_url_may_come_from_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     url = f"sqlite:///{path}"
     assert _alembic("upgrade", "head", OPTILOCK_DATABASE_URL=url) == (0, "")
-    assert _tables(path) == {"optilock_alembic_version"}
+    assert _tables(path) == {"optilock_alembic_version", "optilock_commit_tokens"}
 
 
 def test_without_a_url_the_error_says_how_to_name_one() -> None:

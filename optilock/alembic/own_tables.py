@@ -1,0 +1,176 @@
+"""optilock's own tables: created, led from revision to revision, and dropped.
+
+::
+
+    op.create_optilock_tables("commit_tokens")
+    op.upgrade_optilock_tables("commit_tokens", to=2)
+    op.downgrade_optilock_tables("commit_tokens", to=1)
+    op.drop_optilock_tables("commit_tokens")
+
+Or let the migrations that come with optilock's source do it (``migrations/``), beside your own. The
+sets are those of :mod:`optilock.tables`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic.operations import Operations
+from sqlalchemy import inspect
+
+from optilock.alembic.columns import connection_of, permitted
+from optilock.alembic.operation import Call, VersionOperation
+from optilock.errors import ConfigurationError
+from optilock.tables import TableSet, table_set
+
+__all__ = [
+    "CreateOptilockTables",
+    "DowngradeOptilockTables",
+    "DropOptilockTables",
+    "UpgradeOptilockTables",
+]
+
+
+class _SetOperation(VersionOperation):
+    verb: str
+    says = "revision"
+
+    def __init__(self, name: str, revision: int, *, schema: str | None = None) -> None:
+        self.name = name
+        self.revision = revision
+        self.schema = schema
+        self.tables = _checked(name, revision, least=0 if self.says == "to" else 1)
+
+    def call(self) -> Call:
+        shown = self.revision if self.says == "to" or self.revision != 1 else None
+        return Call(self.verb, (self.name,), {self.says: shown, "schema": self.schema})
+
+
+@Operations.register_operation("create_optilock_tables")
+class CreateOptilockTables(_SetOperation):
+    """From nothing to a revision."""
+
+    verb = "create_optilock_tables"
+
+    @classmethod
+    def create_optilock_tables(
+        cls, operations: Any, name: str, *, revision: int = 1, schema: str | None = None
+    ) -> None:
+        """Create the tables of a set, as they were at ``revision``.
+
+        Raises:
+            ConfigurationError: no such set or revision, or its tables are there already.
+            OptilockError: the user may not create tables.
+        """
+        operations.invoke(cls(name, revision, schema=schema))
+
+    def reverse(self) -> DropOptilockTables:
+        return DropOptilockTables(self.name, self.revision, schema=self.schema)
+
+
+@Operations.register_operation("drop_optilock_tables")
+class DropOptilockTables(_SetOperation):
+    """From a revision to nothing; what the tables hold is lost."""
+
+    verb = "drop_optilock_tables"
+
+    @classmethod
+    def drop_optilock_tables(
+        cls, operations: Any, name: str, *, revision: int = 1, schema: str | None = None
+    ) -> None:
+        """Drop the tables of a set, which are at ``revision``, with what they hold."""
+        operations.invoke(cls(name, revision, schema=schema))
+
+    def reverse(self) -> CreateOptilockTables:
+        return CreateOptilockTables(self.name, self.revision, schema=self.schema)
+
+
+@Operations.register_operation("upgrade_optilock_tables")
+class UpgradeOptilockTables(_SetOperation):
+    """One revision further."""
+
+    verb, says = "upgrade_optilock_tables", "to"
+
+    @classmethod
+    def upgrade_optilock_tables(
+        cls, operations: Any, name: str, *, to: int, schema: str | None = None
+    ) -> None:
+        """Lead the tables of a set from the revision before ``to`` to it."""
+        operations.invoke(cls(name, to, schema=schema))
+
+    def reverse(self) -> DowngradeOptilockTables:
+        return DowngradeOptilockTables(self.name, self.revision - 1, schema=self.schema)
+
+
+@Operations.register_operation("downgrade_optilock_tables")
+class DowngradeOptilockTables(_SetOperation):
+    """One revision back."""
+
+    verb, says = "downgrade_optilock_tables", "to"
+
+    @classmethod
+    def downgrade_optilock_tables(
+        cls, operations: Any, name: str, *, to: int, schema: str | None = None
+    ) -> None:
+        """Lead the tables of a set from the revision after ``to`` back to it."""
+        operations.invoke(cls(name, to, schema=schema))
+
+    def reverse(self) -> UpgradeOptilockTables:
+        return UpgradeOptilockTables(self.name, self.revision + 1, schema=self.schema)
+
+
+@Operations.implementation_for(CreateOptilockTables)
+def _create(operations: Operations, operation: CreateOptilockTables) -> None:
+    _require_absent(operations, operation)
+    with permitted(operations, f"create the tables of {operation.name}"):
+        for step in operation.tables.steps[: operation.revision]:
+            step.upgrade(operations, operation.schema)
+
+
+@Operations.implementation_for(DropOptilockTables)
+def _drop(operations: Operations, operation: DropOptilockTables) -> None:
+    with permitted(operations, f"drop the tables of {operation.name}"):
+        for step in reversed(operation.tables.steps[: operation.revision]):
+            step.downgrade(operations, operation.schema)
+
+
+@Operations.implementation_for(UpgradeOptilockTables)
+def _upgrade(operations: Operations, operation: UpgradeOptilockTables) -> None:
+    if operation.revision == 0:
+        raise ConfigurationError("Nothing leads up to revision 0: drop the tables instead.")
+    with permitted(operations, f"change the tables of {operation.name}"):
+        operation.tables.steps[operation.revision - 1].upgrade(operations, operation.schema)
+
+
+@Operations.implementation_for(DowngradeOptilockTables)
+def _downgrade(operations: Operations, operation: DowngradeOptilockTables) -> None:
+    if operation.revision == operation.tables.revision:
+        raise ConfigurationError(
+            f"{operation.name}: revision {operation.revision} is the newest; nothing leads back to"
+            " it."
+        )
+    with permitted(operations, f"change the tables of {operation.name}"):
+        operation.tables.steps[operation.revision].downgrade(operations, operation.schema)
+
+
+def _checked(name: str, revision: int, *, least: int) -> TableSet:
+    found = table_set(name)
+    if not isinstance(revision, int) or not least <= revision <= found.revision:
+        raise ConfigurationError(
+            f"{name} has no revision {revision!r}: it goes from {least} to {found.revision} in this"
+            " version of optilock."
+        )
+    return found
+
+
+def _require_absent(operations: Operations, operation: CreateOptilockTables) -> None:
+    connection = connection_of(operations)
+    if connection is None:
+        return
+    seen = inspect(connection)
+    for name in operation.tables.table_names():
+        if seen.has_table(name, schema=operation.schema):
+            raise ConfigurationError(
+                f"The table {name} of {operation.name} is there already. Nothing was changed: stamp"
+                " the revision, or create the set in one place only."
+            )

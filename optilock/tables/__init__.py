@@ -1,0 +1,49 @@
+"""optilock's own tables, in named sets: a file a set.
+
+A set begins at revision 0, where there is nothing, and each of its steps leads one revision
+further, and back. A migration names the revision, so it does the same for ever::
+
+    op.create_optilock_tables("commit_tokens")              # to revision 1
+    op.upgrade_optilock_tables("commit_tokens", to=2)       # one step
+
+A new set is a module of this package with a ``SET``; nothing else has to know of it. Its tables are
+left alone by autogenerate, which otherwise would drop what a project's models do not mention.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from optilock.errors import ConfigurationError
+from optilock.tables.table_set import Step, TableSet
+
+__all__ = ["VERSION_TABLE", "Step", "TableSet", "table_set", "table_sets"]
+
+#: Where the migrations that come with optilock note how far they are.
+VERSION_TABLE = "optilock_alembic_version"
+
+
+def table_sets() -> dict[str, TableSet]:
+    """All sets by their names."""
+    modules = (
+        importlib.import_module(f"{__name__}.{found.name}")
+        for found in pkgutil.iter_modules(__path__)
+    )
+    sets = [module.SET for module in modules if hasattr(module, "SET")]
+    return {one.name: one for one in sets}
+
+
+def table_set(name: str) -> TableSet:
+    """One set.
+
+    Raises:
+        ConfigurationError: there is no set of that name.
+    """
+    known = table_sets()
+    if name not in known:
+        raise ConfigurationError(
+            f"There is no set of optilock's tables named {name!r}: there are"
+            f" {', '.join(sorted(known))}."
+        )
+    return known[name]
