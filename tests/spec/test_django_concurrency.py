@@ -8,7 +8,7 @@ import threading
 import uuid
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select, tuple_
 from sqlalchemy.orm import DeclarativeBase, Mapped, load_only, mapped_column, sessionmaker
 
 from optilock import (
@@ -245,6 +245,24 @@ def test_rows_are_loaded_from_a_dump_with_their_versions(tables, watched, other,
     [entry] = refused(session).entries
 
     assert (entry.original["version"], entry.database["version"]) == (7, 8)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_action_by_a_statement_skips_rows_that_were_changed_if_it_is_told_what_was_seen(
+    store, watched, other, stored, checked
+):
+    """DJ-16: a DELETE by a condition checks nothing but the condition."""
+    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
+    session = watched(expire_on_commit=False)
+    seen = [(doc.id, doc.version) for doc in session.scalars(select(Doc))]
+    session.commit()
+    other(Doc, 2, name="theirs")
+    action = delete(Doc).where(tuple_(Doc.id, Doc.version).in_(seen)) if checked else delete(Doc)
+    session.execute(action)
+    session.commit()
+
+    left = [n for n in (1, 2, 3) if stored(Doc, n)]
+    assert left == ([2] if checked else [])
 
 
 def test_an_action_on_many_rows_refuses_the_one_that_was_changed(

@@ -7,7 +7,7 @@ import sqlite3
 import psycopg
 import pymysql  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import make_transient_to_detached, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
@@ -527,6 +527,28 @@ def test_to_move_or_to_demand_a_version_that_is_not_there_is_refused(store, watc
         expect(plain, 1)
     with pytest.raises(ConfigurationError, match="Plain"):
         verify(plain)
+
+
+# -- statements (UPDATE VERSIONED) -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [Doc, Counted, Clock])
+def test_an_update_statement_moves_every_kind_of_version(store, watched, stored, refused, model):
+    """HB-22: as an UPDATE VERSIONED does; the object in the session knows."""
+    store(model(id=1, name="a"), model(id=2, name="a"))
+    before = stored(model, 1)["version"]
+    session, stale = watched(), watched()
+    row, held = session.get_one(model, 1), stale.get_one(model, 1)
+    session.execute(update(model).values(name="ours"))
+    session.commit()
+    assert stored(model, 1)["version"] == row.version != before
+    row.name = "again"
+    session.commit()
+    held.name = "stale"
+    refused(stale)
+    stale.rollback()
+
+    assert (stored(model, 1)["name"], stored(model, 2)["name"]) == ("again", "ours")
 
 
 # -- copies ----------------------------------------------------------------------------------------

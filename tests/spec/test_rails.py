@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import inspect, select
+from sqlalchemy import inspect, select, update
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -19,7 +19,7 @@ from optilock import (
     touch,
 )
 from optilock.testing import count_statements
-from tests.models import Odd, Stamped
+from tests.models import Account, Odd, Stamped
 from tests.spec.models import Coded, Doc, Grown
 from tests.spec.steps import alive, statement, stub, told
 
@@ -358,6 +358,27 @@ def test_a_row_that_is_locked_while_it_is_dirty_keeps_its_edits(
     session.commit()
 
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("ours", 2)
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_counters_that_are_moved_by_a_statement_move_the_version(
+    store, watched, stored, refused, step
+):
+    """RL-30: one column or two; who holds the row as it was must look again."""
+    store(Account(id=1, balance=5), Account(id=2, balance=5))
+    session, theirs = watched(), watched()
+    held = session.get_one(Account, 2)
+    theirs.execute(update(Account).values(balance=Account.balance + step))
+    theirs.execute(
+        update(Account).where(Account.id == 2).values(balance=Account.balance + step, note="b")
+    )
+    theirs.commit()
+    held.note = "ours"
+    refused(session)
+    session.rollback()
+
+    assert (stored(Account, 1)["balance"], stored(Account, 1)["version"]) == (5 + step, 2)
+    assert (stored(Account, 2)["balance"], stored(Account, 2)["version"]) == (5 + 2 * step, 3)
 
 
 # -- touch -----------------------------------------------------------------------------------------

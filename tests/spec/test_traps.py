@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import event, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.attributes import flag_modified, set_committed_value
@@ -944,3 +944,57 @@ def test_of_a_row_that_is_deleted_here_nothing_is_verified(engine, store, stored
         session.delete(doc)
 
     assert stored(Doc, 1) is None
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["auto", "evaluate", "fetch"])
+def test_an_update_statement_moves_the_version_and_the_object_knows(
+    store, watched, other, stored, strategy
+):
+    """trap 34: SQLAlchemy's neither checks nor moves; the check is a condition."""
+    store(Doc(id=1, name="a"))
+    session = watched(expire_on_commit=False)
+    doc = session.get_one(Doc, 1)
+    options = {"synchronize_session": strategy}
+    session.execute(update(Doc).where(Doc.id == 1).values(name="b"), execution_options=options)
+    session.commit()
+    assert (doc.name, doc.version) == ("b", 2)
+    other(Doc, 1, name="theirs")
+    seen = update(Doc).where(Doc.id == doc.id, Doc.version == 2)
+    found = session.execute(seen.values(name="ours"))
+    session.commit()
+
+    assert found.rowcount == 0
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 3)
+
+
+def test_rows_written_by_their_keys_must_say_their_version(store, watched, stored):
+    """trap 34: SQLAlchemy's answer is a bare KeyError."""
+    store(Doc(id=1, name="a"))
+    session = watched()
+    with pytest.raises(ConfigurationError, match="version"):
+        session.execute(update(Doc), [{"id": 1, "name": "ours"}])
+    session.execute(update(Doc), [{"id": 1, "name": "ours", "version": 1}])
+    session.commit()
+    with pytest.raises(StaleDataError):
+        session.execute(update(Doc), [{"id": 1, "name": "again", "version": 1}])
+    session.rollback()
+
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("ours", 2)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_query_that_populates_existing_objects_writes_their_edits_first(
+    store, watched, stored, again
+):
+    """trap 34: with autoflush; without it, it drops them, which is what it is for."""
+    store(Doc(id=1, name="a"))
+    session = watched(autoflush=again)
+    doc = session.get_one(Doc, 1)
+    doc.name = "ours"
+    session.scalars(select(Doc).execution_options(populate_existing=True)).one()
+    session.commit()
+
+    assert stored(Doc, 1)["name"] == doc.name == ("ours" if again else "a")
