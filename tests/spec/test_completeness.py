@@ -14,7 +14,7 @@ ID = r"\b(?:[A-Z]{2}-\d\d|trap \d+)\b"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 #: Scenarios that wait for something.
-OPEN = """"""
+OPEN = ""
 
 
 def listed() -> list[str]:
