@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from optilock import events
 from optilock.apply import apply
+from optilock.bulk import BulkResult, bulk_delete, bulk_update
 from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import (
@@ -14,6 +15,8 @@ from optilock.errors import (
     LinkGone,
     OptilockError,
     PreconditionFailed,
+    UnguardedStatement,
+    UnguardedStatementWarning,
 )
 from optilock.etag import etag_of
 from optilock.expect import expect
@@ -33,6 +36,8 @@ from optilock.retry import retry, retrying
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.touch import touch
 from optilock.transient import is_transient
+from optilock.unchanged import unchanged
+from optilock.unguarded import guard_statements
 from optilock.unit_of_work import UnitOfWork, unit_of_work
 from optilock.verify import verify
 from optilock.versioned import Versioned
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncUnitOfWork",
+    "BulkResult",
     "CannotMerge",
     "CommitOutcomeUnknown",
     "CompareValues",
@@ -58,15 +64,20 @@ __all__ = [
     "Resolution",
     "RowVersion",
     "Timestamp",
+    "UnguardedStatement",
+    "UnguardedStatementWarning",
     "Unique",
     "UnitOfWork",
     "Versioned",
     "add_delta",
     "apply",
+    "bulk_delete",
+    "bulk_update",
     "client_wins",
     "etag_of",
     "events",
     "expect",
+    "guard_statements",
     "is_transient",
     "merge_fields",
     "merge_json",
@@ -81,6 +92,7 @@ __all__ = [
     "serializable",
     "store_wins",
     "touch",
+    "unchanged",
     "unit_of_work",
     "verify",
     "watch",

@@ -6,6 +6,7 @@
     ├── ConfigurationError (ValueError)     bad input: a mapping, an option, a call that cannot work
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    ├── UnguardedStatement                  a statement that goes around the version was forbidden
     ├── LinkGone (StaleDataError)           a many-to-many link was removed by somebody else first
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
@@ -33,6 +34,8 @@ __all__ = [
     "LinkGone",
     "OptilockError",
     "PreconditionFailed",
+    "UnguardedStatement",
+    "UnguardedStatementWarning",
 ]
 
 
@@ -137,6 +140,17 @@ class CommitOutcomeUnknown(OptilockError):
     It is never retried by itself, because running the work twice could apply it twice. Read the
     rows on a new connection and compare them with what was meant to be stored.
     """
+
+
+class UnguardedStatement(OptilockError):
+    """A statement that goes around the version of a table; it was not sent.
+
+    See :func:`optilock.guard_statements`.
+    """
+
+
+class UnguardedStatementWarning(UserWarning):
+    """The same where it is only told."""
 
 
 class CannotMerge(OptilockError):

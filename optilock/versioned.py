@@ -38,8 +38,9 @@ The version belongs to the library: assigning it raises ``ConfigurationError``. 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
@@ -69,7 +70,10 @@ from optilock.version_triggers import create_with_table
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
 
-__all__ = ["Versioned", "ignored_columns", "token_attribute"]
+__all__ = ["Versioned", "ignored_columns", "token_attribute", "versioned_tables"]
+
+#: Table -> its version column, for every class of the mixin that has one.
+_tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
 
 
 class ResolverObject(Protocol):
@@ -95,6 +99,11 @@ class Versioned:
 
     if TYPE_CHECKING:
         version: Mapped[Any]
+
+
+def versioned_tables() -> Mapping[Table, Column[Any]]:
+    """The tables that carry a version, each with the column."""
+    return _tables
 
 
 def token_attribute(mapper: Mapper[Any]) -> str | None:
@@ -199,6 +208,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     column = None if token is None else check_attribute(mapper, cls, token)
     check_options(mapper, cls, column)
     check_root_of(cls)
+    if column is not None and isinstance(column.table, Table):
+        _tables[column.table] = column
     if column is not None:
         (require if isinstance(token, Manual) else close)(mapper, cls, column)
         compare_in_merge(mapper, column)

@@ -16,7 +16,9 @@ sees to three more things.
 * Where only columns of a joined child's table change, the version in its parent's table moves.
 * Where only ignored columns change, the version stays as it is.
 
-UPDATE by primary key (a list of rows) needs the version in every row.
+UPDATE by primary key (a list of rows) needs the version in every row, and after
+``bulk_save_objects`` the objects know their new version. An upsert has to move the version:
+:mod:`optilock.guard.upserts`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Update, inspect, select, tuple_
+from sqlalchemy import Column, Insert, Update, inspect, select, tuple_
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
@@ -34,13 +36,14 @@ from optilock.conflicts import locked_table, read_stored
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.guard.state import watched
+from optilock.guard.upserts import refuse_upsert
 from optilock.seen import moved_by_us, version_seen
 from optilock.tokens import Counter
 from optilock.version_checks import check_tokens
 from optilock.version_makers import made_by_application, touch_of
 from optilock.versioned import ignored_columns, token_attribute
 
-__all__ = ["guarded_bulk_update", "guarded_execute"]
+__all__ = ["guarded_bulk_save", "guarded_bulk_update", "guarded_execute"]
 
 State = InstanceState[Any]
 Execute = Callable[..., Any]
@@ -52,6 +55,8 @@ def guarded_execute(original: Execute) -> Execute:
     @functools.wraps(original)
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         if type(statement) is not Update:
+            if isinstance(statement, Insert):
+                refuse_upsert(statement)
             return original(self, statement, params, **options)
         mapper = _mapper_of(statement)
         if mapper is None or token_attribute(mapper) is None:
@@ -77,6 +82,35 @@ def guarded_bulk_update(original: Execute) -> Execute:
         original(self, mapper, rows)
 
     return bulk_update_mappings
+
+
+def guarded_bulk_save(original: Execute) -> Execute:
+    """``bulk_save_objects``: the objects of stored rows know the version that they have then."""
+
+    @functools.wraps(original)
+    def bulk_save_objects(
+        self: Session, objects: Iterable[Any], *args: Any, **options: Any
+    ) -> None:
+        saved = list(objects)
+        original(self, saved, *args, **options)
+        for obj in saved:
+            _follow(obj._sa_instance_state)
+
+    return bulk_save_objects
+
+
+def _follow(state: State) -> None:
+    """A counted version is known; a random one was made by SQLAlchemy, and is read when needed."""
+    key, following = token_attribute(state.mapper), state.mapper.version_id_generator
+    if key is None or state.key is None or not state.modified or key not in state.dict:
+        return
+    if _counts(state.mapper) and callable(following):
+        state.dict[key] = following(state.dict[key])
+    elif state.session is not None:
+        state._expire_attributes(state.dict, (key,))
+    else:
+        del state.dict[key]
+    state._commit_all(state.dict)
 
 
 def _mapper_of(statement: Update) -> Mapper[Any] | None:

@@ -35,7 +35,7 @@ from optilock.guard.hold import check_pending
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
-from optilock.guard.statements import guarded_bulk_update, guarded_execute
+from optilock.guard.statements import guarded_bulk_save, guarded_bulk_update, guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
@@ -109,6 +109,9 @@ def guard_class(cls: type[Session]) -> None:
     cls.expire_all = _remembering_all(cls.expire_all)  # type: ignore[method-assign]
     for name in ("execute", "scalar", "scalars"):
         setattr(cls, name, guarded_execute(getattr(cls, name)))
+    cls.bulk_save_objects = guarded_bulk_save(  # type: ignore[method-assign]
+        cls.bulk_save_objects
+    )
     cls.bulk_update_mappings = guarded_bulk_update(  # type: ignore[method-assign]
         cls.bulk_update_mappings
     )

@@ -12,17 +12,17 @@ from tests.models import Base, key
 alive = pytest.mark.needs("resolves-in-place")
 
 
-class Order(Versioned, Base):
+class Bill(Versioned, Base):
     """Its lines go with it, so it is looked at before the flush."""
 
     __tablename__ = "compared_orders"
     __version_token__ = CompareValues.all()
     id: Mapped[int] = key()
     state: Mapped[str | None]
-    lines: Mapped[list[Line]] = relationship(cascade="all, delete-orphan")
+    lines: Mapped[list[BillLine]] = relationship(cascade="all, delete-orphan")
 
 
-class Line(Versioned, Base):
+class BillLine(Versioned, Base):
     __tablename__ = "compared_lines"
     __version_token__ = CompareValues.all()
     id: Mapped[int] = key()
@@ -45,16 +45,16 @@ def other(engine):
 def gone(engine):
     def gone(model, key):
         with engine.begin() as connection:
-            if model is Order:
-                connection.execute(delete(Line.__table__).filter_by(order_id=key))
+            if model is Bill:
+                connection.execute(delete(BillLine.__table__).filter_by(order_id=key))
             connection.execute(delete(model.__table__).filter_by(id=key))
 
     return gone
 
 
 def orders(store, count):
-    lines = {n: [Line(id=n, text="a")] for n in range(count)}
-    store(*(Order(id=n, state="new", lines=lines[n]) for n in range(count)))
+    lines = {n: [BillLine(id=n, text="a")] for n in range(count)}
+    store(*(Bill(id=n, state="new", lines=lines[n]) for n in range(count)))
 
 
 def doomed(session, model, count):
@@ -64,7 +64,7 @@ def doomed(session, model, count):
     return rows
 
 
-@pytest.mark.parametrize("model", [Order, Line])
+@pytest.mark.parametrize("model", [Bill, BillLine])
 @pytest.mark.parametrize("count", [1, 3])
 @alive
 def test_a_row_that_was_changed_is_not_deleted(
@@ -73,7 +73,7 @@ def test_a_row_that_was_changed_is_not_deleted(
     orders(store, count)
     session = watched(autoflush=False)
     doomed(session, model, count)
-    other(model, 0, **{"state" if model is Order else "text": "theirs"})
+    other(model, 0, **{"state" if model is Bill else "text": "theirs"})
     [entry] = refused(session).entries
     session.rollback()
 
@@ -82,7 +82,7 @@ def test_a_row_that_was_changed_is_not_deleted(
 
 
 @alive
-@pytest.mark.parametrize("model", [Order, Line])
+@pytest.mark.parametrize("model", [Bill, BillLine])
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize(
     "rule",
@@ -95,20 +95,20 @@ def test_a_row_that_was_changed_may_be_deleted_all_the_same(
     orders(store, count)
     session = watched(autoflush=False, **rule)
     doomed(session, model, count)
-    other(model, 0, **{"state" if model is Order else "text": "theirs"})
+    other(model, 0, **{"state" if model is Bill else "text": "theirs"})
     session.commit()
 
     assert not any(stored(model, n) for n in range(count))
 
 
 @alive
-@pytest.mark.parametrize("model", [Order, Line])
+@pytest.mark.parametrize("model", [Bill, BillLine])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_row_that_was_changed_may_be_kept(store, watched, other, stored, model, count):
     orders(store, count)
     session = watched(store_wins, autoflush=False)
     rows = doomed(session, model, count)
-    name = "state" if model is Order else "text"
+    name = "state" if model is Bill else "text"
     other(model, 0, **{name: "theirs"})
     session.commit()
 
@@ -117,13 +117,13 @@ def test_a_row_that_was_changed_may_be_kept(store, watched, other, stored, model
 
 
 @alive
-@pytest.mark.parametrize("model", [Order, Line])
+@pytest.mark.parametrize("model", [Bill, BillLine])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_row_that_is_gone_may_be_ignored(store, watched, gone, stored, model, count):
     orders(store, count)
     session = watched(on_delete=OnDelete.IGNORE_GONE, autoflush=False)
     rows = doomed(session, model, count)
-    if model is Order:
+    if model is Bill:
         assert len(rows[0].lines) == 1
     gone(model, 0)
     session.commit()

@@ -1,0 +1,207 @@
+"""The rows of a bulk call: checked as a whole, and as guarded writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Delete, Table, Update, and_, bindparam, inspect
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import Mapper
+from sqlalchemy.sql import ClauseElement
+
+from optilock.columns import columns_of
+from optilock.errors import ConfigurationError
+from optilock.guard.writes import Shape, Write, shape_of
+from optilock.version_makers import made_by_application
+from optilock.versioned import token_attribute
+
+__all__ = ["Rows", "rows_to_delete", "rows_to_update"]
+
+_KEY, _EXPECTED = "optilock_key_", "optilock_expected"
+#: Mapper -> its UPDATE and DELETE by key and version; each keeps the shapes of its rows.
+_statements: WeakKeyDictionary[Mapper[Any], dict[bool, _Statement]] = WeakKeyDictionary()
+
+
+@dataclass
+class _Statement:
+    statement: Update | Delete
+    shapes: dict[Any, Shape | None] = field(default_factory=dict)
+
+
+@dataclass
+class Rows:
+    """Rows of one class, by place: key, expected version, new values."""
+
+    mapper: Mapper[Any]
+    deletes: bool
+    rows: list[Mapping[str, Any]]
+    key_names: tuple[str, ...]
+    identities: list[tuple[Any, ...]]
+    expected: list[Any]
+    #: Attribute -> new value.
+    values: list[dict[str, Any]]
+    #: The versions that the rows are to get; ``None`` where the database makes them.
+    following: list[Any]
+
+    def writes(self, dialect: Dialect) -> list[Write]:
+        """The rows as the guard sends them."""
+        known = _statement(self.mapper, self.deletes)
+        columns = columns_of(self.mapper)
+        version: Any = self.mapper.version_id_col
+        writes = []
+        for place, identity in enumerate(self.identities):
+            params = {columns[n].key: value for n, value in self.values[place].items()}
+            params.update({f"{_KEY}{i}": value for i, value in enumerate(identity)})
+            params[_EXPECTED] = self.expected[place]
+            if not self.deletes and self.following[place] is not None:
+                params[version.key] = self.following[place]
+            writes.append(Write(self._shape(known, params, dialect), params))
+        return writes
+
+    def _shape(self, known: _Statement, params: dict[str, Any], dialect: Dialect) -> Shape:
+        place = dialect.driver, frozenset(params)
+        if place not in known.shapes:
+            known.shapes[place] = shape_of(known.statement, place[1], self.mapper, dialect)
+        shape = known.shapes[place]
+        assert shape is not None
+        return shape
+
+
+def rows_to_update(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """Checked rows that set something."""
+    found = _rows(model, rows, "bulk_update", deletes=False)
+    for place, values in enumerate(found.values):
+        if not values:
+            raise ConfigurationError(
+                f"Row {place} of bulk_update({model.__name__}) sets nothing: leave it out, or name"
+                " the values that it gets."
+            )
+    return found
+
+
+def rows_to_delete(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """Checked rows with a key and a version, and nothing else."""
+    found = _rows(model, rows, "bulk_delete", deletes=True)
+    for place, values in enumerate(found.values):
+        if values:
+            raise ConfigurationError(
+                f"Row {place} of bulk_delete({model.__name__}) has {_list(values)} beside its key"
+                " and version: a row to delete needs no values."
+            )
+    if len(found.mapper.tables) > 1:
+        raise ConfigurationError(
+            f"bulk_delete({model.__name__}): its rows are in several tables (joined inheritance),"
+            " which the objects' own delete takes apart. Use session.delete()."
+        )
+    return found
+
+
+def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, deletes: bool) -> Rows:
+    mapper = _mapper(model, call)
+    token = token_attribute(mapper)
+    assert token is not None
+    keys = tuple(mapper.get_property_by_column(column).key for column in mapper.primary_key)
+    found = Rows(mapper, deletes, list(rows), keys, [], [], [], [])
+    seen: dict[tuple[Any, ...], int] = {}
+    for place, row in enumerate(found.rows):
+        where = f"Row {place} of {call}({model.__name__})"
+        _require(where, row, (*keys, token))
+        identity = tuple(row[name] for name in keys)
+        if identity in seen:
+            raise ConfigurationError(
+                f"{where} has the same key as row {seen[identity]}: {identity!r}. Give each row"
+                " once."
+            )
+        seen[identity] = place
+        values = {name: value for name, value in row.items() if name not in (*keys, token)}
+        _check_values(where, mapper, values)
+        found.identities.append(identity)
+        found.expected.append(row[token])
+        found.values.append(values)
+        following = mapper.version_id_generator
+        found.following.append(following(row[token]) if callable(following) else None)
+    return found
+
+
+def _mapper(model: Any, call: str) -> Mapper[Any]:
+    mapper = inspect(model, raiseerr=False)
+    if not isinstance(mapper, Mapper):
+        raise ConfigurationError(f"{call}() takes a mapped class, not {model!r}.")
+    if mapper.version_id_col is None:
+        raise ConfigurationError(
+            f"{call}({model.__name__}): the class has no version, so nothing could be checked. Add"
+            " the mixin optilock.Versioned with a token that has a column."
+        )
+    if made_by_application(mapper):
+        raise ConfigurationError(
+            f"{call}({model.__name__}): your program makes the versions of the class (Manual), and"
+            " a bulk row has no place for the next one. Change the objects instead."
+        )
+    if not isinstance(mapper.version_id_col.table, Table):
+        raise ConfigurationError(f"{call}({model.__name__}): its version is in no table.")
+    return mapper
+
+
+def _require(where: str, row: Any, names: Iterable[str]) -> None:
+    if not isinstance(row, Mapping):
+        raise ConfigurationError(
+            f"{where} is a {type(row).__name__}: write a dictionary of attribute names."
+        )
+    missing = [name for name in names if row.get(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{where} has no {_list(missing)}: a row says which one it is, and which version its"
+            " author has seen."
+        )
+
+
+def _check_values(where: str, mapper: Mapper[Any], values: Mapping[str, Any]) -> None:
+    version: Any = mapper.version_id_col
+    columns = columns_of(mapper)
+    for name, value in values.items():
+        if name not in columns:
+            raise ConfigurationError(
+                f"{where} names {name!r}, which is not a column attribute. There are:"
+                f" {', '.join(sorted(columns))}."
+            )
+        if columns[name].table is not version.table:
+            raise ConfigurationError(
+                f"{where} sets {name!r}, which is in another table than the version (joined"
+                " inheritance): change the object instead."
+            )
+        if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__"):
+            raise ConfigurationError(
+                f"{where} sets {name!r} to a SQL expression: rows in bulk carry values. Use"
+                " update() with optilock.unchanged()."
+            )
+
+
+def _statement(mapper: Mapper[Any], deletes: bool) -> _Statement:
+    by_kind = _statements.setdefault(mapper, {})
+    if deletes not in by_kind:
+        version: Any = mapper.version_id_col
+        table = version.table
+        matching = and_(
+            *(
+                _in(table, key) == bindparam(f"{_KEY}{i}", type_=key.type)
+                for i, key in enumerate(mapper.primary_key)
+            ),
+            version == bindparam(_EXPECTED, type_=version.type),
+        )
+        change = table.delete() if deletes else table.update()
+        by_kind[deletes] = _Statement(change.where(matching))
+    return by_kind[deletes]
+
+
+def _in(table: Table, key: Any) -> Any:
+    """The key's column in the table that has the version."""
+    if key.table is table:
+        return key
+    return next(iter(table.primary_key.columns))
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

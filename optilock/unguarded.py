@@ -1,0 +1,181 @@
+"""Find statements that go around the version.
+
+::
+
+    guard_statements(engine, "warn")       # in tests and in development
+    guard_statements(engine, "forbid")     # where nobody should do it any more
+
+What is looked at is everything that the engine executes: Core UPDATE and DELETE of a versioned
+table that do not compare the version, upserts that leave it as it is, and SQL text that writes a
+versioned table and does not mention its version column. The ORM's own statements, and
+optilock's, do compare it, or move it on purpose (``update(Account)`` in a session), and pass.
+
+``"warn"`` gives an ``UnguardedStatementWarning`` that points to the caller's line; ``"forbid"``
+raises ``UnguardedStatement`` before anything is sent. It is a help for finding code, off by
+default, and no fence: text in a stored procedure is not seen (a trigger would see it).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Column, Delete, Engine, Insert, Update, event
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.elements import ColumnClause, False_
+
+from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
+from optilock.guard.upserts import set_by_upsert
+from optilock.versioned import versioned_tables
+
+__all__ = ["guard_statements"]
+
+Mode = Literal["warn", "forbid"]
+_installed: WeakKeyDictionary[Engine, Callable[..., None]] = WeakKeyDictionary()
+
+
+def guard_statements(engine: Any, mode: Mode = "warn") -> None:
+    """Look at every statement of ``engine`` (also an ``AsyncEngine``) from here on.
+
+    Calling it again changes the mode.
+
+    Raises:
+        ConfigurationError: it is no engine, or there is no such mode.
+    """
+    engine = getattr(engine, "sync_engine", engine)
+    if not isinstance(engine, Engine):
+        raise ConfigurationError(
+            f"guard_statements() takes an Engine, not {type(engine).__name__}."
+        )
+    if mode not in ("warn", "forbid"):
+        raise ConfigurationError(
+            f"guard_statements(mode={mode!r}): write mode='warn' or mode='forbid'."
+        )
+    if engine in _installed:
+        event.remove(engine, "before_cursor_execute", _installed.pop(engine))
+
+    def before_cursor_execute(
+        connection: Any, cursor: Any, sql: str, parameters: Any, context: Any, many: bool
+    ) -> None:
+        for problem in _problems(sql, context):
+            if mode == "forbid":
+                raise UnguardedStatement(problem)
+            warnings.warn(problem, UnguardedStatementWarning, stacklevel=_level())
+
+    event.listen(engine, "before_cursor_execute", before_cursor_execute)
+    _installed[engine] = before_cursor_execute
+
+
+def _problems(sql: str, context: Any) -> Iterator[str]:
+    compiled = getattr(context, "compiled", None)
+    statement = None if compiled is None else compiled.statement
+    if isinstance(statement, (Update, Delete, Insert)):
+        yield from _of_core(statement, context)
+    elif statement is None or statement.__visit_name__ in ("textclause", "text"):
+        yield from _of_text(sql)
+
+
+# -- Core -----------------------------------------------------------------------------------------
+
+
+def _of_core(statement: Any, context: Any) -> Iterator[str]:
+    version = versioned_tables().get(statement.table)
+    if version is None or _from_orm(statement, context):
+        return
+    table = statement.table.description
+    if isinstance(statement, Insert):
+        if _upserts_without(statement, version):
+            yield (
+                f"An upsert of {table} changes stored rows and leaves {version.name}: whoever has"
+                f" read them would overwrite them unseen. Set {version.name} in it as well."
+            )
+    elif not _compares(statement, version):
+        verb = "UPDATE" if isinstance(statement, Update) else "DELETE"
+        yield (
+            f"A Core {verb} of {table} does not compare {version.name}: it overwrites what its"
+            " author may not have seen. Change objects in a session, use optilock.bulk_update(),"
+            f" or add {version.name} to its WHERE."
+        )
+
+
+def _from_orm(statement: Any, context: Any) -> bool:
+    """The unit of work's, or ``update(Account)`` of a session, which moves the version."""
+    options = getattr(context, "execution_options", {})
+    orm = getattr(statement, "_propagate_attrs", None) or {}
+    return "compiled_cache" in options or orm.get("compile_state_plugin") == "orm"
+
+
+def _compares(statement: Any, version: Column[Any]) -> bool:
+    """In its WHERE; or it names the version among its values; or it matches nothing at all."""
+    if version in (getattr(statement, "_values", None) or {}):
+        return True
+    where = statement.whereclause
+    return where is not None and any(
+        isinstance(one, False_) or (isinstance(one, ColumnClause) and version.shares_lineage(one))
+        for one in visitors.iterate(where)
+    )
+
+
+def _upserts_without(statement: Insert, version: Column[Any]) -> bool:
+    names = set_by_upsert(statement)
+    return bool(names) and names.isdisjoint({version.key, version.name})
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+_NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
+_NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
+_WRITES = re.compile(
+    rf"\b(?P<verb>UPDATE|DELETE\s+FROM|REPLACE\s+INTO|INSERT\s+INTO|MERGE\s+INTO"
+    rf"|TRUNCATE(?:\s+TABLE)?)\s+(?:ONLY\s+|IGNORE\s+|LOW_PRIORITY\s+)*"
+    rf"(?:{_NAME}\s*\.\s*)?(?P<table>{_NAME})",
+    re.IGNORECASE,
+)
+_UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", re.I | re.S)
+
+
+def _of_text(sql: str) -> Iterator[str]:
+    text = _NOISE.sub(" ", sql)
+    by_name = {table.name.lower(): column for table, column in versioned_tables().items()}
+    for found in _WRITES.finditer(text):
+        name = found["table"].strip('"`[]').lower()
+        version = by_name.get(name)
+        verb = found["verb"].split()[0].upper()
+        if version is None or _is_a_lock(text, found) or _mentions(text, version, verb):
+            continue
+        if verb == "INSERT" and not _UPSERT.search(text):
+            continue
+        yield (
+            f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
+            " Use objects in a session, optilock.bulk_update(), or compare and move"
+            f" {version.name} in the text."
+        )
+
+
+def _is_a_lock(text: str, found: re.Match[str]) -> bool:
+    """``SELECT … FOR UPDATE OF accounts`` and ``ON UPDATE`` are no writes."""
+    before = text[: found.start()].rstrip().upper()
+    return before.endswith((" FOR", "\nFOR", " NO KEY", " ON", " DO"))
+
+
+def _mentions(text: str, version: Column[Any], verb: str) -> bool:
+    return verb != "TRUNCATE" and bool(
+        re.search(rf"(?<!\w){re.escape(version.name)}(?!\w)", text, re.IGNORECASE)
+    )
+
+
+def _level() -> int:
+    """How far up the first line is that is neither SQLAlchemy's nor ours."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and _inside(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _inside(path: str) -> bool:
+    path = path.replace("\\", "/")
+    return "/sqlalchemy/" in path or ("/optilock/" in path and "/tests/" not in path)

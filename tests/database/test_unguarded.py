@@ -1,0 +1,126 @@
+"""``guard_statements``: what goes around the version is told, or forbidden."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy.orm import Session
+
+from optilock import (
+    ConfigurationError,
+    UnguardedStatement,
+    UnguardedStatementWarning,
+    bulk_delete,
+    bulk_update,
+    client_wins,
+    guard_statements,
+    unchanged,
+)
+from tests.models import Account, Dog, Note, Page, Post, Ranked, Tag
+
+ACCOUNTS = Account.__table__
+
+AROUND = [
+    update(ACCOUNTS).values(owner="x"),
+    update(ACCOUNTS).where(ACCOUNTS.c.id == 1).values(owner="x"),
+    delete(ACCOUNTS).where(ACCOUNTS.c.id == 1),
+    text("UPDATE accounts SET owner = 'x'"),
+    text("update ACCOUNTS set owner = 'version' -- version"),
+    text("/* version */ DELETE FROM accounts"),
+]
+PASSING = [
+    update(ACCOUNTS).where(ACCOUNTS.c.version == 1).values(owner="x"),
+    delete(ACCOUNTS).where(ACCOUNTS.c.version == 7),
+    update(Account).values(owner="x"),
+    delete(Account).where(Account.id == 5),
+    insert(ACCOUNTS).values(id=8),
+    update(Tag.__table__).values(name="x"),
+    text("UPDATE accounts SET owner = 'x', version = version + 1"),
+    text("SELECT 'UPDATE accounts SET owner = 1'"),
+    text("INSERT INTO accounts (id, balance, version) VALUES (9, 0, 1)"),
+    select(Account),
+]
+
+
+@pytest.fixture
+def rows(store):
+    store(Account(id=1), Account(id=2), Tag(id=1))
+
+
+@pytest.mark.parametrize("statement", AROUND, ids=str)
+def test_what_goes_around_the_version_is_forbidden(rows, engine, statement):
+    guard_statements(engine, "forbid")
+    with engine.connect() as connection, pytest.raises(UnguardedStatement, match="version"):
+        connection.execute(statement)
+    with Session(engine) as session, pytest.raises(UnguardedStatement):
+        session.execute(statement)
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(ACCOUNTS.c.owner))) == {None}
+
+
+@pytest.mark.parametrize("statement", PASSING, ids=str)
+def test_what_compares_or_moves_it_passes(rows, engine, statement):
+    guard_statements(engine, "forbid")
+    with Session(engine) as session:
+        session.execute(statement)
+        session.commit()
+
+
+def test_a_warning_points_to_the_line(rows, engine):
+    guard_statements(engine, "warn")
+    with engine.begin() as connection, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        connection.execute(update(ACCOUNTS).values(owner="x"))
+        connection.exec_driver_sql("DELETE FROM accounts")
+    assert [one.category for one in told] == [UnguardedStatementWarning] * 2
+    assert {one.filename for one in told} == {__file__}
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_no_flush_of_ours_is_taken_for_one(store, watched, other, engine, many):
+    store(*(Account(id=n) for n in range(many)), *(Note(id=n) for n in range(many)))
+    store(Dog(id=1, name="a"), Page(id=1), Ranked(id=1, rank=1), Post(id=1, title="a"))
+    other(Note, 0, text="theirs")
+    guard_statements(engine, "forbid")
+    session = watched(client_wins)
+    for row in (*session.scalars(select(Account)), session.get_one(Ranked, 1)):
+        setattr(row, "rank" if type(row) is Ranked else "balance", 7)
+    for note in session.scalars(select(Note)):
+        note.text = "mine"
+    session.get_one(Dog, 1).tricks = "sit"
+    session.get_one(Page, 1).views = 7
+    session.commit()
+    for row in (*session.scalars(select(Account)), session.get_one(Post, 1)):
+        session.delete(row)
+    session.commit()
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize("many", [1, 3])
+def test_no_correction_of_ours_is_taken_for_one(store, watched, other, engine, many):
+    store(*(Account(id=n) for n in range(many)))
+    session = watched(client_wins)
+    for row in session.scalars(select(Account)):
+        row.owner = "mine"
+    other(Account, 0, owner="theirs")
+    guard_statements(engine, "forbid")
+    session.commit()
+
+
+def test_bulk_calls_and_unchanged_pass(rows, watched, engine):
+    guard_statements(engine, "forbid")
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.execute(update(ACCOUNTS).where(unchanged(account)).values(owner="x", version=2))
+    given = [{"id": n, "version": 3 - n, "owner": "y"} for n in (1, 2)]
+    assert bulk_update(session, Account, given).conflicts == ()
+    assert bulk_delete(session, Account, [{"id": 1, "version": 3}]).conflicts == ()
+
+
+def test_bad_input_is_refused(engine):
+    with pytest.raises(ConfigurationError, match="mode"):
+        guard_statements(engine, "maybe")
+    with pytest.raises(ConfigurationError, match="Engine"):
+        guard_statements("sqlite://")
