@@ -30,7 +30,7 @@ class Place(Versioned, Base):
     guest: Mapped[str | None]
 
 
-class Numbered(Versioned, Base):
+class NumberedByTrigger(Versioned, Base):
     __tablename__ = "rv_numbered"
     __version_token__ = RowVersion(xmin=True)
     id: Mapped[int] = key()
@@ -146,10 +146,10 @@ def test_an_insert_takes_no_statement_more(engine: Engine, tables):
 
 @pytest.mark.engines("postgresql")
 def test_xmin_needs_no_column_and_notices_raw_sql(engine: Engine, store, watched, refused):
-    store(Numbered(id=1, name="a"))
+    store(NumberedByTrigger(id=1, name="a"))
     assert {c["name"] for c in inspect(engine).get_columns("rv_numbered")} == {"id", "name"}
     session = watched()
-    row = session.get(Numbered, 1)
+    row = session.get(NumberedByTrigger, 1)
     seen = row.version
     with engine.begin() as connection:
         connection.execute(text("UPDATE rv_numbered SET name = 'theirs' WHERE id = 1"))
@@ -161,18 +161,21 @@ def test_xmin_needs_no_column_and_notices_raw_sql(engine: Engine, store, watched
 
 @pytest.mark.engines("postgresql")
 def test_xmin_can_be_asked_for_in_a_query(engine: Engine, store):
-    store(Numbered(id=1, name="a"))
+    store(NumberedByTrigger(id=1, name="a"))
     with Session(engine) as session:
-        version = session.scalar(select(Numbered.version))
-        assert session.scalar(select(Numbered.id).where(Numbered.version == version)) == 1
+        version = session.scalar(select(NumberedByTrigger.version))
+        assert (
+            session.scalar(select(NumberedByTrigger.id).where(NumberedByTrigger.version == version))
+            == 1
+        )
 
 
 @pytest.mark.engines("sqlite-wal", "mariadb")
 def test_xmin_is_refused_where_there_is_none(engine: Engine, tables):
     with pytest.raises(ConfigurationError, match="PostgreSQL's system column"):
-        tables(Numbered)
+        tables(NumberedByTrigger)
     with Session(engine) as session, pytest.raises(ConfigurationError, match="which a trigger"):
-        session.get(Numbered, 1)
+        session.get(NumberedByTrigger, 1)
 
 
 # -- async drivers ---------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ async def test_async_sessions_move_and_check_it(async_engine):
 
     sessions = watch(async_sessionmaker(async_engine))
     xmin = async_engine.dialect.name == "postgresql"
-    classes = (Item, Numbered) if xmin else (Item,)
+    classes = (Item, NumberedByTrigger) if xmin else (Item,)
     async with async_engine.begin() as connection:
         for cls in classes:
             await connection.run_sync(cls.__table__.create)
