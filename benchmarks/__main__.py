@@ -27,7 +27,7 @@ from benchmarks.table import Line, markdown, to_json
 __all__ = ["BENCHMARKS", "main"]
 
 #: Every benchmark: a module of this package with ``run(place, plan)``.
-BENCHMARKS = ("overhead", "batch", "overlap", "rollout")
+BENCHMARKS = ("overhead", "batch", "overlap", "rollout", "guard_trigger")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +62,7 @@ def _listing() -> str:
     """The name and the question of every benchmark."""
     questions = {name: importlib.import_module(f"benchmarks.{name}").__doc__ for name in BENCHMARKS}
     return "".join(
-        f"{name:<10}{(text or '').splitlines()[0]}\n" for name, text in questions.items()
+        f"{name:<15}{(text or '').splitlines()[0]}\n" for name, text in questions.items()
     )
 
 
