@@ -81,7 +81,8 @@ def _does_not_move(mapper: Mapper[Any], column: Column[Any], key: str) -> Config
         f"{mapper.class_.__name__}.{key} did not move when a row was updated: the trigger of"
         f" {column.table}.{column.name} is missing, and lost updates would not be noticed. The"
         " transaction is rolled back. metadata.create_all() makes the trigger with the table; for"
-        " a table that exists, run the statements that optilock.version_triggers.trigger_ddl("
+        " a table that exists, op.create_version_trigger() of optilock.alembic does, or run the"
+        " statements that optilock.version_triggers.trigger_ddl("
         f"{mapper.class_.__name__}.__table__, {mapper.class_.__name__}.__table__.c."
         f"{column.key}, engine.dialect).create gives."
     )

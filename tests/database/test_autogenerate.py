@@ -7,6 +7,7 @@ from sqlalchemy import MetaData, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
+from tests import models as every
 from tests.migrating import migrate, revise, run, shape, triggers
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
@@ -250,3 +251,12 @@ def test_somebody_elses_triggers_are_left_alone(engine):
         connection.execute(text(f"CREATE TRIGGER mine {body}"))
     assert is_clean(engine, metadata) is True
     assert len(triggers(engine)) == 2
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["plain", "batch"])
+def test_models_of_every_kind_are_clean(engine, batch):
+    """Inheritance, odd names, keys of several columns, types of every kind."""
+    every.Base.metadata.create_all(engine)
+    revision = revise(engine, every.Base.metadata, render_as_batch=batch)
+    assert "version" not in revision.upgrade
+    assert "trigger" not in revision.upgrade

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import String, Uuid, create_engine, event, func, inspect, select, text
+from sqlalchemy import String, Uuid, create_engine, event, func, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -16,6 +16,7 @@ from optilock import (
     Timestamp,
     Unique,
     Versioned,
+    bulk_update,
     merge_fields,
     no_bump,
     touch,
@@ -178,6 +179,28 @@ def test_corrections_pass_untouched(engine, guarded, watched, other, rows):
     session.commit()
     row = session.get_one(cls, 0)
     assert (row.body, row.views, row.version) == ("ours", 9, 3)
+
+
+@each_token
+def test_rows_in_bulk_pass_untouched(engine, guarded, watched, kind):
+    cls = guarded(REJECTED[kind])
+    session = watched()
+    seen = {row.id: row.version for row in session.execute(select(cls.id, cls.version))}
+    rows = [{"id": n, "version": seen[n], "body": "bulk"} for n in seen]
+    assert len(bulk_update(session, cls, rows).updated) == 3
+    session.commit()
+    assert set(session.scalars(select(cls.body))) == {"bulk"}
+
+
+@each_token
+def test_an_update_statement_passes_untouched(engine, guarded, watched, kind):
+    cls = guarded(REJECTED[kind])
+    session = watched()
+    before = versions(engine, cls)
+    session.execute(update(cls).where(cls.id < 2).values(body="statement"))
+    session.commit()
+    after = versions(engine, cls)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, True]
 
 
 def test_touch_passes_untouched(engine, guarded, watched):
