@@ -110,7 +110,8 @@ def _follow(state: State) -> None:
         state._expire_attributes(state.dict, (key,))
     else:
         del state.dict[key]
-    state._commit_all(state.dict)
+    session = state.session
+    state._commit_all(state.dict, None if session is None else session.identity_map)
 
 
 def _mapper_of(statement: Update) -> Mapper[Any] | None:

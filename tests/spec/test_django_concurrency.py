@@ -8,7 +8,7 @@ import threading
 import uuid
 
 import pytest
-from sqlalchemy import delete, insert, select, tuple_
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, load_only, mapped_column, sessionmaker
 
 from optilock import (
@@ -21,6 +21,7 @@ from optilock import (
     no_bump,
     reject,
     store_wins,
+    unchanged,
     unit_of_work,
 )
 from tests.models import Colour, Kinds, Note
@@ -254,10 +255,10 @@ def test_an_action_by_a_statement_skips_rows_that_were_changed_if_it_is_told_wha
     """DJ-16: a DELETE by a condition checks nothing but the condition."""
     store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
     session = watched(expire_on_commit=False)
-    seen = [(doc.id, doc.version) for doc in session.scalars(select(Doc))]
+    docs = session.scalars(select(Doc)).all()
     session.commit()
     other(Doc, 2, name="theirs")
-    action = delete(Doc).where(tuple_(Doc.id, Doc.version).in_(seen)) if checked else delete(Doc)
+    action = delete(Doc).where(unchanged(*docs)) if checked else delete(Doc)
     session.execute(action)
     session.commit()
 

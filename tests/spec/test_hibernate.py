@@ -8,6 +8,7 @@ import psycopg
 import pymysql  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import make_transient_to_detached, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
@@ -422,6 +423,30 @@ def test_an_upsert_by_merge_inserts_moves_or_refuses(store, watched, other, stor
     session.commit()
 
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("theirs", 3)
+
+
+def upsert(engine, **values):
+    new = {"id": 1, "name": "ours"}
+    if engine.dialect.name in ("mysql", "mariadb"):
+        return mysql.insert(Doc).values(new).on_duplicate_key_update(**values)
+    made = (sqlite if engine.dialect.name == "sqlite" else postgresql).insert(Doc).values(new)
+    return made.on_conflict_do_update(index_elements=["id"], set_=values)
+
+
+def test_an_upsert_by_a_statement_must_move_the_version(store, watched, stored, refused, engine):
+    """HB-31: an ON CONFLICT that leaves it would go around every check."""
+    store(Doc(id=1, name="a"))
+    session, stale = watched(), watched()
+    held = stale.get_one(Doc, 1)
+    with pytest.raises(ConfigurationError):
+        session.execute(upsert(engine, name="ours"))
+    session.execute(upsert(engine, name="ours", version=Doc.version + 1))
+    session.commit()
+    held.name = "stale"
+    refused(stale)
+    stale.rollback()
+
+    assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("ours", 2)
 
 
 # -- rows that are only read -----------------------------------------------------------------------

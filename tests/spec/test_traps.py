@@ -14,6 +14,7 @@ from optilock import (
     ConfigurationError,
     Isolation,
     UnitOfWork,
+    bulk_update,
     client_wins,
     merge_fields,
     merge_json,
@@ -22,6 +23,7 @@ from optilock import (
     repeatable_read,
     serializable,
     touch,
+    unchanged,
     unit_of_work,
     verify,
 )
@@ -953,7 +955,7 @@ def test_of_a_row_that_is_deleted_here_nothing_is_verified(engine, store, stored
 def test_an_update_statement_moves_the_version_and_the_object_knows(
     store, watched, other, stored, strategy
 ):
-    """trap 34: SQLAlchemy's neither checks nor moves; the check is a condition."""
+    """trap 34: SQLAlchemy's neither checks nor moves; checking is said with ``unchanged``."""
     store(Doc(id=1, name="a"))
     session = watched(expire_on_commit=False)
     doc = session.get_one(Doc, 1)
@@ -962,8 +964,7 @@ def test_an_update_statement_moves_the_version_and_the_object_knows(
     session.commit()
     assert (doc.name, doc.version) == ("b", 2)
     other(Doc, 1, name="theirs")
-    seen = update(Doc).where(Doc.id == doc.id, Doc.version == 2)
-    found = session.execute(seen.values(name="ours"))
+    found = session.execute(update(Doc).where(unchanged(doc)).values(name="ours"))
     session.commit()
 
     assert found.rowcount == 0
@@ -983,6 +984,34 @@ def test_rows_written_by_their_keys_must_say_their_version(store, watched, store
     session.rollback()
 
     assert (stored(Doc, 1)["name"], stored(Doc, 1)["version"]) == ("ours", 2)
+
+
+def test_rows_in_bulk_come_back_as_written_or_as_conflicts(store, watched, other, stored):
+    """trap 34: each in the version that it names."""
+    store(*(Doc(id=n, name="a") for n in (1, 2, 3)))
+    other(Doc, 2, name="theirs")
+    session = watched()
+    rows = [{"id": n, "version": 1, "name": "ours"} for n in (1, 2, 3)]
+    result = bulk_update(session, Doc, rows)
+    session.commit()
+
+    assert [done.identity for done in result.updated] == [(1,), (3,)]
+    assert [entry.identity for entry in result.conflicts] == [(2,)]
+    assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == ["ours", "theirs", "ours"]
+
+
+def test_an_object_that_was_saved_in_bulk_is_no_conflict_with_itself(store, watched, stored):
+    """trap 34: SQLAlchemy leaves the old version in it."""
+    store(Doc(id=1, name="a"))
+    session = watched(expire_on_commit=False)
+    doc = session.get_one(Doc, 1)
+    doc.name = "b"
+    session.bulk_save_objects([doc])
+    session.commit()
+    doc.other = "c"
+    session.commit()
+
+    assert stored(Doc, 1)["version"] == doc.version
 
 
 @pytest.mark.parametrize("again", [True, False])
