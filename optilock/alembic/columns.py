@@ -49,6 +49,7 @@ def add_column(
         )
     _require_absent(look(operations, table, schema, token), table)
     with permitted(operations, f"add {table}.{_name(token)}"):
+        _begin(operations, ways, table, token, fill)
         if fill is None and ways.fills_as_it_adds(token):
             operations.add_column(table, _column(ways, token, nullable=False), schema=schema)
         else:
@@ -82,10 +83,12 @@ def change_column(
     _require_unguarded(operations, table, schema, old)
     if fill is None and _type(operations, old) == _type(operations, new):
         with permitted(operations, f"change {table}.{_name(old)}"):
+            _begin(operations, _ways(operations), table, new, None)
             _rename(operations, table, schema, old, new)
             if type(old) is not type(new):
                 _set_default(operations, table, schema, new)
         return
+    _begin(operations, _ways(operations), table, new, fill)
     drop_column(operations, table, schema, old)
     add_column(operations, table, schema, new, fill)
 
@@ -113,6 +116,13 @@ def permitted(operations: Operations, what: str) -> Iterator[None]:
             f"The user of this connection may not {what}. Nothing was changed by this operation:"
             " run the migration as the table's owner, or give the user that right."
         ) from error
+
+
+def _begin(operations: Operations, ways: Ways, table: str, token: Token, fill: str | None) -> None:
+    connection = connection_of(operations)
+    if connection is not None:
+        anew = ways.makes_tables_anew and not (fill is None and ways.fills_as_it_adds(token))
+        ways.begin_in_migration(connection, table, anew=anew)
 
 
 def _rename(operations: Operations, table: str, schema: str | None, old: Token, new: Token) -> None:
@@ -165,7 +175,8 @@ def _close(
     """NOT NULL, and the default; what is NULL gets the default first."""
     target = look(operations, table, schema, token)
     if target is not None and ways.makes_tables_anew:
-        ways.require_in_migration(operations.get_bind(), target)
+        for step in ways.require(target, operations.get_context().dialect):
+            step(operations.get_bind())
         return
     default = ways.default_of(token)
     operations.alter_column(

@@ -87,10 +87,8 @@ class Ways:
         """NOT NULL, and the default."""
         raise NotImplementedError  # every engine has its own
 
-    def require_in_migration(self, connection: Connection, target: Target) -> None:
-        """``require`` in somebody else's transaction, where a table has to be made anew."""
-        for step in self.require(target, connection.dialect):
-            step(connection)
+    def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
+        """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""
 
     # -- what is there -----------------------------------------------------------------------
 

@@ -106,25 +106,24 @@ class SQLiteWays(Ways):
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         return [lambda connection: self._rebuild(connection, target)]
 
-    def require_in_migration(self, connection: Connection, target: Target) -> None:
-        """``require`` in somebody else's transaction.
+    def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
+        """All steps or none: the driver begins no transaction for statements that change tables.
 
         Dropping the old table would delete, or trip over, the rows that refer to it, so foreign
-        keys are off until the connection is closed, as SQLite's manual says.
+        keys are off until the connection is given back, as SQLite's manual says.
         """
-        if connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
+        if anew and connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
             if connection.exec_driver_sql("PRAGMA foreign_keys").scalar():
                 raise ConfigurationError(
-                    f"{target.table.name} has to be made anew, and rows that refer to it would be"
-                    " lost: PRAGMA foreign_keys is ON, and cannot be turned off inside a"
-                    " transaction that has written. Nothing was changed by this step: turn it off"
-                    " before the migrations run, or put this operation into a revision of its own."
+                    f"{table} has to be made anew, and rows that refer to it would be lost: PRAGMA"
+                    " foreign_keys is ON, and cannot be turned off inside a transaction that has"
+                    " written. Nothing was changed by this operation: turn it off before the"
+                    " migrations run, or put this operation first into a revision of its own."
                 )
             undo_with(connection, "PRAGMA foreign_keys = ON")
         if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-        self._rebuild(connection, target)
 
     def _rebuild(self, connection: Connection, target: Target) -> None:
         """A new table in the place of the old one, in one transaction."""

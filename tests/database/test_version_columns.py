@@ -165,6 +165,36 @@ def test_triggers_and_rows_that_refer_to_the_table_stay(engine, parcels):
         assert connection.scalar(text("PRAGMA foreign_keys")) == 1
 
 
+@pytest.mark.engines("sqlite-wal")
+class TestSqliteMakesTheTableAnew:
+    def test_foreign_keys_that_cannot_be_turned_off_are_a_reason_to_stop(self, engine, parcels):
+        with engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+        before = shape(engine, "parcels")
+
+        def work(op):
+            op.execute("UPDATE parcels SET weight = 1")
+            op.add_version_column("parcels", UNIQUE)
+
+        with pytest.raises(ConfigurationError, match="foreign_keys"):
+            migrate(engine, work)
+        assert shape(engine, "parcels") == before
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT sum(weight) FROM parcels")) == 0
+
+    def test_a_migration_that_fails_later_leaves_the_table_as_it_was(self, engine, parcels):
+        before = shape(engine, "parcels")
+
+        def work(op):
+            op.add_version_column("parcels", UNIQUE)
+            op.change_version_column("parcels", UNIQUE, COUNTER)
+            op.execute("SELECT nothing FROM nowhere")
+
+        with pytest.raises(DBAPIError):
+            migrate(engine, work)
+        assert shape(engine, "parcels") == before
+
+
 class TestBadInput:
     """Each is refused before anything is changed."""
 
