@@ -1,4 +1,7 @@
-"""Fixtures: every database test runs on every engine.
+"""Fixtures: every database test runs on SQLite, PostgreSQL and MariaDB.
+
+With ``@pytest.mark.modes`` it runs in their other modes, too: SQLite with a rollback journal, and
+MariaDB with snapshot isolation, where the database itself ends a transaction at a conflict.
 
 ``database``      the :class:`tests.engines.Target` under test, empty
 ``engine``        a sync engine on it, disposed afterwards
@@ -22,7 +25,7 @@ import pytest
 from sqlalchemy import Engine
 
 from optilock.testing.servers import ServerMissing
-from tests.engines import ASYNC, NAMES, Target, Targets, running
+from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running
 from tests.oldest import add_get_one
 from tests.two_writers import gone as gone
 from tests.two_writers import other as other
@@ -54,7 +57,26 @@ def targets() -> Iterator[Targets]:
     yield from running()
 
 
-@pytest.fixture(params=NAMES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database" in metafunc.fixturenames and not _is_an_argument(metafunc.definition):
+        metafunc.parametrize("database", _names(metafunc.definition), indirect=True)
+
+
+def _is_an_argument(test: pytest.Item) -> bool:
+    """Is ``database`` a parameter of the test's own?"""
+    return any("database" in mark.args[0] for mark in test.iter_markers("parametrize"))
+
+
+def _names(test: pytest.Item) -> tuple[str, ...]:
+    """The engines that the test runs on; their other modes where it, or its module, asks."""
+    if test.get_closest_marker("modes"):
+        return NAMES
+    named = test.get_closest_marker("engines")
+    asked = set(named.args) if named else set()
+    return tuple(name for name in NAMES if name not in MODES or name in asked)
+
+
+@pytest.fixture
 def database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
     return _target(request, targets.get, tmp_path, request.param)
 

@@ -9,6 +9,8 @@ from sqlalchemy.orm import Session
 from optilock import ConcurrencyError, events
 from tests.models import Account, Comment, Post, Tag
 
+pytestmark = pytest.mark.modes
+
 alive = pytest.mark.needs("resolves-in-place")
 
 

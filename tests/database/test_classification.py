@@ -21,6 +21,8 @@ from optilock.transient import (
     is_transient,
 )
 
+pytestmark = pytest.mark.modes
+
 READ = text("SELECT v FROM classified WHERE id = 1")
 WRITE = text("UPDATE classified SET v = v + 1 WHERE id = :id")
 

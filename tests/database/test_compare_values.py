@@ -25,6 +25,8 @@ from optilock.testing import count_statements
 from tests.models import Base, key
 from tests.two_writers import ends_transactions
 
+pytestmark = pytest.mark.modes
+
 alive = pytest.mark.needs("resolves-in-place")
 
 

@@ -17,6 +17,8 @@ from tests.engines import Target
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+pytestmark = pytest.mark.modes
+
 
 class Base(DeclarativeBase):
     pass

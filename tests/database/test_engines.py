@@ -9,6 +9,8 @@ from sqlalchemy.exc import DBAPIError
 from optilock.testing import interleave
 from tests.engines import Target
 
+pytestmark = pytest.mark.modes
+
 
 def first(engine: Engine, question: str) -> object:
     with engine.connect() as connection:

@@ -29,6 +29,8 @@ from optilock.testing import count_statements
 from tests.models import Account, Note, Tag
 from tests.two_writers import Do
 
+pytestmark = pytest.mark.modes
+
 
 @pytest.fixture
 def account(store: Do) -> type[Account]:

@@ -22,6 +22,8 @@ from tests.models import (
     post_tags,
 )
 
+pytestmark = pytest.mark.modes
+
 alive = pytest.mark.needs("resolves-in-place")
 
 

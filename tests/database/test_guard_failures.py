@@ -11,6 +11,8 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import ConcurrencyError, ConfigurationError, client_wins, store_wins, watch
 from tests.models import Account, Note, Ranked, Stamped
 
+pytestmark = pytest.mark.modes
+
 rows = pytest.mark.parametrize("count", [1, 3])
 
 

@@ -12,6 +12,8 @@ from sqlalchemy.orm import sessionmaker
 from optilock import add_delta, per_field, watch
 from tests.models import Account, Comment, Dog, Post, Seat
 
+pytestmark = pytest.mark.modes
+
 ROUNDS, ROWS = 25, 12
 servers = pytest.mark.engines("postgresql", "mariadb")
 alive = pytest.mark.needs("resolves-in-place")

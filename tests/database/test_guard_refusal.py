@@ -14,6 +14,8 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import ConcurrencyError
 from tests.models import Account, Comment, Kinds, Post, Settings, Stamped
 
+pytestmark = pytest.mark.modes
+
 alive = pytest.mark.needs("resolves-in-place")
 
 

@@ -20,6 +20,7 @@ from optilock import (
     reject,
     store_wins,
 )
+from tests.ids import told
 from tests.models import (
     Account,
     Animal,
@@ -448,7 +449,7 @@ def test_a_resolver_that_raises_leaves_the_conflict_as_the_error(
         Resolution.write({"balance": 1, "version": 9}),
         Resolution.write({"owner": "x"}),
     ],
-    ids=lambda answer: str(answer)[:40],
+    ids=lambda answer: told(answer)[:40],
 )
 def test_an_answer_that_cannot_be_carried_out_is_refused_and_the_edits_stay(
     store, watched, other, count, answer

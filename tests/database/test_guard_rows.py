@@ -8,6 +8,8 @@ from optilock import Versioned
 from optilock.tokens import Counter
 from tests.models import Account, Native, Note, Odd, Ranked, Seat
 
+pytestmark = pytest.mark.modes
+
 MANY = 25
 
 

@@ -13,6 +13,8 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import ConcurrencyError, ConfigurationError, client_wins, reject, store_wins, watch
 from tests.models import Account, Note, Post, Stamped, Tag
 
+pytestmark = pytest.mark.modes
+
 alive = pytest.mark.needs("resolves-in-place")
 rows = pytest.mark.parametrize("count", [1, 3])
 

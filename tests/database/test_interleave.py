@@ -17,6 +17,8 @@ from optilock import ConcurrencyError, UnitOfWork, Versioned, watch
 from optilock.testing import OutOfStep, interleave
 from tests.engines import Target
 
+pytestmark = pytest.mark.modes
+
 
 class Base(DeclarativeBase):
     pass

@@ -18,6 +18,8 @@ from optilock.isolation import Isolation, repeatable_read, serializable
 from optilock.transient import is_transient
 from optilock.unit_of_work import UnitOfWork
 
+pytestmark = pytest.mark.modes
+
 
 class Base(DeclarativeBase):
     pass

@@ -13,6 +13,8 @@ from optilock.testing import count_statements
 from tests.models import Account, Animal, Base, Dog, Native, key
 from tests.two_writers import Do
 
+pytestmark = pytest.mark.modes
+
 
 class Signed(Versioned, Base):
     """The database moves the version."""

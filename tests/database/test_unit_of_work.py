@@ -35,6 +35,8 @@ from optilock.resolvers import client_wins, store_wins
 from optilock.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
 
+pytestmark = pytest.mark.modes
+
 
 class Base(DeclarativeBase):
     pass

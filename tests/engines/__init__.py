@@ -20,10 +20,12 @@ from pathlib import Path
 from tests.engines import mariadb, postgresql, sqlite
 from tests.engines.target import Target
 
-__all__ = ["ASYNC", "NAMES", "Target", "Targets"]
+__all__ = ["ASYNC", "MODES", "NAMES", "Target", "Targets"]
 
 _MODULES = (sqlite, postgresql, mariadb)
 NAMES: tuple[str, ...] = tuple(name for module in _MODULES for name in module.NAMES)
+#: Other modes of an engine: for tests of what the modes do differently (``@pytest.mark.modes``).
+MODES = frozenset({"sqlite-journal", "mariadb-snapshot"})
 #: What async tests run on: the database, and the driver.
 ASYNC: dict[str, tuple[str, str]] = {
     "sqlite-wal": ("sqlite-wal", "sqlite+aiosqlite"),

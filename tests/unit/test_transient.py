@@ -34,6 +34,7 @@ from optilock.errors import (
     PreconditionFailed,
 )
 from optilock.transient import cause_of, commit_outcome_unknown, ended_by_conflict, is_transient
+from tests.ids import told
 
 UPDATE = "UPDATE t SET v = 2"
 
@@ -166,7 +167,9 @@ CAUSES: list[tuple[Exception, Cause]] = [
 
 
 @pytest.mark.parametrize(
-    ("orig", "cause"), CAUSES, ids=[f"{type(e).__module__}-{e}-{c.name}"[:80] for e, c in CAUSES]
+    ("orig", "cause"),
+    CAUSES,
+    ids=[told(f"{type(e).__module__}-{e}-{c.name}")[:80] for e, c in CAUSES],
 )
 def test_the_code_of_the_driver_names_the_cause(orig: Exception, cause: Cause) -> None:
     assert cause_of(wrapped(orig)) is cause

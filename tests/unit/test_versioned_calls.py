@@ -34,6 +34,7 @@ from optilock import (
     unit_of_work,
     watch,
 )
+from tests.ids import told
 
 
 class Base(DeclarativeBase):
@@ -85,7 +86,7 @@ def test_watch_takes_what_makes_sessions(target: Any) -> None:
         ({Page: per_field(title=add_delta)}, r"It has: id, views\."),
         ({Page: per_field(version=add_delta)}, r"It has: id, views\."),
     ],
-    ids=str,
+    ids=told,
 )
 def test_what_cannot_resolve_is_refused_wherever_it_is_given(on_conflict: Any, helps: str) -> None:
     sessions = sessionmaker(ENGINE)

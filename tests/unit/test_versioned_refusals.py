@@ -19,6 +19,7 @@ from sqlalchemy.orm import (
 
 from optilock import ConfigurationError, Counter, Resolution, Unique, Versioned, per_field
 from optilock.tokens import Token
+from tests.ids import told
 from tests.lost_update import base
 
 Key = Annotated[int, mapped_column(primary_key=True)]
@@ -42,7 +43,7 @@ def map_doc(annotations: Any = (), **body: Any) -> Any:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token", [Counter, "version", None, 1, Token()], ids=repr)
+@pytest.mark.parametrize("token", [Counter, "version", None, 1, Token()], ids=told)
 def test_what_is_not_a_token_is_refused(token: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"not a token: write Counter\(\), Unique\(\)"):
         map_doc(__version_token__=token)
@@ -92,7 +93,7 @@ def test_a_name_that_no_attribute_can_have_is_refused(kind: Any, name: Any, help
         ({"__mapper_args__": {"exclude_properties": ["version"]}}, "exclude_properties"),
         ({"__mapper_args__": {"column_prefix": "_"}}, "Write name='_version', column='version'"),
     ],
-    ids=str,
+    ids=told,
 )
 def test_a_column_that_cannot_be_the_version_is_refused(body: Any, helps: str) -> None:
     with pytest.raises(ConfigurationError, match=helps):
@@ -288,7 +289,7 @@ def test_a_union_that_is_mapped_by_hand_is_refused_when_mappers_are_configured()
         (("id",), "the primary key"),
         (("title",), "It has: id, name"),
     ],
-    ids=str,
+    ids=told,
 )
 def test_what_cannot_be_ignored_is_refused(ignored: Any, helps: str) -> None:
     with pytest.raises(ConfigurationError, match=helps):
@@ -343,7 +344,7 @@ def test_a_child_may_repeat_what_its_parent_ignores() -> None:
         lambda: None,
         lambda session, entry: None,
     ],
-    ids=repr,
+    ids=told,
 )
 def test_what_is_not_a_resolver_is_refused(resolver: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Use client_wins.*takes an Entry"):
