@@ -253,10 +253,22 @@ def test_somebody_elses_triggers_are_left_alone(engine):
     assert len(triggers(engine)) == 2
 
 
+def _tables_of(module):
+    """Other test modules have classes on the same base, some of them for one engine alone."""
+    mappers = [m for m in module.Base.registry.mappers if m.class_.__module__ == module.__name__]
+    links = [r.secondary for m in mappers for r in m.relationships if r.secondary is not None]
+    return list(dict.fromkeys([*(table for m in mappers for table in m.tables), *links]))
+
+
 @pytest.mark.parametrize("batch", [False, True], ids=["plain", "batch"])
 def test_models_of_every_kind_are_clean(engine, batch):
     """Inheritance, odd names, keys of several columns, types of every kind."""
-    every.Base.metadata.create_all(engine)
-    revision = revise(engine, every.Base.metadata, render_as_batch=batch)
+    named = _tables_of(every)
+    every.Base.metadata.create_all(engine, tables=named)
+
+    def is_one(thing, name, kind, reflected, compared):
+        return kind != "table" or name in {table.name for table in named}
+
+    revision = revise(engine, every.Base.metadata, render_as_batch=batch, include_object=is_one)
     assert "version" not in revision.upgrade
     assert "trigger" not in revision.upgrade

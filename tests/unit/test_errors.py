@@ -63,7 +63,7 @@ copies = pytest.mark.parametrize(
 # -- the tree --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("name", sorted(set(errors.__all__) - {"UnguardedStatementWarning"}))
 def test_every_error_is_an_optilock_error(name: str) -> None:
     assert issubclass(getattr(errors, name), OptilockError)
 
