@@ -15,7 +15,7 @@ from alembic.util import PriorityDispatchResult
 from sqlalchemy import Column
 
 from optilock.alembic import rendering as rendering  # operations can be written from here on
-from optilock.alembic.trigger_ops import add_trigger_operations
+from optilock.alembic.trigger_ops import add_trigger_operations, tables_of
 from optilock.alembic.version_ops import version_operations
 from optilock.expected import Expected, expected, is_version
 from optilock.tables import VERSION_TABLE, table_sets
@@ -80,5 +80,5 @@ def _wanted(context: AutogenContext) -> dict[Key, Expected]:
     default = context.dialect.default_schema_name
     return {
         (None if table.schema == default else table.schema, table.name): found
-        for table, found in expected(context.table_key_to_table.values()).items()
+        for table, found in expected(tables_of(context)).items()
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations.ops import DropTableOp, MigrateOperation, ModifyTableOps, UpgradeOps
+from sqlalchemy import Table
 
 from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
 from optilock.alembic.version_column import ChangeVersionColumn
@@ -23,7 +24,7 @@ from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
 from optilock.tokens import Counter, RowVersion
 from optilock.version_triggers import trigger_name
 
-__all__ = ["add_trigger_operations"]
+__all__ = ["add_trigger_operations", "tables_of"]
 
 #: A table as Alembic names it: the default schema is None.
 Key = tuple[str | None, str]
@@ -120,8 +121,17 @@ def _stored(
 def _known_tables(context: AutogenContext) -> Iterator[Key]:
     assert context.dialect is not None
     default = context.dialect.default_schema_name
-    for table in context.table_key_to_table.values():
+    for table in tables_of(context):
         yield (None if table.schema == default else table.schema, table.name)
+
+
+def tables_of(context: AutogenContext) -> list[Table]:
+    """The tables of the models, without those that ``include_object`` leaves out."""
+    return [
+        table
+        for table in context.table_key_to_table.values()
+        if context.run_object_filters(table, table.name, "table", False, None)
+    ]
 
 
 def _dropped(upgrade: UpgradeOps) -> Iterator[Key]:
