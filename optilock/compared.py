@@ -7,6 +7,7 @@ written, the attributes that must be stored as they were read.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,10 +24,25 @@ from optilock.errors import ConfigurationError
 from optilock.originals import original_of
 from optilock.tokens import CompareValues
 
-__all__ = ["any_compared", "compare", "compared_names", "compares", "is_guarded", "values_read"]
+__all__ = [
+    "any_compared",
+    "as_read",
+    "changed_names",
+    "compare",
+    "compared_names",
+    "compares",
+    "forget_values",
+    "is_guarded",
+    "remember_values",
+    "values_read",
+    "values_unknown",
+]
 
 Values = dict[str, Any]
 
+_SEEN = "_optilock_values"
+#: Kept where nobody knows: compared by identity.
+_UNKNOWN: Values = {}
 _rules: WeakKeyDictionary[Mapper[Any], CompareValues] = WeakKeyDictionary()
 #: Resolved when they are first needed: names of a whole hierarchy are known only then.
 _names: WeakKeyDictionary[Mapper[Any], frozenset[str]] = WeakKeyDictionary()
@@ -52,6 +68,7 @@ def compare(mapper: Mapper[Any], cls: type[Any], rule: CompareValues) -> None:
     for name in rule.names:
         _check_name(mapper, cls, name)
     _rules[mapper] = rule
+    event.listen(cls, "refresh", _read_again, raw=True)
     if mapper.version_id_col is None:
         event.listen(cls, "before_update", _refuse_unwatched)
         event.listen(cls, "before_delete", _refuse_unwatched)
@@ -83,13 +100,59 @@ def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
     changed = changed_names(state)
     found: Values = {}
     for name in compared_names(mapper, changed=changed, deleting=deleting):
+        value = as_read(state, name)
+        if value is not NO_VALUE:
+            found[name] = value
+        elif rule.which == "named" or name in changed or _is_unknown(state):
+            raise _never_read(state, name)
+    return found
+
+
+def remember_values(state: InstanceState[Any], names: Collection[str] | None = None) -> None:
+    """What the object has read will be expired, or ``names`` of it.
+
+    An edit that comes before the row is read again is compared with this.
+    """
+    known = state.__dict__.get(_SEEN)
+    if known is _UNKNOWN:
+        return
+    seen: Values = {}
+    for name in columns_of(state.mapper) if names is None else names:
         value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
         value = original_of(state, name, value)
         if value is not NO_VALUE:
-            found[name] = value
-        elif rule.which == "named" or name in changed:
-            raise _never_read(state, name)
-    return found
+            seen[name] = copy.deepcopy(value)
+    state.__dict__[_SEEN] = {**seen, **(known or {})}
+
+
+def values_unknown(state: InstanceState[Any]) -> None:
+    """What the object holds was never stored: its row has to be read before it is edited."""
+    state.__dict__[_SEEN] = _UNKNOWN
+
+
+def forget_values(state: InstanceState[Any]) -> None:
+    """The row was written: it is what the object holds."""
+    state.__dict__.pop(_SEEN, None)
+
+
+def as_read(state: InstanceState[Any], name: str) -> Any:
+    """The attribute as its author saw it, without reading anything; ``NO_VALUE`` if never."""
+    seen = state.__dict__.get(_SEEN)
+    if seen is not None:
+        return seen.get(name, NO_VALUE)
+    value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
+    return original_of(state, name, value)
+
+
+def _read_again(state: InstanceState[Any], context: Any, attrs: Collection[str] | None) -> None:
+    """The author of later edits has seen this; the author of earlier ones has not."""
+    if _SEEN not in state.__dict__:
+        return
+    edited = any(name in state.mapper.column_attrs for name in state.committed_state)
+    session = state.session
+    doomed = session is not None and session.deleted and state.obj() in session.deleted
+    if not edited and not doomed:
+        forget_values(state)
 
 
 def changed_names(state: InstanceState[Any]) -> set[str]:
@@ -108,8 +171,12 @@ def _unchanged(state: InstanceState[Any], column: Column[Any], name: str, before
     now = state.dict[name]
     if isinstance(now, ClauseElement) or hasattr(now, "__clause_element__"):
         return False
-    before = original_of(state, name, before)
+    before = as_read(state, name)
     return before is not NO_VALUE and same(column, now, before)
+
+
+def _is_unknown(state: InstanceState[Any]) -> bool:
+    return state.__dict__.get(_SEEN) is _UNKNOWN
 
 
 def _comparable(mapper: Mapper[Any], rule: CompareValues) -> frozenset[str]:

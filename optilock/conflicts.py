@@ -24,10 +24,9 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
 from optilock.columns import columns_of, same
-from optilock.compared import compared_names
+from optilock.compared import as_read, compared_names
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
-from optilock.originals import original_of
 from optilock.version_makers import made_by_application
 from optilock.versioned import ignored_columns, token_attribute
 
@@ -97,8 +96,7 @@ def attempt_of(
             continue
         if name in state.dict:
             current[name] = detached(state.dict[name], name)
-        before = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
-        before = original_of(state, name, before)
+        before = as_read(state, name)
         if before is not NO_VALUE:
             original[name] = detached(before, name)
         edited = name in state.committed_state and name in state.dict and name != token

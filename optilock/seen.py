@@ -34,6 +34,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.compared import any_compared, compares, remember_values, values_unknown
 from optilock.versioned import token_attribute
 
 __all__ = [
@@ -76,10 +77,14 @@ def never_read(state: State) -> bool:
 def remember(states: Iterable[State]) -> None:
     """What these objects hold will be expired as a whole."""
     manager = token = None
+    compared = False
     for state in states:
         if state.manager is not manager:
             manager = state.manager
             token = _token_of(manager.mapper)
+            compared = any_compared() and compares(manager.mapper)
+        if compared:
+            remember_values(state)
         if token is not None and (version := state.dict.get(token)) is not None:
             state.__dict__[_KEY] = version
 
@@ -94,6 +99,8 @@ def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool)
         return  # SQLAlchemy says so
     if names:
         token = _token_of(state.mapper)
+        if compares(state.mapper):
+            remember_values(state, names)
         if token in names and token in state.dict:
             version = state.committed_state.get(token, state.dict[token])
             state.__dict__[_KEY] = _Apart(version)
@@ -103,12 +110,19 @@ def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool)
 
 
 def remember_rolled_back(
-    session: Session, before: Mapping[tuple[Mapper[Any], tuple[Any, ...]], Any]
+    session: Session,
+    before: Mapping[tuple[Mapper[Any], tuple[Any, ...]], Any],
+    written: Collection[State] = (),
 ) -> None:
-    """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote."""
+    """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote.
+
+    ``written`` are the objects of compared rows that it wrote: what they hold was never stored.
+    """
     nested = session.in_nested_transaction()
     for state in session.identity_map.all_states():
         token = _token_of(state.mapper)
+        if any_compared() and compares(state.mapper):
+            (values_unknown if state in written else remember_values)(state)
         if token is None or state.key is None:
             continue
         place = state.mapper.base_mapper, tuple(state.key[1])

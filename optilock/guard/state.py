@@ -68,6 +68,8 @@ class Watched:
     flush: Flush | None = None
     #: What was not yet written when the transaction failed.
     wanted: list[Attempt] | None = None
+    #: Objects of compared rows that the running transaction has written.
+    compared: frozenset[Any] = frozenset()
     #: The ``no_bump`` blocks that are open.
     still: tuple[Still, ...] = ()
     #: Connections whose guard triggers have been told of it, for the running flush.
@@ -113,6 +115,7 @@ class Watched:
             self._root = transaction
             self.connections, self.sent, self.undone = [], [], []
             self._savepoints, self.moved = {}, []
+            self.compared = frozenset()
             if self.promises:
                 self.promises.in_transaction(transaction)
 

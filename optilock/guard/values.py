@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.columns import columns_of
-from optilock.compared import changed_names, compares, values_read
+from optilock.compared import changed_names, compares, forget_values, values_read
 from optilock.conflicts import attempt_of, read_stored
 from optilock.dialects import database_of
 from optilock.guard.answers import Counted
@@ -29,7 +29,7 @@ from optilock.versioned import token_attribute
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["judge_values", "write_one"]
+__all__ = ["judge_values", "note_written", "write_one"]
 
 State = InstanceState[Any]
 _PREFIX = "optilock_read_"
@@ -100,6 +100,22 @@ def judge_values(flush: Flush, connection: Connection, statement: Any, params: A
                     problem=stale.problem,
                 )
             )
+
+
+def note_written(flush: Flush) -> None:
+    """What these objects hold is what is stored now, if the transaction commits."""
+    assert flush.uow is not None
+    refused = {kept.state for kept in flush.kept}
+    states = {
+        state
+        for mapper, some in flush.uow.mappers.items()
+        if compares(mapper)
+        for state in some
+        if state not in refused
+    }
+    for state in states:
+        forget_values(state)
+    flush.known.compared |= states
 
 
 def _writes(flush: Flush, state: State) -> bool:

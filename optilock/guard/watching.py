@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
+from optilock.compared import any_compared
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import (
@@ -37,6 +38,7 @@ from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.statements import guarded_bulk_save, guarded_bulk_update, guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
+from optilock.guard.values import note_written
 from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import attached, forget, remember, remember_expired, remember_rolled_back
@@ -226,6 +228,8 @@ def _after_flush(session: Session, uow: Any) -> None:
                 withdraw(session)
             if any_kept():
                 written(running.uow.mappers, except_for={kept.state for kept in running.kept})
+            if any_compared():
+                note_written(running)
         except DBAPIError:
             running.remember()
             raise
@@ -243,7 +247,7 @@ def _after_rollback(session: Session) -> None:
     undone = known.take_back(session.get_nested_transaction())
     if known.flush is not None:
         undone = [*undone, *known.flush.held()]
-    remember_rolled_back(session, first_expected(undone))
+    remember_rolled_back(session, first_expected(undone), known.compared)
 
 
 def _inserted_in_vain(session: Session, obj: Any) -> None:

@@ -506,3 +506,85 @@ def test_without_a_conflict_a_trigger_that_prevents_the_write_is_told_as_such(st
         with pytest.raises(ConcurrencyError) as caught:
             session.flush()
         assert caught.value.entries[0].kind == "deleted"
+
+
+# -- objects that were expired ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [Invoice, Sheet, Card])
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_edit_after_a_commit_is_compared_with_what_was_seen_before(
+    store, watched, engine, model, moved
+):
+    name = "front" if model is Card else "title" if model is Sheet else "status"
+    store(model(id=1, **{name: "a"}))
+    session = watched()
+    row = session.get_one(model, 1)
+    session.commit()
+    setattr(row, name, "mine")  # without having read it again
+    if moved:
+        directly(engine, model, 1, **{name: "theirs"})
+        with pytest.raises(ConcurrencyError) as caught:
+            session.flush()
+        [entry] = caught.value.entries
+        assert (entry.original[name], entry.database[name]) == ("a", "theirs")
+        session.rollback()
+        assert getattr(row, name) == "theirs"
+        setattr(row, name, "mine")  # now it was read
+    session.commit()
+    assert value(engine, model, 1, name) == "mine"
+
+
+@pytest.mark.parametrize("model", [Invoice, Sheet])
+@pytest.mark.parametrize("act", ["edit", "delete"])
+def test_values_that_are_read_inside_the_flush_were_seen_by_nobody(
+    store, watched, engine, model, act
+):
+    name, edited = ("status", "note") if model is Invoice else ("title", "body")
+    store(model(id=1, **{name: "a"}))
+    session = watched()
+    row = session.get_one(model, 1)
+    session.commit()
+    if act == "edit":
+        setattr(row, edited, "mine")
+    else:
+        session.delete(row)
+    directly(engine, model, 1, **{name: "theirs"})
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert value(engine, model, 1, name) == "theirs"
+    setattr(row, edited, "mine")
+    with pytest.raises(ConcurrencyError):  # still without having read it
+        session.commit()
+
+
+def test_after_a_rollback_of_ones_own_write_the_row_is_read_first(store, watched, engine):
+    store(Invoice(id=1, status="a", amount=1))
+    session = watched()
+    row = session.get_one(Invoice, 1)
+    row.status = "mine"
+    session.flush()
+    session.rollback()
+    row.note = "mine"
+    with pytest.raises(ConfigurationError, match="never read"):
+        session.commit()
+    session.rollback()
+    assert row.status == "a"
+    row.note = "mine"
+    session.commit()
+    assert value(engine, Invoice, 1, "note") == "mine"
+
+
+def test_several_units_of_one_session_do_not_conflict_with_themselves(store, watched, engine):
+    store(Sheet(id=1, title="a", data={"a": [1]}))
+    session = watched()
+    sheet = session.get_one(Sheet, 1)
+    for n in range(3):
+        sheet.title = f"mine {n}"
+        session.commit()
+        sheet.views = Sheet.id + n
+        session.commit()
+        sheet.views = n
+        session.commit()
+    assert value(engine, Sheet, 1, "title") == "mine 2"
