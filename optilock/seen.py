@@ -85,8 +85,10 @@ def remember(states: Iterable[State]) -> None:
             compared = any_compared() and compares(manager.mapper)
         if compared:
             remember_values(state)
-        if token is not None and (version := state.dict.get(token)) is not None:
-            state.__dict__[_KEY] = version
+        if token is not None and (obj := state.obj()) is not None:
+            version = obj.__dict__.get(token)  # a commit asks every object: no detours
+            if version is not None:
+                state.__dict__[_KEY] = version
 
 
 def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool) -> None:
@@ -119,18 +121,27 @@ def remember_rolled_back(
     ``written`` are the objects of compared rows that it wrote: what they hold was never stored.
     """
     nested = session.in_nested_transaction()
+    manager = token = None
+    compared = False
     for state in session.identity_map.all_states():
-        token = _token_of(state.mapper)
-        if any_compared() and compares(state.mapper):
+        if state.manager is not manager:
+            manager = state.manager
+            token = _token_of(manager.mapper)
+            compared = any_compared() and compares(manager.mapper)
+        if compared:
             (values_unknown if state in written else remember_values)(state)
         if token is None or state.key is None:
             continue
-        place = state.mapper.base_mapper, tuple(state.key[1])
-        version = before.get(place) if before else None
+        version = before.get(_place(state)) if before else None
         if version is None and not (nested and not state.modified):
             version = state.committed_state.get(token, state.dict.get(token))
         if version is not None:
             state.__dict__[_KEY] = version
+
+
+def _place(state: State) -> tuple[Mapper[Any], tuple[Any, ...]]:
+    assert state.key is not None
+    return state.mapper.base_mapper, tuple(state.key[1])
 
 
 def version_seen(state: State, token: str) -> Any:
@@ -181,11 +192,15 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
     """From here on, look at what expired objects of the class load. Nothing else is watched."""
 
     def refresh(state: State, context: Any, attrs: Collection[str] | None) -> None:
-        seen = state.__dict__.get(_KEY)
-        if seen is None or (attrs is not None and token not in attrs):
+        if attrs is not None and token not in attrs:
             return
-        del state.__dict__[_KEY]
-        if context is not None and _is_older(state, seen, context, attrs):
+        seen = state.__dict__.pop(_KEY, None)
+        if seen is None or context is None:
+            return
+        # Most rows that are read again hold nothing. (session.deleted would make a set each time.)
+        if not (state.committed_state or type(seen) is _Apart or context.session._deleted):
+            return
+        if _is_older(state, seen, context, attrs):
             state.dict[token] = _plain(seen)
             if seen is _NEVER:
                 state.__dict__[_KEY] = seen
@@ -218,8 +233,7 @@ def _is_older(state: State, seen: Any, context: Any, attrs: Collection[str] | No
     columns = state.mapper.column_attrs
     if any(name in columns for name in state.committed_state):
         return True
-    session = state.session
-    if session is not None and session.deleted and state.obj() in session.deleted:
+    if state in context.session._deleted:
         return True
     return (
         isinstance(seen, _Apart)

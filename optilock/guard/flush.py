@@ -210,14 +210,8 @@ class Flush:
         if self.known.still:
             write = unmoved(self, write)
             params = write.params
-        if shape.ignored_only:
-            return self._ignoring(connection, native, write, options)
-        if shape.perhaps_ignored and self._only_ignored(write):
-            return Accepted(
-                shape, {**params, shape.token.column.key: params[shape.token.parameter]}
-            )
-        if shape.compares:
-            answer = self._compared(connection, native, statement, params, options)
+        if shape.special:
+            answer = self._special(connection, native, statement, write, options)
             if answer is not None:
                 return answer
         if (self._missed or self.skipped) and self._is_missed(write):
@@ -228,6 +222,21 @@ class Flush:
                 self.drain(connection)
             return self._single(connection, native, write, options)
         return self._hold(connection, write)
+
+    def _special(
+        self, connection: Connection, native: Execute, statement: Any, write: Write, options: Any
+    ) -> Any:
+        """The answer where the version is not all that counts; ``None``: write it as any other."""
+        shape, params = write
+        if shape.ignored_only:
+            return self._ignoring(connection, native, write, options)
+        if shape.perhaps_ignored and self._only_ignored(write):
+            return Accepted(
+                shape, {**params, shape.token.column.key: params[shape.token.parameter]}
+            )
+        if shape.compares:
+            return self._compared(connection, native, statement, params, options)
+        return None
 
     def _shape(self, connection: Connection, statement: Any, params: Any) -> Shape | None:
         shapes = statement.__dict__.get("_optilock_shapes")
@@ -310,7 +319,10 @@ class Flush:
         if shape.compares:
             judge_values(self, connection, shape.statement, rows)
         writes = []
-        for write in (unmoved(self, Write(shape, row)) for row in rows):
+        for row in rows:
+            write = Write(shape, row)
+            if self.known.still:
+                write = unmoved(self, write)
             if write.params.get(shape.token_parameter) is None:
                 self._without_version(connection, write)
             elif self._is_missed(write):

@@ -70,8 +70,6 @@ class Watched:
     wanted: list[Attempt] | None = None
     #: Objects of compared rows that the running transaction has written.
     compared: frozenset[Any] = frozenset()
-    #: The ``no_bump`` blocks that are open.
-    still: tuple[Still, ...] = ()
     #: Connections whose guard triggers have been told of it, for the running flush.
     announced: tuple[Connection, ...] = ()
     _root: SessionTransaction | None = None
@@ -81,6 +79,8 @@ class Watched:
         self.on_conflict = on_conflict
         #: The same for deletes: a policy, or a mapping of classes to policies.
         self.on_delete = on_delete
+        #: The ``no_bump`` blocks that are open.
+        self.still: tuple[Still, ...] = ()
         self.connections, self.sent, self.undone = [], [], []
         #: Objects whose version a statement has moved: attribute, version before, and after.
         self.moved: list[tuple[InstanceState[Any], str, Any, Any]] = []

@@ -27,7 +27,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Insert, Update, inspect, select, tuple_
+from sqlalchemy import Column, Insert, Select, Update, inspect, select, tuple_
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
@@ -54,6 +54,8 @@ def guarded_execute(original: Execute) -> Execute:
 
     @functools.wraps(original)
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
+        if type(statement) is Select:  # most are
+            return original(self, statement, params, **options)
         if type(statement) is not Update:
             if isinstance(statement, Insert):
                 refuse_upsert(statement)

@@ -21,7 +21,7 @@ __all__ = ["refuse_moving", "unmoved", "withdraw"]
 def unmoved(flush: Flush, write: Write) -> Write:
     """The write, with the old version as the new one where a block says so."""
     shape, params = write
-    if shape.deletes or not flush.known.still:
+    if shape.deletes:
         return write
     if not stands_still(flush.session, flush.state_of(write).obj()):
         return write
@@ -36,8 +36,6 @@ def refuse_moving(session: Session) -> None:
     Raises:
         ConfigurationError: there is one among the changed objects that a block covers.
     """
-    if not watched(session).still:
-        return
     guarded: dict[Mapper[Any], None] = {}
     for obj in session.dirty:
         mapper = obj._sa_instance_state.mapper

@@ -203,7 +203,8 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     """Only a flush that has something to do comes this far."""
     known = watched(session)
     if known.flushing and known.flush is None:
-        refuse_moving(session)
+        if known.still:
+            refuse_moving(session)
         known.flush = running = Flush(session, known)
         running.arm_all()
         if session.deleted or known.promises:

@@ -84,6 +84,8 @@ class Shape:
     ignored_only: bool
     #: Nothing but the version moves here: whether it must depends on the row's other tables.
     perhaps_ignored: bool
+    #: Any of the last three: asked once for a row that is none of them.
+    special: bool
 
     #: Columns that are set to an expression for the version's sake alone.
     touches: tuple[Column[Any], ...] = ()
@@ -156,6 +158,8 @@ def shape_of(
     )
     prefetch, postfetch = ((), ()) if alone else _computed(statement, names, dialect)
     ignored = ignored_columns(mapper)
+    ignored_only = bool(changed) and changed <= ignored
+    perhaps_ignored = not changed and bool(ignored) and (token.key in sets or bool(given))
     return Shape(
         statement=statement,
         table=table,
@@ -169,8 +173,9 @@ def shape_of(
         expressions=expressions,
         alone=alone,
         compares=compares(mapper),
-        ignored_only=bool(changed) and changed <= ignored,
-        perhaps_ignored=not changed and bool(ignored) and (token.key in sets or bool(given)),
+        ignored_only=ignored_only,
+        perhaps_ignored=perhaps_ignored,
+        special=ignored_only or perhaps_ignored or compares(mapper),
         touches=tuple(given.keys() - expressions.keys()),
     )
 
