@@ -23,7 +23,8 @@ was refreshed. Rows that we write, with that version in their WHERE, or delete a
 
 What it cannot promise: rows that a query did not return (phantoms), counts, sums and other
 conditions on many rows, values read without their object (``select(Doctor.name)``), and classes
-without a version, which ``verify_reads`` leaves out. :func:`optilock.serializable` promises all.
+without any token, which ``verify_reads`` leaves out. A class that only compares values is refused:
+there is no version to verify. :func:`optilock.serializable` promises all.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from optilock.compared import compares
 from optilock.conflicts import Attempt, entry_of
-from optilock.errors import ConcurrencyError
+from optilock.errors import ConcurrencyError, ConfigurationError
 from optilock.expect import GONE, loaded_version, state_in_watched_session
 from optilock.guard.hold import promise, promises_of
 from optilock.guard.promises import Promise
@@ -77,4 +79,10 @@ def _loaded(session: Session, obj: Any) -> None:
     if token is not None and token in state.dict:
         promises_of(session).add(
             Promise(mapper, tuple(state.key[1]), state.dict[token], demanded=False)
+        )
+    elif token is None and compares(mapper):
+        raise ConfigurationError(
+            f"verify_reads cannot verify a {mapper.class_.__name__}: the class compares values"
+            " (CompareValues) and has no version. Give it a version as well, read it in a unit"
+            " without verify_reads, or run the unit at optilock.serializable."
         )

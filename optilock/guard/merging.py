@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.detached import is_stale, moved_entry
+from optilock.compared import any_compared, compares
+from optilock.detached import gone_entry, has_other_values, is_stale, moved_entry
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.version_attribute import compare_in_merge
@@ -36,12 +37,18 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         _compare_versions_of(state)
         before = set(self.new)
         try:
-            return original(self, instance, **options)
+            merged = original(self, instance, **options)
         except StaleDataError as error:
             copies = list(_copies(state))
             conflict = _conflict(self, copies, error)
             _take_back(self, copies, before)
             raise conflict from error.__cause__
+        if any_compared() and options.get("load", True):
+            copies = list(_copies(state))
+            if stale := _stale_by_value(self, copies):
+                _take_back(self, copies, before)
+                raise ConcurrencyError(stale)
+        return merged
 
     return merge
 
@@ -81,6 +88,20 @@ def _conflict(session: Session, copies: list[State], error: StaleDataError) -> C
             entry = moved_entry(session, source, merged._sa_instance_state)
             found.setdefault((entry.model, entry.identity), entry)
     return ConcurrencyError(found.values(), str(error))
+
+
+def _stale_by_value(session: Session, copies: list[State]) -> list[Entry[Any]]:
+    """The copies whose compared values are not what is stored now. SQLAlchemy compares none."""
+    found = []
+    for source in copies:
+        if source.key is None or not compares(source.mapper):
+            continue
+        merged = session.identity_map.get(source.key)
+        if merged is None:
+            found.append(gone_entry(source, None))
+        elif merged is not source.obj() and has_other_values(source, merged._sa_instance_state):
+            found.append(moved_entry(session, source, merged._sa_instance_state))
+    return found
 
 
 def _take_back(session: Session, copies: list[State], before: set[Any]) -> None:
