@@ -199,8 +199,10 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
             known.flush.arm(connection)
 
 
-def _before_flush(session: Session, uow: Any, objects: Any) -> None:
-    """Only a flush that has something to do comes this far."""
+def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
+    """Only a flush that has something to do comes this far; without a session it is no flush."""
+    if session is None:
+        return
     known = watched(session)
     if known.flushing and known.flush is None:
         if known.still:
