@@ -8,7 +8,8 @@ UPDATE (``"reject"``). A class asks for one::
         __version_guard__ = "bump"
 
 It leaves alone whatever moves the version itself, as every write of optilock does, UPDATEs that
-change ignored columns only, and writes under ``no_bump``.
+change ignored columns only, and writes under ``no_bump``. A row without a version (NULL, before a
+roll-out has come to it) has none that could be moved.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from alembic.operations import Operations
-from sqlalchemy import DDL, Column, MetaData, Table, literal_column, text, update
+from sqlalchemy import Column, MetaData, Table, literal_column, text, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import database_of
-from optilock.dialects.quoting import quoted, quoted_table
+from optilock.dialects.quoting import plain, quoted, quoted_table
 from optilock.dialects.rollout import Ways
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.guard_trigger import read_mark
-from optilock.rollout.target import Target, target_of
+from optilock.rollout.target import Target, require_present, target_of
 from optilock.tokens import RowVersion, Token
 
 __all__ = [
@@ -31,8 +31,6 @@ __all__ = [
     "drop_column",
     "look",
     "permitted",
-    "plain",
-    "require_present",
 ]
 
 
@@ -197,19 +195,6 @@ def _column(ways: Ways, token: Token, *, nullable: bool) -> Column[Any]:
         nullable=nullable,
         server_default=None if default is None else text(default),
     )
-
-
-def plain(sql: str) -> DDL:
-    """SQL as it is: no ``%`` and no ``:name`` of it means anything."""
-    return DDL(sql.replace("%", "%%"))  # type: ignore[no-untyped-call]
-
-
-def require_present(target: Target | None, table: str) -> None:
-    if target is not None and target.column is None:
-        known = ", ".join(target.table.columns.keys())
-        raise ConfigurationError(
-            f"There is no column {table}.{target.name}. Nothing was changed. {table} has: {known}."
-        )
 
 
 def _require_unguarded(

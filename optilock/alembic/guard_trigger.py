@@ -17,18 +17,17 @@ it by making it anew, which autogenerate does. On SQLite ``batch_alter_table`` d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from alembic.operations import Operations
 
-from optilock.alembic.columns import look, permitted, plain, require_present
+from optilock.alembic.columns import look, permitted
 from optilock.alembic.operation import Call, VersionOperation
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import GuardTriggers
-from optilock.errors import ConfigurationError
-from optilock.expected import keys_without_rowid
+from optilock.dialects.quoting import plain
 from optilock.guard_trigger import GuardTrigger, Policy
+from optilock.rollout.triggers import completed
 from optilock.tokens import Token
 
 __all__ = ["CreateGuardTrigger", "DropGuardTrigger"]
@@ -116,7 +115,9 @@ class DropGuardTrigger(_GuardOperation):
 @Operations.implementation_for(CreateGuardTrigger)
 def _create(operations: Operations, operation: CreateGuardTrigger) -> None:
     triggers = _triggers(operations)
-    guard = _complete(operations, triggers, operation.guard)
+    guard = operation.guard
+    target = look(operations, guard.table, guard.schema, guard.token)
+    guard = completed(guard, target, triggers)
     with permitted(operations, f"create triggers on {guard.table}"):
         for statement in triggers.create(guard):
             run(operations, statement)
@@ -137,29 +138,6 @@ def run(operations: Operations, statement: str) -> None:
         context.impl.static_output(f"DELIMITER //\n{statement}//\nDELIMITER ;\n")
     else:
         operations.execute(plain(statement))
-
-
-def _complete(operations: Operations, triggers: GuardTriggers, guard: GuardTrigger) -> GuardTrigger:
-    """With what the table itself says: the columns that count, and how a row is found."""
-    target = look(operations, guard.table, guard.schema, guard.token)
-    if target is not None:
-        require_present(target, guard.table)
-        known = [column.name for column in target.table.columns if column.name != guard.column]
-        for name in (*guard.ignore, *guard.columns):
-            if name not in known:
-                raise ConfigurationError(
-                    f"The guard trigger of {guard.table} names the column {name!r}, which the"
-                    f" table does not have. Nothing was changed. It has: {', '.join(known)}."
-                )
-        guard = replace(guard, keys=keys_without_rowid(target.table))
-        if guard.ignore and not guard.columns:
-            guard = replace(guard, columns=tuple(n for n in known if n not in guard.ignore))
-    if guard.ignore and not guard.columns and triggers.names_columns:
-        raise ConfigurationError(
-            f"The guard trigger of {guard.table} ignores columns, so it has to name those that"
-            " count: say which, columns=[...], where there is no database to ask (--sql)."
-        )
-    return guard
 
 
 def _triggers(operations: Operations) -> GuardTriggers:

@@ -16,10 +16,11 @@ from typing import Any
 from alembic.operations import Operations
 from sqlalchemy import Column, MetaData, Table
 
-from optilock.alembic.columns import look, permitted, require_present
+from optilock.alembic.columns import look, permitted
 from optilock.alembic.guard_trigger import run
 from optilock.alembic.operation import Call, VersionOperation
 from optilock.errors import ConfigurationError
+from optilock.rollout.target import require_present
 from optilock.tokens import RowVersion
 from optilock.version_triggers import TriggerDDL, trigger_ddl
 

@@ -40,7 +40,7 @@ class MariaDBGuard(GuardTriggers):
         )
 
     def _left_alone(self, guard: GuardTrigger) -> str:
-        same = self._same(guard.column)
+        same = f"{self.new(guard.column)} = {self.old(guard.column)}"
         if not guard.ignore:
             return same
         return f"{same} AND NOT ({' AND '.join(map(self._same_bytes, guard.columns))})"

@@ -60,6 +60,19 @@ class MariaDBWays(Ways):
             sends(f"ALTER TABLE {table} NOWAIT ALTER COLUMN {column} SET DEFAULT {first}"),
         ]
 
+    def create_trigger(self, *statements: str) -> Step:
+        """CREATE TRIGGER has no NOWAIT; the session has."""
+        create = super().create_trigger(*statements)
+
+        def step(connection: Connection) -> None:
+            connection.exec_driver_sql("SET SESSION lock_wait_timeout = 0")
+            try:
+                create(connection)
+            finally:
+                connection.exec_driver_sql("SET SESSION lock_wait_timeout = DEFAULT")
+
+        return step
+
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         """Lock what nobody holds, then write it.
 

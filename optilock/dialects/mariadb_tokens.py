@@ -25,7 +25,7 @@ def version_trigger(names: Names) -> TriggerDDL:
     return TriggerDDL(
         create=(
             f"CREATE TRIGGER {names.qualified_trigger} BEFORE UPDATE ON {names.table}"
-            f" FOR EACH ROW SET NEW.{names.column} = OLD.{names.column} + 1",
+            f" FOR EACH ROW SET NEW.{names.column} = COALESCE(OLD.{names.column}, 0) + 1",
         ),
         drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
     )

@@ -33,7 +33,7 @@ class PostgreSQLGuard(GuardTriggers):
 
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
         trigger, table = quoted(self.dialect, guard.name), self.table(guard)
-        version = f"{self.new(guard.column)} IS NOT DISTINCT FROM {self.old(guard.column)}"
+        version = f"{self.new(guard.column)} = {self.old(guard.column)}"
         source = self.source(guard)
         tag = "$optilock$" if "$optilock$" not in source else "$optilock_guard$"
         return (

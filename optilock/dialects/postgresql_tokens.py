@@ -28,7 +28,7 @@ def version_trigger(names: Names) -> TriggerDDL:
     return TriggerDDL(
         create=(
             f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS"
-            f" $$ BEGIN NEW.{column} := OLD.{column} + 1; RETURN NEW; END $$",
+            f" $$ BEGIN NEW.{column} := COALESCE(OLD.{column}, 0) + 1; RETURN NEW; END $$",
             f"CREATE TRIGGER {names.trigger} BEFORE UPDATE ON {names.table}"
             f" FOR EACH ROW EXECUTE FUNCTION {name}()",
         ),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import MetaData, Table
+from sqlalchemy import DDL, MetaData, Table
 from sqlalchemy.engine import Dialect
 
-__all__ = ["literal", "quoted", "quoted_table"]
+__all__ = ["literal", "plain", "quoted", "quoted_table"]
 
 
 def quoted(dialect: Dialect, name: str) -> str:
@@ -22,6 +22,11 @@ def quoted_table(dialect: Dialect, table: str, schema: str | None) -> str:
 def literal(text: str) -> str:
     """A text as SQL. Not for what a user types: backslashes mean something to some databases."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def plain(sql: str) -> DDL:
+    """SQL as it is: no ``%`` and no ``:name`` of it means anything."""
+    return DDL(sql.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
 def _as_it_is(dialect: Dialect, sql: str) -> str:

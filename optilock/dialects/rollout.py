@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, tuple_, update
 from sqlalchemy.engine import Connection, Dialect
 
+from optilock.dialects.quoting import plain
 from optilock.errors import ConfigurationError
 from optilock.tokens import Counter, RowVersion, Token, Unique
 
@@ -78,6 +79,15 @@ class Ways:
                 f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}",
             )
         ]
+
+    def create_trigger(self, *statements: str) -> Step:
+        """The step that creates a trigger; the statements are as they are."""
+
+        def step(connection: Connection) -> None:
+            for statement in statements:
+                connection.execute(plain(statement))
+
+        return step
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         """Give the next rows after that key, ``size`` at most, a version."""

@@ -52,7 +52,7 @@ class SQLiteGuard(GuardTriggers):
         return f"UPDATE {table} SET {version} = {self.following(guard)} WHERE {row}"
 
     def _left_alone(self, guard: GuardTrigger) -> str:
-        same = f"{self.new(guard.column)} IS {self.old(guard.column)}"
+        same = f"{self.new(guard.column)} = {self.old(guard.column)}"
         if not guard.ignore:
             return same
         changed = (

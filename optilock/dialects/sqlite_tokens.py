@@ -44,7 +44,7 @@ def version_trigger(names: Names) -> TriggerDDL:
         create=(
             f"CREATE TRIGGER {names.qualified_trigger} AFTER UPDATE ON {table}"
             f" FOR EACH ROW WHEN NEW.{column} IS OLD.{column}"
-            f" BEGIN UPDATE {table} SET {column} = OLD.{column} + 1 WHERE {row}; END",
+            f" BEGIN UPDATE {table} SET {column} = COALESCE(OLD.{column}, 0) + 1 WHERE {row}; END",
         ),
         drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
     )

@@ -13,14 +13,20 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.guard_trigger import Policy
 from optilock.rollout.report import Report
 from optilock.rollout.run import roll_out
-from optilock.tokens import Counter, Token, Unique
+from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
 from optilock.urls import engine_of
 
 __all__ = ["migrate"]
 
-_TOKENS: dict[str, type[Token]] = {"counter": Counter, "unique": Unique}
+_TOKENS: dict[str, type[Token]] = {
+    "counter": Counter,
+    "unique": Unique,
+    "timestamp": Timestamp,
+    "row-version": RowVersion,
+}
 
 
 @click.command()
@@ -29,6 +35,12 @@ _TOKENS: dict[str, type[Token]] = {"counter": Counter, "unique": Unique}
 @click.option("--schema", help="The table's schema, if it is not the default one.")
 @click.option("--token", type=click.Choice(list(_TOKENS)), default="counter", show_default=True)
 @click.option("--column", default="version", show_default=True, help="The version's column.")
+@click.option(
+    "--guard",
+    type=click.Choice(["bump", "reject"]),
+    help="Also create the guard trigger, before the rows are filled.",
+)
+@click.option("--ignore", multiple=True, help="A column that does not count for the guard trigger.")
 @click.option("--rate", type=float, help="Rows a second at most.")
 @click.option("--lock-timeout", default=0.1, show_default=True, help="Seconds to wait for a lock.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to go on trying.")
@@ -38,6 +50,8 @@ def migrate(
     schema: str | None,
     token: str,
     column: str,
+    guard: Policy | None,
+    ignore: tuple[str, ...],
     rate: float | None,
     lock_timeout: float,
     patience: float,
@@ -58,6 +72,8 @@ def migrate(
                 rate=rate,
                 lock_timeout=lock_timeout,
                 patience=patience,
+                guard=guard,
+                ignore=ignore,
                 progress=bar,
             )
     except ConfigurationError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -13,12 +14,14 @@ from optilock.backoff import Seconds, in_seconds
 from optilock.dialects import database_of
 from optilock.dialects.rollout import Step, Ways
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.guard_trigger import GuardTrigger, Policy
 from optilock.rollout.attempts import Attempts
 from optilock.rollout.fill import Filler
 from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import Target, target_of
-from optilock.tokens import Counter, Token
+from optilock.rollout.triggers import Missing, missing, require_known
+from optilock.tokens import Counter, RowVersion, Token
 
 __all__ = ["roll_out"]
 
@@ -32,6 +35,8 @@ def roll_out(
     rate: float | None = None,
     lock_timeout: Seconds = 0.1,
     patience: Seconds = 60,
+    guard: Policy | None = None,
+    ignore: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Put the column of ``token`` on a table that others are writing.
@@ -44,19 +49,19 @@ def roll_out(
         lock_timeout: seconds that a step waits for a lock, with others behind it, before it tries
             again later.
         patience: seconds to go on trying for one lock.
+        guard: what the guard trigger does that the table gets before it is filled, ``"bump"`` or
+            ``"reject"`` (:mod:`optilock.guard_trigger`); None for no guard trigger.
+        ignore: columns whose change does not count for the guard trigger.
 
     Raises:
-        ConfigurationError: no such table, no primary key, a column of that name with another type,
-            a token that this database cannot make; nothing was changed.
+        ConfigurationError: no such table or column, no primary key, a column of that name with
+            another type, a token that this database cannot make; nothing was changed.
         OptilockError: another roll-out of the table runs; or a lock was not to be had; or the user
             may not change the table. What was done stays, and running it again goes on.
     """
     token = Counter() if token is None else token
-    if not isinstance(token, Token):
-        raise ConfigurationError(
-            f"roll_out() got {token!r}, which has no column: name a token that has, Counter() or"
-            " Unique()."
-        )
+    _require_column(token)
+    guarding = _guard(table, token, schema, guard, ignore)
     ways = database_of(engine.dialect).rollout()
     progress = Silent() if progress is None else progress
     attempts = Attempts(
@@ -69,8 +74,36 @@ def roll_out(
         working = connection.execution_options(**ways.options)
         ways.prepare(working)
         return _Rollout(working, ways, Pace(rate=rate), attempts, progress).run(
-            table, schema, token
+            table, schema, token, guarding
         )
+
+
+def _require_column(token: object) -> None:
+    if not isinstance(token, Token):
+        raise ConfigurationError(
+            f"roll_out() got {token!r}, which has no column: name a token that has, Counter() or"
+            " Unique()."
+        )
+    if isinstance(token, RowVersion) and token.xmin:
+        raise ConfigurationError(
+            f"{token!r} is a column that every table of PostgreSQL has: nothing has to be rolled"
+            " out. Map the class with it, and be done."
+        )
+
+
+def _guard(
+    table: str, token: Token, schema: str | None, policy: Policy | None, ignore: Iterable[str]
+) -> GuardTrigger | None:
+    # A text stays one: it is refused there, with the right words.
+    ignored: Any = ignore if isinstance(ignore, str) else tuple(ignore)
+    if policy is not None:
+        return GuardTrigger(table, token, policy, ignored, schema=schema)
+    if ignored:
+        raise ConfigurationError(
+            f"ignore={ignored!r} without guard=: it is the guard trigger that ignores columns."
+            " Write guard='bump' or guard='reject' beside it."
+        )
+    return None
 
 
 @contextmanager
@@ -106,14 +139,22 @@ class _Rollout:
         self.progress = progress
         self.steps: list[str] = []
 
-    def run(self, table: str, schema: str | None, token: Token) -> Report:
+    def run(
+        self, table: str, schema: str | None, token: Token, guard: GuardTrigger | None
+    ) -> Report:
         started = time.monotonic()
         target = self._look(table, schema, token)
+        self.ways.first_of(token)
+        if guard is not None:
+            require_known(guard, target)
         if target.column is None:
             self._step("add the column")
             for step in self.ways.add_column(target, self.connection.dialect):
                 self._do(step)
             target = self._look(table, schema, token)
+        for trigger in self._missing(target, guard):
+            self._step(trigger.step)
+            self._do(self.ways.create_trigger(*trigger.statements))
         filler = self._filler(target)
         if target.version.nullable:
             self._step("fill", self._rows(target))
@@ -130,6 +171,10 @@ class _Rollout:
     def _look(self, table: str, schema: str | None, token: Token) -> Target:
         with self.connection.begin():
             return target_of(self.connection, table, schema, token)
+
+    def _missing(self, target: Target, guard: GuardTrigger | None) -> tuple[Missing, ...]:
+        with self.connection.begin():
+            return missing(self.connection, target, guard)
 
     def _rows(self, target: Target) -> int | None:
         with self.connection.begin():

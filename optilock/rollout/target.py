@@ -12,7 +12,7 @@ from sqlalchemy.exc import NoSuchTableError
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 
-__all__ = ["Target", "target_of"]
+__all__ = ["Target", "require_present", "target_of"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,15 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
             " the column if nobody needs it."
         )
     return Target(table, token, column)
+
+
+def require_present(target: Target | None, table: str) -> None:
+    """Refuse a table that does not have the version's column."""
+    if target is not None and target.column is None:
+        known = ", ".join(target.table.columns.keys())
+        raise ConfigurationError(
+            f"There is no column {table}.{target.name}. Nothing was changed. {table} has: {known}."
+        )
 
 
 def _fits(connection: Connection, token: Token, column: Column[Any]) -> bool:

@@ -6,14 +6,31 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, Table, func, inspect, select, text
+from sqlalchemy import Integer, MetaData, Table, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from optilock import ConfigurationError, Counter, OptilockError, Unique
+from optilock import (
+    CompareValues,
+    ConfigurationError,
+    Counter,
+    Manual,
+    OptilockError,
+    RowVersion,
+    Timestamp,
+    Unique,
+)
+from optilock.dialects import database_of
 from optilock.rollout import roll_out
 from optilock.rollout.report import Silent
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+TOKENS = {
+    "counter": Counter(),
+    "unique": Unique(),
+    "timestamp": Timestamp(),
+    "row-version": RowVersion(),
+}
+each_token = pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)
 
 
 @pytest.fixture
@@ -55,20 +72,22 @@ def versions(engine, name="version"):
         return list(connection.scalars(select(parcels.c[name]).order_by(parcels.c.id)))
 
 
-@pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
+@each_token
 def test_the_column_is_there_filled_and_required(engine, parcels, token):
     parcels(1200)
     report = roll_out(engine, "parcels", token=token)
 
     assert column(engine)["nullable"] is False
     assert None not in versions(engine)
-    assert len(set(versions(engine))) == (1 if isinstance(token, Counter) else 1200)
+    if not isinstance(token, Timestamp):  # whose clock may be a coarse one
+        same = isinstance(token, (Counter, RowVersion))
+        assert len(set(versions(engine))) == (1 if same else 1200)
     assert report.steps[0] == "add the column"
     if report.filled:
         assert report.filled == 1200
 
 
-@pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
+@each_token
 def test_running_it_again_finds_nothing_to_do(engine, parcels, token):
     parcels(10)
     roll_out(engine, "parcels", token=token)
@@ -78,7 +97,7 @@ def test_running_it_again_finds_nothing_to_do(engine, parcels, token):
     assert versions(engine) == before
 
 
-@pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
+@each_token
 def test_programs_that_know_of_no_version_go_on_inserting(engine, parcels, token):
     parcels(1)
     roll_out(engine, "parcels", token=token)
@@ -86,6 +105,90 @@ def test_programs_that_know_of_no_version_go_on_inserting(engine, parcels, token
         connection.execute(text("INSERT INTO parcels (id, owner) VALUES (7, 'new')"))
 
     assert None not in versions(engine)
+
+
+@each_token
+def test_writers_that_know_of_no_version_move_it_from_then_on(engine, parcels, token):
+    """By the token's own trigger, or by the guard trigger."""
+    parcels(3)
+    roll_out(engine, "parcels", token=token, guard=_guard_of(token))
+    before = versions(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE parcels SET owner = 'foreign' WHERE id = 1"))
+
+    after = versions(engine)
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
+    assert roll_out(engine, "parcels", token=token, guard=_guard_of(token)).steps == ()
+
+
+def _guard_of(token):
+    return None if isinstance(token, RowVersion) else "bump"
+
+
+@each_token
+def test_the_triggers_are_there_before_the_rows_are_filled(engine, parcels, token):
+    parcels(3)
+    written = []
+
+    class Foreign(Silent):
+        """Writes a row that has its version, and one that has none yet."""
+
+        def step(self, name: str, total: int | None = None) -> None:
+            if name == "require it":
+                written.append(versions(engine))
+            if name in ("fill", "require it"):
+                with engine.begin() as connection:
+                    connection.execute(text("UPDATE parcels SET weight = weight + 1 WHERE id = 2"))
+
+    report = roll_out(engine, "parcels", token=token, guard=_guard_of(token), progress=Foreign())
+    assert None not in versions(engine)
+    if "fill" in report.steps:
+        trigger, fill = report.steps.index("fill") - 1, report.steps.index("fill")
+        assert "trigger" in report.steps[trigger]
+        assert fill == 2
+        [before] = written
+        after = versions(engine)
+        assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False]
+
+
+def test_a_guard_trigger_may_refuse_and_may_ignore_columns(engine, parcels):
+    parcels(2)
+    roll_out(engine, "parcels", guard="reject", ignore=["weight"])
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE parcels SET weight = 3"))
+    with pytest.raises(DBAPIError, match="optilock"), engine.begin() as connection:
+        connection.execute(text("UPDATE parcels SET owner = 'foreign'"))
+    assert roll_out(engine, "parcels", guard="reject", ignore=["weight"]).steps == ()
+
+    report = roll_out(engine, "parcels", guard="bump")
+    assert report.steps == ("create the guard trigger",)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE parcels SET owner = 'foreign' WHERE id = 1"))
+    assert versions(engine) == [1, 2]
+
+
+@each_token
+def test_a_trigger_that_somebody_dropped_comes_back(engine, parcels, token):
+    parcels(2)
+    roll_out(engine, "parcels", token=token, guard=_guard_of(token))
+    [trigger] = {row[0] for row in _triggers(engine)}
+    _drop_trigger(engine, trigger)
+    report = roll_out(engine, "parcels", token=token, guard=_guard_of(token))
+
+    assert len(report.steps) == 1
+    assert {row[0] for row in _triggers(engine)} == {trigger}
+
+
+def _triggers(engine):
+    triggers = database_of(engine.dialect).guard_triggers(engine.dialect)
+    with engine.connect() as connection:
+        return [(one.name, one.source) for one in triggers.found(connection, None)]
+
+
+def _drop_trigger(engine, name):
+    on = " ON parcels" if engine.dialect.name == "postgresql" else ""
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP TRIGGER {name}{on}"))
 
 
 def test_a_column_that_was_begun_is_filled_from_where_it_stands(engine, parcels):
@@ -212,6 +315,33 @@ def test_a_column_of_another_type_is_refused(engine, parcels):
     with pytest.raises(ConfigurationError, match="cannot use"):
         roll_out(engine, "parcels", token=Counter(name="owner"))
     assert versions(engine, "owner") == ["owner 0"]
+
+
+def test_xmin_needs_no_roll_out(engine, parcels):
+    parcels(1)
+    with pytest.raises(ConfigurationError, match="nothing has to be rolled out"):
+        roll_out(engine, "parcels", token=RowVersion(xmin=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"token": Manual(Integer())}, "cannot be rolled out"),
+        ({"token": CompareValues.all()}, "has no column"),
+        ({"guard": "sometimes"}, "'bump'"),
+        ({"guard": "bump", "token": RowVersion()}, "trigger of its own"),
+        ({"guard": "bump", "ignore": "weight"}, "not a collection"),
+        ({"guard": "bump", "ignore": ["nothing"]}, "names the column 'nothing'"),
+        ({"ignore": ["weight"]}, "without guard="),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_changed(engine, parcels, options, says):
+    parcels(1)
+    before = _shape(engine)
+    with pytest.raises(ConfigurationError, match=says):
+        roll_out(engine, "parcels", **options)
+    assert _shape(engine) == before
+    assert _triggers(engine) == []
 
 
 @pytest.mark.parametrize("rate", [0, -1])

@@ -57,6 +57,16 @@ def test_check_finds_what_migrate_repairs(shop):
     assert "Nothing found" in after.stdout
 
 
+def test_migrate_knows_the_tokens_and_guards_the_table(shop):
+    words = ("migrate", "pages", "--url", "sqlite:///shop.db")
+    done = optilock(shop, *words, "--token", "row-version", "--column", "moves")
+    assert "create its trigger" in done.stdout, done.stderr
+    done = optilock(shop, *words, "--token", "timestamp", "--guard", "bump", "--ignore", "moves")
+    assert "create the guard trigger, fill" in " ".join(done.stdout.split()), done.stderr
+    done = optilock(shop, *words, "--token", "timestamp", "--guard", "bump", "--ignore", "moves")
+    assert "nothing to do" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
