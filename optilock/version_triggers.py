@@ -50,6 +50,7 @@ def trigger_ddl(
     trigger = quote(trigger_name(table.name, column.name))
     names = Names(
         table=prefix + quote(table.name),
+        bare_table=quote(table.name),
         column=quote(column.name),
         trigger=trigger,
         qualified_trigger=prefix + trigger,

@@ -22,7 +22,7 @@ from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.expected import Expected
 from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
 from optilock.tokens import Counter, RowVersion
-from optilock.version_triggers import trigger_name
+from optilock.version_triggers import trigger_ddl, trigger_name
 
 __all__ = ["add_trigger_operations", "tables_of"]
 
@@ -45,7 +45,7 @@ def add_trigger_operations(
     for key in sorted(known, key=lambda key: (key[0] or "", key[1])):
         found, expected = stored.get(key, []), wanted.get(key)
         comparison.guard(key, found, expected.guard if expected else None, key in remade)
-        comparison.version(key, found, expected, without_default)
+        comparison.version(key, found, expected, without_default, key in remade)
     upgrade.ops[:] = [*comparison.before, *upgrade.ops, *comparison.after]
 
 
@@ -79,6 +79,7 @@ class _Comparison:
         found: list[Found],
         expected: Expected | None,
         without_default: set[Key],
+        remade: bool,
     ) -> None:
         schema, table = key
         token = expected.token if expected is not None and expected.moves_by_trigger else None
@@ -86,16 +87,23 @@ class _Comparison:
         if expected is not None and isinstance(token, RowVersion):
             wanted = trigger_name(table, expected.column.name)
             there = next((one for one in found if one.name == wanted), None)
-            if there is None or not there.enabled:
-                if key in without_default:
-                    old = Counter(name=token.name, column=token.column)
-                    self.after.append(ChangeVersionColumn(table, old, token, schema=schema))
+            if there is None and key in without_default:
+                old = Counter(name=token.name, column=token.column)
+                self.after.append(ChangeVersionColumn(table, old, token, schema=schema))
+            if there is None or remade or not self._is_same(there, expected, schema):
+                if there is not None:
+                    self.before.append(DropVersionTrigger(table, token, schema=schema))
                 self.after.append(CreateVersionTrigger(table, token, schema=schema))
         for one in found:
             column = _moved_column(one)
             if column is not None and one.name != wanted:
                 moved = RowVersion() if column == RowVersion().name else RowVersion(column=column)
                 self.before.append(DropVersionTrigger(table, moved, schema=schema))
+
+    def _is_same(self, there: Found, expected: Expected, schema: str | None) -> bool:
+        """Does the trigger fire, and is it the one that we would make?"""
+        wanted = trigger_ddl(expected.table, expected.column, self.triggers.dialect, schema=schema)
+        return there.enabled and there.source.strip() == wanted.source.strip()
 
 
 def _moved_column(found: Found) -> str | None:

@@ -6,13 +6,15 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 import rich_click as click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.check.finding import Finding, Severity
@@ -35,16 +37,17 @@ def check(models: tuple[str, ...], url: str, as_json: bool) -> None:
     MODELS are modules, or names in them: shop.models, shop.models:Base. Nothing is changed.
     """
     try:
+        named = [_imported(name) for name in models]
         engine = engine_of(url)
         try:
-            findings = run_check([_imported(name) for name in models], engine)
+            _require_answer(engine)
+            findings = run_check(named, engine)
         finally:
             engine.dispose()
     except ConfigurationError as error:
         _bad_input(str(error))
     except SQLAlchemyError as error:
-        first_line = str(error).split("\n")[0]
-        _bad_input(f"The database failed: {first_line}")
+        _bad_input(f"The database failed: {_first_line(error)}")
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -59,7 +62,7 @@ def _imported(name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself when it is imported
         raise ConfigurationError(
             f"{module!r} cannot be imported ({type(error).__name__}: {error}): name a module as"
             " Python imports it, from the directory that has it."
@@ -71,6 +74,45 @@ def _imported(name: str) -> Any:
     return found
 
 
+def _require_answer(engine: Engine) -> None:
+    """Connect once; a file of SQLite that is not there would be made.
+
+    Raises:
+        ConfigurationError: there is no such database. The password is not repeated.
+    """
+    where, path = engine.url.set(query={}).render_as_string(), engine.url.database
+    is_file = (
+        engine.dialect.name == "sqlite" and path and not path.startswith((":memory:", "file:"))
+    )
+    if is_file and not os.path.isfile(str(path)):
+        raise ConfigurationError(
+            f"There is no database file {path!r}. Nothing was made; look at the path, which is"
+            " relative to the working directory after three slashes: sqlite:///shop.db."
+        )
+    try:
+        engine.connect().close()
+    except (SQLAlchemyError, TypeError, ValueError, OSError) as error:
+        said = _first_line(error)
+        for secret in _secrets(engine):
+            said = said.replace(secret, "***")
+        raise ConfigurationError(
+            f"The database {where} does not answer ({said}): look at the URL, and whether the"
+            " server is running and lets this user in."
+        ) from None
+
+
+def _secrets(engine: Engine) -> Iterator[str]:
+    """What a driver might repeat of the URL."""
+    given = {"password": engine.url.password, **engine.url.query}
+    for name, value in given.items():
+        if value and "pass" in name:
+            yield from (value,) if isinstance(value, str) else value
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n")[0]
+
+
 def _show(findings: Sequence[Finding]) -> None:
     console = Console()
     if not findings:
@@ -80,10 +122,7 @@ def _show(findings: Sequence[Finding]) -> None:
     for finding in findings:
         table.add_row(
             f"[{_STYLES[finding.severity]}]{finding.severity}[/]",
-            finding.code,
-            finding.subject,
-            finding.message,
-            finding.advice,
+            *map(escape, (finding.code, finding.subject, finding.message, finding.advice)),
         )
     console.print(table)
 

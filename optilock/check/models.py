@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from sqlalchemy import inspect
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapper, registry
 
 from optilock.errors import ConfigurationError
@@ -18,7 +19,7 @@ def mappers_of(models: Any) -> list[Mapper[Any]]:
     """The mappers, configured, by the names of their classes.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is none, or they do not fit together.
     """
     found = dict.fromkeys(_mappers(models))
     if not found:
@@ -26,9 +27,20 @@ def mappers_of(models: Any) -> list[Mapper[Any]]:
             f"{_name_of(models)} has no mapped classes: name the module or the declarative base"
             " that has the application's models."
         )
-    for known in {mapper.registry for mapper in found}:
-        known.configure(cascade=True)
+    _configure({mapper.registry for mapper in found})
     return sorted(found, key=lambda mapper: (mapper.class_.__module__, mapper.class_.__qualname__))
+
+
+def _configure(registries: Iterable[registry]) -> None:
+    """As the first query would: relationships that lead nowhere are found here."""
+    try:
+        for known in registries:
+            known.configure(cascade=True)
+    except SQLAlchemyError as error:
+        raise ConfigurationError(
+            f"The models cannot be used: {error}. Import all modules that have models, or name"
+            " them all."
+        ) from error
 
 
 def _mappers(models: Any) -> Iterator[Mapper[Any]]:

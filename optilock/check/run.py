@@ -7,20 +7,26 @@ from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
 from optilock.check.finding import Finding, Severity
 from optilock.check.mapping import check_mapping
 from optilock.check.models import mappers_of
-from optilock.check.rows import check_rows
+from optilock.check.rows import check_rows, unreadable
 from optilock.check.settings import check_settings
+from optilock.check.stored import StoredTable, stored_table
+from optilock.check.subject import Subject, subjects_of
 from optilock.check.tables import check_table
+from optilock.check.triggers import check_triggers
+from optilock.check.values import check_values
 
 __all__ = ["check"]
 
-#: What is looked at for each class, in the database.
-_BY_CLASS: tuple[Callable[[Connection, Mapper[Any]], Iterable[Finding]], ...] = (
+#: What is looked at for each table.
+_BY_TABLE: tuple[Callable[[Connection, Subject, StoredTable | None], Iterable[Finding]], ...] = (
     check_table,
+    check_triggers,
     check_rows,
 )
 
@@ -34,15 +40,26 @@ def check(models: Any, engine: Engine) -> list[Finding]:
         engine: the database that the models are used on, made as the application makes it.
 
     Raises:
-        ConfigurationError: there are no mapped classes in ``models``, or the engine is async.
+        ConfigurationError: there are no mapped classes in ``models``, they cannot be configured, or
+            the engine is async.
     """
     mappers = mappers_of(models)
     found = [*_mappings(mappers), *check_settings(engine)]
     with engine.connect() as connection:
-        for mapper in mappers:
-            for look in _BY_CLASS:
-                found.extend(look(connection, mapper))
+        stored: dict[Any, StoredTable | None] = {}
+        for subject in subjects_of(mappers):
+            try:
+                stored[subject.table] = stored_table(connection, subject.table)
+            except DBAPIError as error:
+                found.append(unreadable(subject.table.fullname, error))
                 connection.rollback()
+                continue
+            for look in _BY_TABLE:
+                found.extend(look(connection, subject, stored[subject.table]))
+                connection.rollback()
+        for mapper in mappers:
+            found.extend(check_values(connection, mapper, stored))
+            connection.rollback()
     order = list(Severity)
     return sorted(found, key=lambda finding: order.index(finding.severity))
 

@@ -30,7 +30,8 @@ def check_settings(engine: Engine) -> Iterator[Finding]:
             " seen.",
             "Use a driver that does: psycopg, sqlite3, pymysql.",
         )
-    with engine.connect() as connection:
+    # In a transaction: an engine may have its own way to begin one.
+    with engine.connect() as connection, connection.begin():
         yield from _connection(connection)
 
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Column, Table, inspect, types
+from sqlalchemy import Column, Table, types
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import NoSuchTableError
-from sqlalchemy.orm import Mapper
 
 from optilock.check.finding import Finding, Severity
+from optilock.check.resolution import microseconds
+from optilock.check.stored import StoredTable
+from optilock.check.subject import Subject
 from optilock.dialects import database_of
 
 __all__ = ["check_table"]
 
 
-def check_table(connection: Connection, mapper: Mapper[Any]) -> Iterator[Finding]:
-    """Look at the version column of the class's own table."""
-    table, token = mapper.local_table, mapper.version_id_col
-    if not isinstance(table, Table):
-        return
-    columns = _stored(connection, table)
-    if columns is None:
+def check_table(
+    connection: Connection, subject: Subject, stored: StoredTable | None
+) -> Iterator[Finding]:
+    """Is it there, with transactions, a key, and the columns of the mapping?"""
+    table = subject.table
+    if stored is None:
         yield Finding(
             "no-table",
             Severity.ERROR,
             table.fullname,
-            f"The table of {mapper.class_.__name__} is not in this database.",
+            f"The table of {subject.name} is not in this database.",
             "Run the migrations, or look at the URL and the schema.",
         )
         return
@@ -36,65 +36,133 @@ def check_table(connection: Connection, mapper: Mapper[Any]) -> Iterator[Finding
     ):
         severity = Severity.ERROR if severe else Severity.WARNING
         yield Finding(code, severity, table.fullname, message, advice)
-    if isinstance(token, Column) and token.table is table and token.name != "xmin":
-        yield from _drift(table, token, columns)
+    if not stored.is_view:
+        yield from _key(table, stored)
+        yield from _unknown_columns(table, stored)
+    for column in table.columns:
+        if not column.system:
+            yield from _column(connection, subject, column, stored)
 
 
-def _stored(connection: Connection, table: Table) -> dict[str, Any] | None:
-    try:
-        found = inspect(connection).get_columns(table.name, schema=table.schema)
-    except NoSuchTableError:
-        return None
-    return {column["name"]: column for column in found}
-
-
-def _drift(table: Table, token: Column[Any], columns: dict[str, Any]) -> Iterator[Finding]:
-    subject = f"{table.fullname}.{token.name}"
-    stored = columns.get(token.name)
-    if stored is None:
+def _key(table: Table, stored: StoredTable) -> Iterator[Finding]:
+    """One UPDATE shall write one row."""
+    mapped = {stored.name(column.name) for column in table.primary_key}
+    if mapped and not any(key <= mapped for key in stored.keys):
         yield Finding(
-            "no-column",
+            "key",
             Severity.ERROR,
-            subject,
-            "The mapping has a version column and the table has none: every query fails.",
-            f"Run optilock migrate {table.name} --url …, or a migration of your own.",
+            table.fullname,
+            f"The mapping finds a row by {', '.join(sorted(mapped))}, and nothing in the table"
+            " keeps that unique: a write may meet several rows, or another one.",
+            "Give the table this primary key, or map the one that it has.",
         )
+
+
+def _unknown_columns(table: Table, stored: StoredTable) -> Iterator[Finding]:
+    """Columns that every INSERT would have to name."""
+    mapped = {stored.name(column.name) for column in table.columns}
+    for name, column in stored.columns.items():
+        if name in mapped or column["nullable"] or column.get("default") is not None:
+            continue
+        if column.get("computed") or column.get("identity") or column.get("autoincrement") is True:
+            continue
+        yield Finding(
+            "unknown-column",
+            Severity.ERROR,
+            f"{table.fullname}.{column['name']}",
+            "The mapping does not know the column, which is NOT NULL and has no default: new rows"
+            " are refused.",
+            "Map it, give it a default, or drop it.",
+        )
+
+
+def _column(
+    connection: Connection, subject: Subject, column: Column[Any], stored: StoredTable
+) -> Iterator[Finding]:
+    name = f"{subject.table.fullname}.{column.name}"
+    found, is_version = stored.column(column), column is subject.version
+    if found is None:
+        yield _no_column(name, subject, is_version)
         return
-    if stored["nullable"]:
+    if is_version and found["nullable"]:
         yield Finding(
             "nullable",
             Severity.WARNING,
-            subject,
+            name,
             "The column may be NULL, and a row without a version cannot be checked.",
-            f"Run optilock migrate {table.name} --url …: it fills the column and makes it"
+            f"Run optilock migrate {subject.table.name} --url …: it fills the column and makes it"
             " NOT NULL.",
         )
-    yield from _type(subject, token, stored["type"])
-
-
-def _type(subject: str, token: Column[Any], stored: types.TypeEngine[Any]) -> Iterator[Finding]:
-    if isinstance(token.type, types.Integer) and not isinstance(stored, types.Integer):
+    if _is_another_type(connection, column, found["type"], is_version):
         yield Finding(
             "type",
             Severity.ERROR,
-            subject,
-            f"The table has {stored!r}, and the mapping says {token.type!r}.",
-            "Migrate the column, or change the token of the class.",
+            name,
+            f"The table has {found['type']!r}, and the mapping says {column.type!r}.",
+            "Migrate the column, or change the mapping.",
         )
-    if isinstance(stored, types.DateTime) and _digits(stored) < 6:
+    elif is_version and not microseconds(found["type"]):
         yield Finding(
             "resolution",
             Severity.ERROR,
-            subject,
+            name,
             "The column keeps less than microseconds: two writes in one tick get the same version,"
             " and the second one overwrites unseen.",
             "Change it to a type with six digits (DATETIME(6), TIMESTAMP(6)).",
         )
 
 
-def _digits(stored: Any) -> int:
-    """Digits of a second's fraction; MariaDB keeps none unless it is told to, others six."""
-    if hasattr(stored, "fsp"):
-        return stored.fsp or 0
-    precision: int | None = getattr(stored, "precision", None)
-    return 6 if precision is None else precision
+def _no_column(name: str, subject: Subject, is_version: bool) -> Finding:
+    if is_version:
+        return Finding(
+            "no-column",
+            Severity.ERROR,
+            name,
+            "The mapping has a version column and the table has none: every query fails.",
+            f"Run optilock migrate {subject.table.name} --url …, or a migration of your own.",
+        )
+    return Finding(
+        "no-column",
+        Severity.ERROR,
+        name,
+        "The mapping has the column and the table does not: every query fails.",
+        "Run the migrations, or take it out of the mapping.",
+    )
+
+
+#: Words of SQL -> what can be kept in one another without loss of what matters here. A type whose
+#: word is not here is not looked at.
+_FAMILIES = {
+    **dict.fromkeys(("CHAR", "VARCHAR", "TEXT", "CLOB", "CHARACTER", "NVARCHAR", "NCHAR"), "text"),
+    **dict.fromkeys(("TINYTEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM", "SET"), "text"),
+    **dict.fromkeys(("INT", "INTEGER", "BIGINT", "SMALLINT", "MEDIUMINT", "TINYINT"), "number"),
+    **dict.fromkeys(("SERIAL", "BIGSERIAL", "BOOL", "FLOAT", "REAL", "DOUBLE"), "number"),
+    **dict.fromkeys(("NUMERIC", "DECIMAL", "NUMBER"), "number"),
+    **dict.fromkeys(("DATETIME", "TIMESTAMP"), "moment"),
+    **dict.fromkeys(("BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB"), "bytes"),
+    **dict.fromkeys(("BYTEA", "BINARY", "VARBINARY"), "bytes"),
+    "DATE": "day",
+    "TIME": "time",
+    "BOOLEAN": "flag",
+    "UUID": "uuid",
+}
+
+
+def _is_another_type(
+    connection: Connection, column: Column[Any], stored: types.TypeEngine[Any], is_version: bool
+) -> bool:
+    """Not for a wider or a narrower one, nor for what a type of the application's own may hide."""
+    if is_version and isinstance(column.type, types.Integer):
+        return not isinstance(stored, types.Integer)
+    if not database_of(connection.dialect).keeps_types and not is_version:
+        return False  # SQLite keeps any value in any column
+    mapped, there = (_family(kind, connection) for kind in (column.type, stored))
+    return mapped is not None and there is not None and mapped != there
+
+
+def _family(kind: types.TypeEngine[Any], connection: Connection) -> str | None:
+    try:
+        text = kind.compile(connection.dialect)
+    except Exception:  # a type of the application's may do anything
+        return None
+    return _FAMILIES.get(text.upper().partition("(")[0].partition(" ")[0])

@@ -157,6 +157,15 @@ class Database:
         """Properties of one table under which less is noticed."""
         return iter(())
 
+    #: Do two names of columns that differ in case only name two columns?
+    cased_columns: bool = True
+    #: Does a column keep values of its own type only?
+    keeps_types: bool = True
+
+    def moves_by_itself(self, column: Mapping[str, Any]) -> bool:
+        """Does the database change the column, as it was reflected, in every UPDATE?"""
+        return False
+
     # -- what an error means (asked by optilock.transient) -------------------------------------
 
     #: Packages of the drivers whose errors this class answers for.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,10 @@ from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from optilock.guard.writes import Write
+
+
+#: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
+_FOUND_ROWS = 2
 
 
 class MariaDB(Database):
@@ -107,6 +111,16 @@ class MariaDB(Database):
     # -- what makes it weaker than it looks -------------------------------------------------------
 
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+        flags = getattr(connection.connection.driver_connection, "client_flag", None)
+        if isinstance(flags, int) and not flags & _FOUND_ROWS:
+            yield Weakness(
+                "counts-changed-rows",
+                True,
+                "The connection counts the rows that an UPDATE changed, not those it found: a row"
+                " that is written with the values it has counts as lost.",
+                "Let SQLAlchemy make the connection, or give your creator= the flag"
+                " CLIENT.FOUND_ROWS.",
+            )
         asked = text("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
         row = connection.execute(asked).first()
         if row is None or row[1] != "ON":
@@ -136,6 +150,12 @@ class MariaDB(Database):
                 " back, and rows are not locked.",
                 f"ALTER TABLE {table.name} ENGINE = InnoDB.",
             )
+
+    cased_columns = False
+
+    def moves_by_itself(self, column: Mapping[str, Any]) -> bool:
+        """SQLAlchemy reflects ``ON UPDATE`` as a part of the default."""
+        return "ON UPDATE" in str(column.get("default") or "").upper()
 
     # -- isolation -------------------------------------------------------------------------------
 

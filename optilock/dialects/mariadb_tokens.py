@@ -22,10 +22,12 @@ def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) ->
 
 
 def version_trigger(names: Names) -> TriggerDDL:
+    source = f"SET NEW.{names.column} = COALESCE(OLD.{names.column}, 0) + 1"
     return TriggerDDL(
         create=(
             f"CREATE TRIGGER {names.qualified_trigger} BEFORE UPDATE ON {names.table}"
-            f" FOR EACH ROW SET NEW.{names.column} = COALESCE(OLD.{names.column}, 0) + 1",
+            f" FOR EACH ROW {source}",
         ),
         drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
+        source=source,
     )

@@ -25,10 +25,10 @@ def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) ->
 def version_trigger(names: Names) -> TriggerDDL:
     """A function and its trigger, which share their name; one function a table."""
     column, name = names.column, names.qualified_trigger
+    source = f" BEGIN NEW.{column} := COALESCE(OLD.{column}, 0) + 1; RETURN NEW; END "
     return TriggerDDL(
         create=(
-            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS"
-            f" $$ BEGIN NEW.{column} := COALESCE(OLD.{column}, 0) + 1; RETURN NEW; END $$",
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $${source}$$",
             f"CREATE TRIGGER {names.trigger} BEFORE UPDATE ON {names.table}"
             f" FOR EACH ROW EXECUTE FUNCTION {name}()",
         ),
@@ -36,4 +36,5 @@ def version_trigger(names: Names) -> TriggerDDL:
             f"DROP TRIGGER IF EXISTS {names.trigger} ON {names.table}",
             f"DROP FUNCTION IF EXISTS {name}()",
         ),
+        source=source,
     )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 class SQLite(Database):
     names = ("sqlite",)
+    cased_columns = False
+    keeps_types = False  # any value in any column (https://sqlite.org/flextypegood.html)
 
     # -- versions that the database makes --------------------------------------------------------
 

@@ -21,16 +21,20 @@ class SQLiteGuard(GuardTriggers):
     random = "lower(hex(randomblob(16)))"
 
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
-        return (*self.drop(guard), self.source(guard))
+        return (*self.drop(guard), f"CREATE TRIGGER {self.trigger(guard)} {self._does(guard)}")
 
     def drop(self, guard: GuardTrigger) -> tuple[str, ...]:
         return (f"DROP TRIGGER IF EXISTS {self.trigger(guard)}",)
 
     def source(self, guard: GuardTrigger) -> str:
+        """SQLite keeps the statement, without the schema."""
+        return f"CREATE TRIGGER {quoted(self.dialect, guard.name)} {self._does(guard)}"
+
+    def _does(self, guard: GuardTrigger) -> str:
         table = quoted(self.dialect, guard.table)
         when = "AFTER" if guard.policy == "bump" else "BEFORE"
         return (
-            f"CREATE TRIGGER {self.trigger(guard)} {when} UPDATE ON {table} FOR EACH ROW"
+            f"{when} UPDATE ON {table} FOR EACH ROW"
             f" WHEN {self._left_alone(guard)} BEGIN {guard.mark} {self._act(guard, table)}; END"
         )
 

@@ -39,12 +39,14 @@ def version_trigger(names: Names) -> TriggerDDL:
     ``recursive_triggers`` is on (https://sqlite.org/pragma.html#pragma_recursive_triggers).
     """
     row = " AND ".join(f"{key} = NEW.{key}" for key in names.keys or ("rowid",))
-    column, table = names.column, names.table.rpartition(".")[2]
+    column, table = names.column, names.bare_table
+    does = (
+        f"AFTER UPDATE ON {table}"
+        f" FOR EACH ROW WHEN NEW.{column} IS OLD.{column}"
+        f" BEGIN UPDATE {table} SET {column} = COALESCE(OLD.{column}, 0) + 1 WHERE {row}; END"
+    )
     return TriggerDDL(
-        create=(
-            f"CREATE TRIGGER {names.qualified_trigger} AFTER UPDATE ON {table}"
-            f" FOR EACH ROW WHEN NEW.{column} IS OLD.{column}"
-            f" BEGIN UPDATE {table} SET {column} = COALESCE(OLD.{column}, 0) + 1 WHERE {row}; END",
-        ),
+        create=(f"CREATE TRIGGER {names.qualified_trigger} {does}",),
         drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
+        source=f"CREATE TRIGGER {names.trigger} {does}",  # kept without a schema
     )

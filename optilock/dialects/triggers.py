@@ -12,6 +12,8 @@ class Names(NamedTuple):
 
     #: With its schema.
     table: str
+    #: Without it.
+    bare_table: str
     column: str
     trigger: str
     #: The trigger's name with the table's schema.
@@ -25,3 +27,5 @@ class TriggerDDL(NamedTuple):
 
     create: tuple[str, ...]
     drop: tuple[str, ...]
+    #: What the catalogue of the database keeps of the trigger.
+    source: str

@@ -272,3 +272,61 @@ def test_models_of_every_kind_are_clean(engine, batch):
     revision = revise(engine, every.Base.metadata, render_as_batch=batch, include_object=is_one)
     assert "version" not in revision.upgrade
     assert "trigger" not in revision.upgrade
+
+
+def test_a_version_trigger_that_was_changed_by_hand_or_switched_off(engine):
+    metadata = made(engine, token=RowVersion())
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(
+                text(
+                    "CREATE OR REPLACE FUNCTION pages_version_moves() RETURNS trigger LANGUAGE"
+                    " plpgsql AS $$ BEGIN NEW.version := OLD.version + 10; RETURN NEW; END $$"
+                )
+            )
+        else:
+            body = {
+                "sqlite": "AFTER UPDATE ON pages BEGIN SELECT 1; END",
+                "mysql": "BEFORE UPDATE ON pages FOR EACH ROW SET NEW.version = 7",
+            }[engine.dialect.name]
+            connection.execute(text("DROP TRIGGER pages_version_moves"))
+            connection.execute(text(f"CREATE TRIGGER pages_version_moves {body}"))
+    revision = revise(engine, metadata)
+    assert [line.partition("(")[0] for line in revision.lines] == [
+        "op.drop_version_trigger",
+        "op.create_version_trigger",
+    ]
+    run(engine, revision, revision.upgrade)
+    assert is_clean(engine, metadata) is True
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE pages DISABLE TRIGGER ALL"))
+        revision = revise(engine, metadata)
+        run(engine, revision, revision.upgrade)
+        assert is_clean(engine, metadata) is True
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_batch_mode_does_not_lose_the_version_trigger(engine):
+    old = made(engine, token=RowVersion())
+    new = models(
+        token=RowVersion(), note=mapped_column(String(9), nullable=False, server_default="x")
+    )
+    goes_and_comes_back(engine, old, new, render_as_batch=True)
+    assert len(triggers(engine)) == 1
+
+
+@pytest.mark.parametrize("options", [GUARDED, {"token": RowVersion()}], ids=["guard", "version"])
+def test_the_default_schema_by_its_name_is_clean(engine, options):
+    with engine.connect() as connection:
+        schema = connection.dialect.default_schema_name
+    metadata = models(**options, __table_args__={"schema": schema})
+    revision = revise(engine, metadata, include_schemas=True, include_name=_only(schema))
+    run(engine, revision, revision.upgrade)
+    assert len(triggers(engine)) == 1
+    again = revise(engine, metadata, include_schemas=True, include_name=_only(schema))
+    assert again.empty or again.upgrade is None
+
+
+def _only(schema):
+    return lambda name, kind, parents: kind != "schema" or name in (None, schema)

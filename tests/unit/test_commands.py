@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+PG, MY = "postgresql+psycopg://me:secret", "mysql+pymysql://me:secret"
 MODELS = """
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from optilock import Versioned
@@ -23,6 +24,17 @@ class Page(Versioned, Base):
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(MODELS)
+    (tmp_path / "ended.py").write_text("raise SystemExit(0)")
+    (tmp_path / "loose.py").write_text(
+        MODELS
+        + """
+from sqlalchemy.orm import relationship
+class Loose(Base):
+    __tablename__ = "loose"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    others = relationship("Elsewhere")
+"""
+    )
     with sqlite3.connect(tmp_path / "shop.db") as connection:
         connection.execute("CREATE TABLE pages (id INTEGER PRIMARY KEY)")
         connection.execute("INSERT INTO pages VALUES (1)")
@@ -67,6 +79,26 @@ def test_migrate_knows_the_tokens_and_guards_the_table(shop):
     assert "nothing to do" in done.stdout
 
 
+def test_check_prints_a_table_to_read(shop):
+    ended = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db")
+    assert ended.returncode == 1
+    for word in ("error", "no-column", "pages.version", "optilock migrate"):
+        assert word in ended.stdout
+
+
+def test_a_warning_is_no_reason_to_stop_a_deployment(shop):
+    (shop / "plain.py").write_text(MODELS.replace("(Versioned, Base)", "(Base)"))
+    ended = optilock(shop, "check", "plain", "--url", "sqlite:///shop.db", "--json")
+    assert ended.returncode == 0
+    [finding] = json.loads(ended.stdout)
+    assert (finding["code"], finding["severity"]) == ("no-version", "warning")
+
+
+def test_nothing_is_made_where_there_is_no_database(shop):
+    optilock(shop, "check", "shop", "--url", "sqlite:///typo.db")
+    assert not (shop / "typo.db").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -74,6 +106,18 @@ def test_migrate_knows_the_tokens_and_guards_the_table(shop):
         (("check", "shop:Nothing", "--url", "sqlite://"), "has nothing called"),
         (("check", "json", "--url", "sqlite://"), "no mapped classes"),
         (("check", "shop", "--url", "me:secret@x"), "cannot be read"),
+        (("check", "shop", "--url", "sqlite:///typo.db"), "There is no database file 'typo.db'"),
+        (("check", "ended", "--url", "sqlite://"), "SystemExit"),
+        (("check", "shop/models.py", "--url", "sqlite://"), "name a module"),
+        (("check", "..", "--url", "sqlite://"), "cannot be imported"),
+        (("check", "loose", "--url", "sqlite:///shop.db"), "The models cannot be used"),
+        (("check", "shop", "--url", f"{PG}@127.0.0.1:9/x"), "does not answer"),
+        (("check", "shop", "--url", f"{PG}@127.0.0.1:9/x?password=secret&a=1"), "does not answer"),
+        (("check", "shop", "--url", f"{MY}@127.0.0.1:9/x"), "does not answer"),
+        (("check", "shop", "--url", f"{MY}@127.0.0.1:9/x?port=1&nothing=2"), "does not answer"),
+        (("check", "shop", "--url", f"{PG}@127.0.0.1:seven/x"), "cannot be read"),
+        (("check", "shop", "--url", "nosuch://me:secret@x/y"), "cannot be read"),
+        (("check", "shop", "--url", "postgresql+asyncpg://me:secret@x/y"), "async driver"),
         (("migrate", "pages", "--url", "postgresql+asyncpg://me:secret@x/y"), "async driver"),
         (("migrate", "nothing", "--url", "sqlite:///shop.db"), "no table 'nothing'"),
         (("migrate", "pages", "--url", "sqlite:///shop.db", "--rate", "0"), "rate"),

@@ -1,0 +1,112 @@
+"""Are the triggers there that versions depend on, and are they those of the mapping?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy.engine import Connection
+
+from optilock.check.finding import Finding, Severity
+from optilock.check.stored import StoredTable, schema_of
+from optilock.check.subject import Subject
+from optilock.dialects import database_of
+from optilock.dialects.guard_triggers import Found
+from optilock.errors import ConfigurationError
+from optilock.expected import Expected, expected
+from optilock.guard_trigger import is_guard
+from optilock.version_triggers import trigger_ddl, trigger_name
+
+__all__ = ["check_triggers"]
+
+
+def check_triggers(
+    connection: Connection, subject: Subject, stored: StoredTable | None
+) -> Iterator[Finding]:
+    """Compare them as the catalogue keeps them."""
+    wanted = expected([subject.table]).get(subject.table)
+    if stored is None:
+        return  # check_table says so
+    schema = schema_of(connection, subject.table)
+    known = database_of(connection.dialect).guard_triggers(connection.dialect)
+    found = [one for one in known.found(connection, schema) if one.table == subject.table.name]
+    try:
+        yield from _guard(connection, subject, wanted, found)
+        yield from _version(connection, subject, wanted, found)
+    except ConfigurationError as error:
+        yield _unknown_database(subject, str(error))
+
+
+def _guard(
+    connection: Connection, subject: Subject, wanted: Expected | None, found: list[Found]
+) -> Iterator[Finding]:
+    """The trigger of ``__version_guard__``."""
+    there = next((one for one in found if is_guard(one.name)), None)
+    guard = wanted.guard if wanted is not None else None
+    if guard is not None:
+        known = database_of(connection.dialect).guard_triggers(connection.dialect)
+        what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
+        yield from _compared(
+            subject,
+            what,
+            there,
+            known.source(guard),
+            "op.create_guard_trigger",
+            "a foreign UPDATE changes rows and nobody is told",
+        )
+    elif there is not None:
+        yield Finding(
+            "unasked-trigger",
+            Severity.WARNING,
+            f"{subject.table.fullname}.{there.name}",
+            f"The table has a guard trigger, and {subject.name} asks for none.",
+            "Set __version_guard__, or drop the trigger: op.drop_guard_trigger, which"
+            " autogenerate writes.",
+        )
+
+
+def _version(
+    connection: Connection, subject: Subject, wanted: Expected | None, found: list[Found]
+) -> Iterator[Finding]:
+    """The trigger of a ``RowVersion``."""
+    if wanted is None or not wanted.moves_by_trigger:
+        return
+    table, column = subject.table, wanted.column
+    name = trigger_name(table.name, column.name)
+    there = next((one for one in found if one.name == name), None)
+    ddl = trigger_ddl(table, column, connection.dialect, schema=schema_of(connection, table))
+    yield from _compared(
+        subject,
+        f"{subject.name}.__version_token__ = RowVersion()",
+        there,
+        ddl.source,
+        "op.create_version_trigger",
+        "the version does not move, and every write is refused",
+    )
+
+
+def _compared(
+    subject: Subject, what: str, there: Found | None, source: str, operation: str, harm: str
+) -> Iterator[Finding]:
+    advice = f"Create it in a migration: {operation}, which autogenerate writes."
+    if there is None:
+        code, message = "no-trigger", f"{what} needs a trigger, and the table has none: {harm}."
+    elif not there.enabled:
+        code = "trigger-off"
+        message = f"The trigger {there.name} of {what} is switched off: {harm}."
+        advice = "ALTER TABLE … ENABLE TRIGGER, and find out who switched it off."
+    elif there.source.strip() != source.strip():
+        code = "other-trigger"
+        message = f"The trigger {there.name} is another one than {what} asks for."
+    else:
+        return
+    yield Finding(code, Severity.ERROR, subject.table.fullname, message, advice)
+
+
+def _unknown_database(subject: Subject, why: str) -> Finding:
+    return Finding(
+        "no-trigger",
+        Severity.ERROR,
+        subject.table.fullname,
+        why,
+        "Use a token and options that this database has.",
+    )

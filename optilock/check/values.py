@@ -1,0 +1,149 @@
+"""Columns whose values cannot be told from what they were: every save writes them, or conflicts.
+
+A type is asked with a value and its copy. Whether the application's own values know each other is
+seen only in the data: a few rows are read twice, and each value has to equal itself. A pickled
+object without ``__eq__`` does not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Column, Table, select, types
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper
+
+from optilock.check.finding import Finding, Severity
+from optilock.check.resolution import microseconds
+from optilock.check.stored import StoredTable
+from optilock.columns import columns_of, same
+from optilock.compared import compared_names, is_guarded
+from optilock.dialects import database_of
+from optilock.versioned import ignored_columns
+
+__all__ = ["check_values"]
+
+#: Rows that are read.
+_ROWS = 20
+
+
+def check_values(
+    connection: Connection, mapper: Mapper[Any], stored: Mapping[Table, StoredTable | None]
+) -> Iterator[Finding]:
+    """Look at the columns of a class with a version."""
+    if not is_guarded(mapper):
+        return
+    compared = compared_names(mapper, changed=(), deleting=True)
+    inherited = () if mapper.inherits is None else columns_of(mapper.inherits)
+    columns = {
+        name: column
+        for name, column in columns_of(mapper).items()
+        if name not in inherited and column not in ignored_columns(mapper)
+    }
+    yield from _never_equal(connection, mapper, columns, compared, stored)
+    for name in compared:
+        column = columns.get(name)
+        there = None if column is None else _stored(stored, column)
+        if column is None or there is None:
+            continue
+        about = f"{mapper.class_.__name__}.{name}"
+        if database_of(connection.dialect).moves_by_itself(there) and column.onupdate is None:
+            yield Finding(
+                "rewritten",
+                Severity.WARNING,
+                about,
+                "The database changes the column in every UPDATE, and its value is compared: any"
+                " two writers conflict.",
+                "Name it in __version_ignore__, or compare other columns.",
+            )
+        if isinstance(column.type, types.DateTime) and not microseconds(there["type"]):
+            yield Finding(
+                "resolution",
+                Severity.WARNING,
+                about,
+                "The column keeps less than microseconds, and its value is compared: a time that"
+                " was rounded is not the one that the program has.",
+                "Change it to a type with six digits (DATETIME(6), TIMESTAMP(6)).",
+            )
+
+
+def _never_equal(
+    connection: Connection,
+    mapper: Mapper[Any],
+    columns: Mapping[str, Column[Any]],
+    compared: Any,
+    stored: Mapping[Table, StoredTable | None],
+) -> Iterator[Finding]:
+    doubtful = {n: c for n, c in columns.items() if _stored(stored, c) is not None}
+    unequal = {name for name, column in doubtful.items() if not _equals_its_copy(column)}
+    unequal |= _unequal_in_data(connection, doubtful)
+    for name in sorted(unequal):
+        conflicts = name in compared
+        yield Finding(
+            "never-equal",
+            Severity.ERROR if conflicts else Severity.WARNING,
+            f"{mapper.class_.__name__}.{name}",
+            f"A value of {columns[name].type!r} does not equal itself when it is read again: "
+            + (
+                "it is compared, so every write of such a row is a conflict."
+                if conflicts
+                else "whoever assigns it writes the row and moves the version, also where nothing"
+                " has changed."
+            ),
+            "Give the value's class an __eq__, or the type a comparator"
+            " (PickleType(comparator=…), TypeDecorator.compare_values).",
+        )
+
+
+def _equals_its_copy(column: Column[Any]) -> bool:
+    """Asked of types that keep objects; the others compare what Python compares."""
+    if not isinstance(column.type, (types.PickleType, types.JSON)):
+        return True
+    value = {"a": [1, "b"]}
+    try:
+        return bool(column.type.compare_values(value, copy.deepcopy(value)))
+    except Exception:  # a comparator for other values than this one
+        return True
+
+
+def _unequal_in_data(connection: Connection, columns: Mapping[str, Column[Any]]) -> set[str]:
+    """Of each table a few rows, twice."""
+    unequal: set[str] = set()
+    for table in {column.table for column in columns.values()}:
+        of_table = {n: c for n, c in columns.items() if c.table is table and not c.primary_key}
+        keys = list(table.primary_key)
+        if not of_table or not keys or not isinstance(table, Table):
+            continue
+        first, second = (_rows(connection, keys, list(of_table.values())) for _ in range(2))
+        for key in first.keys() & second.keys():
+            for name, a, b in zip(of_table, first[key], second[key], strict=True):
+                if a is not None and b is not None and not _same(of_table[name], a, b):
+                    unequal.add(name)
+    return unequal
+
+
+def _rows(
+    connection: Connection, keys: list[Column[Any]], columns: list[Column[Any]]
+) -> dict[Any, tuple[Any, ...]]:
+    query = select(*keys, *columns).order_by(*keys).limit(_ROWS)
+    try:
+        rows = connection.execute(query).all()
+        return {tuple(row[: len(keys)]): tuple(row[len(keys) :]) for row in rows}
+    except Exception:  # unreadable for the database, or for a type of the application's
+        connection.rollback()
+        return {}
+
+
+def _same(column: Column[Any], a: Any, b: Any) -> bool:
+    try:
+        return same(column, a, b)
+    except Exception:  # what cannot be compared is no finding of ours
+        return True
+
+
+def _stored(stored: Mapping[Table, StoredTable | None], column: Column[Any]) -> Any | None:
+    table: Any = column.table
+    there = stored.get(table)
+    return None if there is None else there.column(column)
