@@ -16,8 +16,8 @@ lock. Nothing is raised for them: commit what was written, or roll back, or
 ``raise ConcurrencyError(result.conflicts)``.
 
 What is pending in the session is flushed first. Objects of these rows in the session get the new
-values; those of deleted rows leave the session. With an ``AsyncSession``:
-``await session.run_sync(bulk_update, Account, rows)``.
+values, unless they are older than the version that the row names; those of deleted rows leave the
+session. With an ``AsyncSession``: ``await session.run_sync(bulk_update, Account, rows)``.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
 from optilock.guard.state import is_watched, watched
 from optilock.guard.writes import Write
+from optilock.seen import version_seen
 from optilock.version_makers import made_by_database
 from optilock.versioned import token_attribute
 
@@ -90,7 +91,8 @@ def bulk_update(
     done = []
     for place, identity in enumerate(given.identities):
         if place not in missed:
-            _follow(session, given.mapper, identity, {**given.values[place], **versions[identity]})
+            values = {**given.values[place], **versions[identity]}
+            _follow(session, given.mapper, identity, given.expected[place], values)
             done.append(Done(identity, next(iter(versions[identity].values()))))
     return BulkResult(updated=tuple(done), conflicts=_conflicts(connection, given, missed))
 
@@ -152,11 +154,20 @@ def _versions(
 
 
 def _follow(
-    session: Session, mapper: Mapper[Any], identity: Identity, values: dict[str, Any]
+    session: Session,
+    mapper: Mapper[Any],
+    identity: Identity,
+    expected: Any,
+    values: dict[str, Any],
 ) -> None:
-    """The object of the row, if the session has it, gets what is stored now."""
+    """The object of the row, if the session has it, gets what is stored now.
+
+    One that is older than the row keeps its version, and goes on to conflict.
+    """
+    token = token_attribute(mapper)
+    assert token is not None
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
-    if obj is not None:
+    if obj is not None and version_seen(obj._sa_instance_state, token) == expected:
         equal_to_stored(obj._sa_instance_state, values)
         session.expire(obj, [r.key for r in mapper.relationships if r.key in obj.__dict__])
 

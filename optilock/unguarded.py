@@ -6,7 +6,8 @@
     guard_statements(engine, "forbid")     # where nobody should do it any more
 
 What is looked at is everything that the engine executes: Core UPDATE and DELETE of a versioned
-table that do not compare the version, upserts that leave it as it is, and SQL text that writes a
+table, or of an alias of it, that do not compare the version (also inside of a CTE, and of the other
+tables of joined rows), upserts that leave it as it is, and SQL text that writes a
 versioned table and does not mention its version column. The ORM's own statements, and
 optilock's, do compare it, or move it on purpose (``update(Account)`` in a session), and pass.
 
@@ -30,10 +31,11 @@ from sqlalchemy.sql.elements import ColumnClause, False_
 
 from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
 from optilock.guard.upserts import set_by_upsert
-from optilock.versioned import versioned_tables
+from optilock.versioned import joined_tables, versioned_tables
 
 __all__ = ["guard_statements"]
 
+_CHANGES = (Update, Delete, Insert)
 Mode = Literal["warn", "forbid"]
 _installed: WeakKeyDictionary[Engine, Callable[..., None]] = WeakKeyDictionary()
 
@@ -73,7 +75,10 @@ def guard_statements(engine: Any, mode: Mode = "warn") -> None:
 def _problems(sql: str, context: Any) -> Iterator[str]:
     compiled = getattr(context, "compiled", None)
     statement = None if compiled is None else compiled.statement
-    if isinstance(statement, (Update, Delete, Insert)):
+    for cte in getattr(compiled, "ctes", None) or ():
+        if isinstance(cte.element, _CHANGES):
+            yield from _of_core(cte.element, context, inside=True)
+    if isinstance(statement, _CHANGES):
         yield from _of_core(statement, context)
     elif statement is None or statement.__visit_name__ in ("textclause", "text"):
         yield from _of_text(sql)
@@ -82,23 +87,28 @@ def _problems(sql: str, context: Any) -> Iterator[str]:
 # -- Core -----------------------------------------------------------------------------------------
 
 
-def _of_core(statement: Any, context: Any) -> Iterator[str]:
-    version = versioned_tables().get(statement.table)
-    if version is None or _from_orm(statement, context):
+def _of_core(statement: Any, context: Any, *, inside: bool = False) -> Iterator[str]:
+    table = getattr(statement.table, "element", statement.table)  # an alias of it
+    joined = joined_tables().get(table)
+    version: Any = versioned_tables().get(table) if joined is None else joined.version_id_col
+    as_named = table is statement.table and not (inside and joined is not None)
+    if version is None or (as_named and _from_orm(statement, context)):
         return
-    table = statement.table.description
+    name, column = table.description, version.name
+    if joined is not None:
+        column = f"{version.table.description}.{version.name}"
     if isinstance(statement, Insert):
         if _upserts_without(statement, version):
             yield (
-                f"An upsert of {table} changes stored rows and leaves {version.name}: whoever has"
-                f" read them would overwrite them unseen. Set {version.name} in it as well."
+                f"An upsert of {name} changes stored rows and leaves {column}: whoever has"
+                f" read them would overwrite them unseen. Set {column} in it as well."
             )
     elif not _compares(statement, version):
         verb = "UPDATE" if isinstance(statement, Update) else "DELETE"
         yield (
-            f"A Core {verb} of {table} does not compare {version.name}: it overwrites what its"
+            f"A Core {verb} of {name} does not compare {column}: it overwrites what its"
             " author may not have seen. Change objects in a session, use optilock.bulk_update(),"
-            f" or add {version.name} to its WHERE."
+            f" or add {column} to its WHERE."
         )
 
 
@@ -140,7 +150,10 @@ _UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDAT
 
 def _of_text(sql: str) -> Iterator[str]:
     text = _NOISE.sub(" ", sql)
-    by_name = {table.name.lower(): column for table, column in versioned_tables().items()}
+    by_name: dict[str, Any] = {
+        table.name.lower(): mapper.version_id_col for table, mapper in joined_tables().items()
+    }
+    by_name |= {table.name.lower(): column for table, column in versioned_tables().items()}
     for found in _WRITES.finditer(text):
         name = found["table"].strip('"`[]').lower()
         version = by_name.get(name)

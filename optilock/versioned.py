@@ -70,10 +70,12 @@ from optilock.version_triggers import create_with_table
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
 
-__all__ = ["Versioned", "ignored_columns", "token_attribute", "versioned_tables"]
+__all__ = ["Versioned", "ignored_columns", "joined_tables", "token_attribute", "versioned_tables"]
 
 #: Table -> its version column, for every class of the mixin that has one.
 _tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
+#: Table -> a class whose rows it holds a part of, and whose version is in another table.
+_joined: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
 
 
 class ResolverObject(Protocol):
@@ -104,6 +106,11 @@ class Versioned:
 def versioned_tables() -> Mapping[Table, Column[Any]]:
     """The tables that carry a version, each with the column."""
     return _tables
+
+
+def joined_tables() -> Mapping[Table, Mapper[Any]]:
+    """Tables of versioned classes that do not carry the version themselves (joined inheritance)."""
+    return _joined
 
 
 def token_attribute(mapper: Mapper[Any]) -> str | None:
@@ -210,6 +217,9 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     check_root_of(cls)
     if column is not None and isinstance(column.table, Table):
         _tables[column.table] = column
+        for other in mapper.tables:
+            if isinstance(other, Table) and other is not column.table:
+                _joined[other] = mapper
     if column is not None:
         (require if isinstance(token, Manual) else close)(mapper, cls, column)
         compare_in_merge(mapper, column)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Column, Update
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
+from optilock.guard.version_apart import is_ordered
+
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
@@ -30,8 +32,7 @@ def of_own_row(flush: Flush, statement: Update, params: Any) -> Update:
             return statement
         values = _key(statement, params if isinstance(params, dict) else {})
         identity = tuple(values.get(column) for column in mapper.primary_key)
-        ordered = getattr(statement, "_ordered_values", None)  # cannot be added to
-        known = not ordered and flush.find(mapper, identity) is not None
+        known = not is_ordered(statement) and flush.find(mapper, identity) is not None
         return statement.values({token: token}) if known else statement
     return statement
 

@@ -13,37 +13,44 @@ sees to three more things.
   at: an object that is older than its row keeps its version, and goes on to conflict. That look is
   one SELECT, and is sent only when the session holds objects of the class. With
   ``synchronize_session=False`` there is none, and the objects conflict until they are refreshed.
-* Where only columns of a joined child's table change, the version in its parent's table moves.
+* Where the columns and the version are in different tables of one object, the version moves as
+  well: :mod:`optilock.guard.version_apart`. An UPDATE of an alias is refused.
 * Where only ignored columns change, the version stays as it is.
 
-UPDATE by primary key (a list of rows) needs the version in every row, and after
-``bulk_save_objects`` the objects know their new version. An upsert has to move the version:
+Rows by primary key: :mod:`optilock.guard.by_key`. An upsert has to move the version:
 :mod:`optilock.guard.upserts`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Insert, Select, Update, inspect, select, tuple_
+from sqlalchemy import Insert, Select, Update, select, tuple_
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.sql.lambdas import StatementLambdaElement
 
 from optilock.conflicts import locked_table, read_stored
 from optilock.dialects import database_of
-from optilock.errors import ConfigurationError
+from optilock.guard.by_key import counts, update_by_key
 from optilock.guard.state import watched
-from optilock.guard.upserts import refuse_upsert
+from optilock.guard.upserts import refuse_insert
+from optilock.guard.version_apart import (
+    is_ordered,
+    move_apart,
+    moving,
+    refuse_by_key,
+    refuse_update_of_table,
+    versioned_children,
+)
 from optilock.seen import moved_by_us, version_seen
-from optilock.tokens import Counter
-from optilock.version_checks import check_tokens
-from optilock.version_makers import made_by_application, touch_of
+from optilock.version_makers import made_by_application
 from optilock.versioned import ignored_columns, token_attribute
 
-__all__ = ["guarded_bulk_save", "guarded_bulk_update", "guarded_execute"]
+__all__ = ["guarded_execute"]
 
 State = InstanceState[Any]
 Execute = Callable[..., Any]
@@ -56,71 +63,48 @@ def guarded_execute(original: Execute) -> Execute:
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         if type(statement) is Select:  # most are
             return original(self, statement, params, **options)
-        if type(statement) is not Update:
+        if isinstance(statement, StatementLambdaElement):
+            statement = _resolved(statement)
+        if not isinstance(statement, Update):
             if isinstance(statement, Insert):
-                refuse_upsert(statement)
+                refuse_insert(statement, params)
             return original(self, statement, params, **options)
         mapper = _mapper_of(statement)
-        if mapper is None or token_attribute(mapper) is None:
+        if mapper is None:
+            refuse_update_of_table(statement, params)
+            return original(self, statement, params, **options)
+        if token_attribute(mapper) is None:
+            children = versioned_children(mapper)
+            if children:
+                return _with_children(self, original, mapper, children, statement, params, options)
             return original(self, statement, params, **options)
         if isinstance(params, list):
-            if statement.whereclause is None:
-                _require_versions(mapper, params)
-            return original(self, statement, params, **options)
+            send = functools.partial(original, self, statement, params, **options)
+            if _options(statement, options).get("dml_strategy", "auto") in ("auto", "bulk"):
+                return update_by_key(self, mapper, statement, params, send)
+            return send()
         return _by_criteria(self, original, mapper, statement, params, options)
 
     return execute
 
 
-def guarded_bulk_update(original: Execute) -> Execute:
-    """``bulk_update_mappings``: rows without a version are refused before anything is sent."""
-
-    @functools.wraps(original)
-    def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> None:
-        rows = list(mappings)
-        found = inspect(mapper, raiseerr=False)
-        if isinstance(found, Mapper) and token_attribute(found) is not None:
-            _require_versions(found, rows)
-        original(self, mapper, rows)
-
-    return bulk_update_mappings
-
-
-def guarded_bulk_save(original: Execute) -> Execute:
-    """``bulk_save_objects``: the objects of stored rows know the version that they have then."""
-
-    @functools.wraps(original)
-    def bulk_save_objects(
-        self: Session, objects: Iterable[Any], *args: Any, **options: Any
-    ) -> None:
-        saved = list(objects)
-        original(self, saved, *args, **options)
-        for obj in saved:
-            _follow(obj._sa_instance_state)
-
-    return bulk_save_objects
-
-
-def _follow(state: State) -> None:
-    """A counted version is known; a random one was made by SQLAlchemy, and is read when needed."""
-    key, following = token_attribute(state.mapper), state.mapper.version_id_generator
-    if key is None or state.key is None or not state.modified or key not in state.dict:
-        return
-    if _counts(state.mapper) and callable(following):
-        state.dict[key] = following(state.dict[key])
-    elif state.session is not None:
-        state._expire_attributes(state.dict, (key,))
-    else:
-        del state.dict[key]
-    session = state.session
-    state._commit_all(state.dict, None if session is None else session.identity_map)
-
-
 def _mapper_of(statement: Update) -> Mapper[Any] | None:
     """The class that ``update(Model)`` names; ``None`` for ``update(table)``."""
     subject = statement._propagate_attrs.get("plugin_subject")
+    if getattr(subject, "is_aliased_class", False):
+        return None
     mapper = getattr(subject, "mapper", None)
     return mapper if isinstance(mapper, Mapper) else None
+
+
+def _resolved(statement: StatementLambdaElement) -> Any:
+    """The statement that ``lambda_stmt`` makes, if it is a change; a query stays as it is."""
+    made = statement._resolved
+    return made if isinstance(made, (Update, Insert)) else statement
+
+
+def _options(statement: Update, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**statement.get_execution_options(), **(options.get("execution_options") or {})}
 
 
 # -- by criteria ---------------------------------------------------------------------------------
@@ -137,11 +121,14 @@ def _by_criteria(
     token: Any = mapper.version_id_col
     columns = _set_columns(mapper, statement, params)
     explicit = token in columns
-    if not explicit and (columns <= ignored_columns(mapper) or _stands_still(session, mapper)):
+    only_ignored = bool(columns) and columns <= ignored_columns(mapper)
+    if not explicit and (only_ignored or _stands_still(session, mapper)):
         return original(session, _unmoved(mapper, statement), params, **options)
     if made_by_application(mapper) and not explicit:
         return original(session, statement, params, **options)
-    chosen = {**statement.get_execution_options(), **(options.get("execution_options") or {})}
+    if not explicit and token.table is mapper.local_table:
+        statement = moving(mapper, statement)
+    chosen = _options(statement, options)
     binds = {"mapper": mapper, **(options.get("bind_arguments") or {})}
     if chosen.get("autoflush", session.autoflush):
         session.flush()
@@ -149,8 +136,9 @@ def _by_criteria(
     if chosen.get("synchronize_session", "auto") is not False:
         held = _held(session, mapper)
     matched = _matching(session, binds, mapper, statement, params, held) if held else []
-    if token.table is not mapper.local_table:
-        _move_parent(session.connection(bind_arguments=binds), mapper, statement, params)
+    if token.table is not mapper.local_table and not _writes(token.table, columns):
+        connection = session.connection(bind_arguments=binds)
+        move_apart(connection, mapper, mapper.local_table, statement, params)
     key: Any = token_attribute(mapper)
     versions = [(state, state.dict[key]) for state in held.values() if key in state.dict]
     result = original(session, statement, params, **options)
@@ -160,6 +148,40 @@ def _by_criteria(
         state.expired_attributes.discard(key)
     if matched:
         _take_over(session, session.connection(bind_arguments=binds), mapper, matched, explicit)
+    return result
+
+
+def _with_children(
+    session: Session,
+    original: Execute,
+    mapper: Mapper[Any],
+    children: list[Mapper[Any]],
+    statement: Update,
+    params: Any,
+    options: dict[str, Any],
+) -> Any:
+    """The class has no version, but joined children of it have one, which stands for both."""
+    if isinstance(params, list):
+        refuse_by_key(mapper, children)
+    columns = _set_columns(mapper, statement, params)
+    binds = {"mapper": mapper, **(options.get("bind_arguments") or {})}
+    session.flush()
+    taken = []
+    for child in children:
+        if columns <= ignored_columns(child) or _stands_still(session, child):
+            continue
+        if made_by_application(child):
+            continue
+        held = _held(session, child)
+        matched = _matching(session, binds, child, statement, params, held) if held else []
+        connection = session.connection(bind_arguments=binds)
+        move_apart(connection, child, mapper.local_table, statement, params)
+        taken.append((child, matched))
+    result = original(session, statement, params, **options)
+    for child, matched in taken:
+        if matched:
+            connection = session.connection(bind_arguments=binds)
+            _take_over(session, connection, child, matched, explicit=False)
     return result
 
 
@@ -183,6 +205,11 @@ def _column(mapper: Mapper[Any], name: Any) -> Any:
     return mapper.local_table.columns.get(name, name)
 
 
+def _writes(table: Any, columns: set[Any]) -> bool:
+    """Does the statement set columns of ``table``, too (MariaDB)? Its ``onupdate`` acts then."""
+    return any(getattr(column, "table", None) is table for column in columns)
+
+
 def _stands_still(session: Session, mapper: Mapper[Any]) -> bool:
     """Is a ``no_bump`` block open for all rows, or for this class?"""
     return any(
@@ -194,8 +221,7 @@ def _stands_still(session: Session, mapper: Mapper[Any]) -> bool:
 def _unmoved(mapper: Mapper[Any], statement: Update) -> Update:
     """The statement, saying that the version stays."""
     token: Any = mapper.version_id_col
-    ordered = getattr(statement, "_ordered_values", None)
-    if token.table is not mapper.local_table or token.onupdate is None or ordered:
+    if token.table is not mapper.local_table or token.onupdate is None or is_ordered(statement):
         return statement  # an ordered statement cannot be added to: there the version moves
     return statement.values({token: token})
 
@@ -241,29 +267,6 @@ def _matching(
     return found
 
 
-def _move_parent(
-    connection: Connection, mapper: Mapper[Any], statement: Update, params: Any
-) -> None:
-    """The version is in a parent's table, and the statement writes only the child's."""
-    token: Any = mapper.version_id_col
-    pairs = [(column, _local(mapper, column)) for column in token.table.primary_key]
-    rows = select(*(local for _, local in pairs)).where(*statement._where_criteria)
-    parents = [parent for parent, _ in pairs]
-    here = parents[0].in_(rows) if len(parents) == 1 else tuple_(*parents).in_(rows)
-    touch: Mapping[Any, Any] = touch_of(mapper)
-    if not touch:
-        following: Any = mapper.version_id_generator
-        default = token.onupdate
-        clause = default is not None and default.is_clause_element
-        touch = {token: default.arg if clause else following(None)}
-    connection.execute(token.table.update().where(here).values(touch), params or {})
-
-
-def _local(mapper: Mapper[Any], column: Column[Any]) -> Column[Any]:
-    columns = mapper.get_property_by_column(column).columns
-    return next(one for one in columns if one.table is mapper.local_table)
-
-
 def _take_over(
     session: Session,
     connection: Connection,
@@ -275,8 +278,8 @@ def _take_over(
     key: Any = token_attribute(mapper)
     after: dict[Any, Any] = {}
     for state, before in matched:
-        after[state] = before + 1 if _counts(mapper) and not explicit else None
-    if explicit or not _counts(mapper):
+        after[state] = before + 1 if counts(mapper) and not explicit else None
+    if explicit or not counts(mapper):
         identities = [tuple(state.key[1]) for state, _ in matched if state.key]
         stored = read_stored(connection, mapper, identities, only=(key,), lock=False)
         after = {s: stored.get(tuple(s.key[1]), {}).get(key) for s, _ in matched if s.key}
@@ -286,25 +289,3 @@ def _take_over(
             moved_by_us(state, key, before, after[state])
             moved.append((state, key, before, after[state]))
     session._register_altered([state for state, _ in matched])  # a savepoint expires them, too
-
-
-def _counts(mapper: Mapper[Any]) -> bool:
-    cls = mapper.class_
-    return hasattr(cls, "__version_token__") and isinstance(check_tokens(cls)[0], Counter)
-
-
-# -- by primary key ------------------------------------------------------------------------------
-
-
-def _require_versions(mapper: Mapper[Any], rows: list[Any]) -> None:
-    key: Any = token_attribute(mapper)
-    names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
-    for number, row in enumerate(rows):
-        if isinstance(row, Mapping) and row.get(key) is None:
-            shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
-            raise ConfigurationError(
-                f"Row {number} ({shown}) of an UPDATE of {mapper.class_.__name__} by primary key"
-                f" has no {key!r}: the version that was read says which row is meant, and without"
-                f" it another writer's change would be overwritten. Add it to every row,"
-                f" {{{names[0]!r}: ..., {key!r}: ..., ...}}. Nothing was sent."
-            )

@@ -30,13 +30,14 @@ from optilock.guard.aftermath import (
     first_expected,
 )
 from optilock.guard.before import check_before
+from optilock.guard.by_key import guarded_bulk_insert, guarded_bulk_save, guarded_bulk_update
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.hold import check_pending
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
-from optilock.guard.statements import guarded_bulk_save, guarded_bulk_update, guarded_execute
+from optilock.guard.statements import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.values import note_written
 from optilock.originals import any_kept, written
@@ -116,6 +117,9 @@ def guard_class(cls: type[Session]) -> None:
     )
     cls.bulk_update_mappings = guarded_bulk_update(  # type: ignore[method-assign]
         cls.bulk_update_mappings
+    )
+    cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
+        cls.bulk_insert_mappings
     )
     for name, listener in _LISTENERS.items():
         event.listen(cls, name, listener, propagate=True)

@@ -97,6 +97,19 @@ def test_objects_in_the_session_follow(store, watched, stored):
     assert stored(Account, 1)["version"] == 3
 
 
+def test_an_object_that_is_older_than_its_row_keeps_its_version(store, watched, other, refused):
+    store(Account(id=1, owner="Ada"))
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.expunge(account)
+    session.rollback()
+    other(Account, 1, owner="theirs")
+    session.add(account)
+    bulk_update(session, Account, [{"id": 1, "version": 2, "balance": 7}])
+    account.owner = "mine"
+    assert refused(session).entries[0].database["owner"] == "theirs"
+
+
 def test_what_is_pending_is_written_first(store, watched, stored):
     store(Account(id=1))
     session = watched()

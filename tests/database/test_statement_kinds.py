@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, insert, lambda_stmt, select, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
 
-from optilock import ConfigurationError, unchanged
+from optilock import ConfigurationError, no_bump, unchanged
 from optilock.testing import count_statements
-from tests.models import Account, Manager, Native, Note
+from tests.models import Account, Animal, Base, Car, Dog, Manager, Native, Note, Page, Vehicle, key
+
+
+class Worded(Base):
+    """A native version that only Python can move."""
+
+    __tablename__ = "kinds_worded"
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    revision: Mapped[str] = mapped_column()
+    __mapper_args__ = {
+        "version_id_col": revision,
+        "version_id_generator": lambda before: f"{before or ''}x",
+    }
 
 
 def versions(engine, model=Account):
@@ -114,3 +127,135 @@ def test_an_upsert_that_leaves_the_version_is_refused(store, watched, engine):
     session.execute(upsert(engine, owner="mine", version=Account.version + 1))
     session.commit()
     assert versions(engine) == [2]
+
+
+def test_a_native_version_moves_with_a_statement(store, watched, stored, other):
+    """SQLAlchemy leaves it: its column has no ``onupdate``."""
+    store(Native(id=1, text="a"))
+    session = watched()
+    session.execute(update(Native).values(text="mine"))
+    session.execute(update(Native).values(revision=9))
+    with no_bump(session):
+        session.execute(update(Native).values(text="again"))
+    session.commit()
+    assert stored(Native, 1)["revision"] == 9
+    session.execute(update(Native).values({Native.text: "mine"}))
+    session.commit()
+    assert stored(Native, 1)["revision"] == 10
+
+
+def test_a_native_version_that_a_statement_cannot_move_is_refused(store, watched, engine):
+    store(Worded(id=1), Native(id=1))
+    session = watched()
+    ordered = update(Native).ordered_values((Native.text, "mine"))
+    with count_statements(engine) as sent:
+        for statement in (update(Worded).values(text="mine"), ordered):
+            with pytest.raises(ConfigurationError, match=r"'revision'.*Nothing was sent"):
+                session.execute(statement)
+    assert sent.count == 0
+    session.execute(update(Worded).values(text="mine", revision="xx"))
+    session.execute(update(Native).ordered_values((Native.text, "mine"), (Native.revision, 2)))
+
+
+def test_ordered_values_move_the_version_also_of_ignored_columns(store, watched, stored):
+    """Nothing can be added to such a statement, and the version moves rather than not."""
+    store(Page(id=1))
+    session = watched()
+    session.execute(update(Page).ordered_values((Page.views, 5)))
+    with no_bump(session):
+        session.execute(update(Page).ordered_values((Page.body, "mine")))
+    session.commit()
+    assert stored(Page, 1)["version"] == 3
+
+
+def alias_of(model):
+    table = model.__table__.alias()
+    return [update(aliased(model)).values(owner="mine"), update(table).values(owner="mine")]
+
+
+def test_an_update_of_an_alias_is_refused(store, watched, engine):
+    store(Account(id=1))
+    session = watched()
+    with count_statements(engine) as sent:
+        for statement in alias_of(Account):
+            with pytest.raises(ConfigurationError, match="alias of accounts"):
+                session.execute(statement)
+        with pytest.raises(ConfigurationError, match="alias of accounts"):
+            session.query(aliased(Account)).update({"owner": "mine"})
+    assert sent.count == 0
+
+
+def test_an_update_of_a_childs_table_is_refused(store, watched, engine):
+    """Its version is in the parent's table."""
+    store(Dog(id=1), Car(id=1))
+    session = watched()
+    dogs, vehicles = Dog.__table__, Vehicle.__table__
+    with count_statements(engine) as sent:
+        for statement in (update(dogs).values(tricks="x"), update(dogs.alias()).values(tricks="x")):
+            with pytest.raises(ConfigurationError, match=r"update\(Dog\)"):
+                session.execute(statement)
+        with pytest.raises(ConfigurationError, match=r"update\(Vehicle\)"):
+            session.execute(update(vehicles).values(name="x"))
+    assert sent.count == 0
+
+
+def test_a_parents_columns_move_the_version_in_the_childs_table(store, watched, stored, refused):
+    store(Vehicle(id=1), Car(id=2), Car(id=3))
+    session, late = watched(), watched()
+    first, last = session.get_one(Car, 2), late.get_one(Car, 2)
+    late.commit()
+    session.execute(update(Vehicle).where(Vehicle.id < 3).values(name="mine"))
+    assert first.version == 2
+    first.doors = 5
+    session.commit()
+    assert [stored(Car, n)["version"] for n in (2, 3)] == [3, 1]
+    last.doors = 3
+    refused(late)
+
+
+def test_a_statement_in_a_lambda_leaves_older_objects_to_conflict(store, watched, other, refused):
+    store(Account(id=1, owner="Ada"))
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.expunge(account)
+    session.rollback()
+    other(Account, 1, owner="theirs")
+    session.add(account)
+    session.execute(lambda_stmt(lambda: update(Account).values(balance=5)))
+    account.owner = "mine"
+    refused(session)
+
+
+def test_an_insert_that_replaces_rows_is_refused(store, watched, engine):
+    store(Account(id=1))
+    session = watched()
+    for target in (Account, Account.__table__):
+        with pytest.raises(ConfigurationError, match="first version"):
+            session.execute(insert(target).prefix_with("OR REPLACE").values(id=1))
+
+
+def test_an_upsert_of_the_table_is_refused_as_well(store, watched, engine):
+    store(Account(id=1))
+    session = watched()
+    new, table = {"id": 1, "owner": "mine"}, Account.__table__
+    if engine.dialect.name in ("mysql", "mariadb"):
+        statement = mysql.insert(table).values(new).on_duplicate_key_update(owner="mine")
+    else:
+        made = sqlite if engine.dialect.name == "sqlite" else postgresql
+        statement = made.insert(table).values(new)
+        statement = statement.on_conflict_do_update(index_elements=["id"], set_={"owner": "mine"})
+    with pytest.raises(ConfigurationError, match=r"accounts\.version"):
+        session.execute(statement)
+
+
+def test_all_columns_of_a_joined_child_move_the_version_once(store, watched, stored, engine):
+    """Only MariaDB updates two tables with one statement."""
+    if engine.dialect.name not in ("mysql", "mariadb"):
+        pytest.skip("the database updates one table at a time")
+    store(Dog(id=1), Dog(id=2))
+    session = watched()
+    dog = session.get_one(Dog, 1)
+    session.execute(update(Dog).where(Dog.id == Animal.id).values(name="mine", tricks="mine"))
+    dog.tricks = "again"
+    session.commit()
+    assert (stored(Dog, 1)["version"], stored(Dog, 2)["version"]) == (3, 2)

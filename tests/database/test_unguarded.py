@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 from sqlalchemy import delete, insert, select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from optilock import (
     ConfigurationError,
@@ -20,12 +20,18 @@ from optilock import (
 )
 from tests.models import Account, Dog, Note, Page, Post, Ranked, Tag
 
-ACCOUNTS = Account.__table__
+ACCOUNTS, DOGS = Account.__table__, Dog.__table__
+ALIAS, OTHER = ACCOUNTS.alias(), aliased(Account)
 
 AROUND = [
     update(ACCOUNTS).values(owner="x"),
     update(ACCOUNTS).where(ACCOUNTS.c.id == 1).values(owner="x"),
     delete(ACCOUNTS).where(ACCOUNTS.c.id == 1),
+    update(ALIAS).values(owner="x"),
+    update(OTHER).values(owner="x"),
+    delete(ALIAS).where(ALIAS.c.id == 1),
+    update(DOGS).values(tricks="version"),
+    text("UPDATE dogs SET tricks = 'x'"),
     text("UPDATE accounts SET owner = 'x'"),
     text("update ACCOUNTS set owner = 'version' -- version"),
     text("/* version */ DELETE FROM accounts"),
@@ -46,7 +52,7 @@ PASSING = [
 
 @pytest.fixture
 def rows(store):
-    store(Account(id=1), Account(id=2), Tag(id=1))
+    store(Account(id=1), Account(id=2), Tag(id=1), Dog(id=1))
 
 
 @pytest.mark.parametrize("statement", AROUND, ids=range(len(AROUND)))
@@ -58,6 +64,22 @@ def test_what_goes_around_the_version_is_forbidden(rows, engine, statement):
         session.execute(statement)
     with engine.connect() as connection:
         assert set(connection.scalars(select(ACCOUNTS.c.owner))) == {None}
+
+
+@pytest.mark.engines("postgresql")  # the others have no changes inside of a CTE
+def test_what_is_inside_of_a_cte_is_seen(rows, engine):
+    guard_statements(engine, "forbid")
+    around = [
+        update(ACCOUNTS).values(owner="x").returning(ACCOUNTS.c.id),
+        update(DOGS).values(tricks="x").returning(DOGS.c.id),
+        update(Dog).values(tricks="x").returning(Dog.id),
+    ]
+    with Session(engine) as session:
+        for statement in around:
+            with pytest.raises(UnguardedStatement, match="version"):
+                session.execute(select(statement.cte()))
+        moves = update(Account).values(owner="x").returning(Account.version).cte()
+        assert set(session.scalars(select(moves))) == {2}
 
 
 @pytest.mark.parametrize("statement", PASSING, ids=range(len(PASSING)))

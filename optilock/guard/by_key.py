@@ -1,0 +1,285 @@
+"""Rows written by primary key through SQLAlchemy's own bulk calls, in a watched session.
+
+::
+
+    session.execute(update(Account), [{"id": 1, "version": 3, "owner": "Ada"}])
+    session.bulk_update_mappings(Account, rows)
+    session.bulk_save_objects(objects)
+
+Every row must say its version. One that has moved is a ``ConcurrencyError`` with entries, as in a
+flush; SQLAlchemy stops there, so other rows may be written already: roll back, or use
+:func:`~optilock.bulk_update`, which writes all rows that are in their version and reports the rest.
+A version that is given for a new row is refused where SQLAlchemy would store the first one instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import inspect
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.orm.state import InstanceState
+
+from optilock import events
+from optilock.columns import columns_of, same
+from optilock.conflicts import Attempt, Values, entry_of, read_stored
+from optilock.entry import Entry
+from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
+from optilock.guard.state import watched
+from optilock.seen import version_seen
+from optilock.tokens import Counter
+from optilock.version_checks import check_tokens
+from optilock.version_makers import made_by_application
+from optilock.versioned import token_attribute
+
+__all__ = [
+    "counts",
+    "guarded_bulk_insert",
+    "guarded_bulk_save",
+    "guarded_bulk_update",
+    "refuse_first_versions",
+    "update_by_key",
+]
+
+State = InstanceState[Any]
+Execute = Callable[..., Any]
+
+
+def update_by_key(
+    session: Session, mapper: Mapper[Any], statement: Any, rows: list[Any], send: Execute
+) -> Any:
+    """``session.execute(update(Model), rows)``.
+
+    Raises:
+        ConfigurationError: a row has no version, or the statement has a WHERE of its own.
+        ConcurrencyError: a row has moved.
+    """
+    if statement.whereclause is not None:
+        raise ConfigurationError(
+            f"The UPDATE of {mapper.class_.__name__} by primary key has a WHERE of its own, and"
+            " then SQLAlchemy cannot check the versions of the rows: leave it out, use"
+            " optilock.bulk_update(), or execute an update() for each row. Nothing was sent."
+        )
+    _require_versions(mapper, rows)
+    with _telling(session, lambda: _attempts(mapper, rows)):
+        return send()
+
+
+def guarded_bulk_update(original: Execute) -> Execute:
+    """``bulk_update_mappings``: rows without a version are refused before anything is sent."""
+
+    @functools.wraps(original)
+    def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> None:
+        rows = list(mappings)
+        found = inspect(mapper, raiseerr=False)
+        if not isinstance(found, Mapper) or token_attribute(found) is None:
+            original(self, mapper, rows)
+            return
+        _require_versions(found, rows)
+        with _telling(self, lambda: _attempts(found, rows)):
+            original(self, mapper, rows)
+
+    return bulk_update_mappings
+
+
+def guarded_bulk_insert(original: Execute) -> Execute:
+    """``bulk_insert_mappings``: SQLAlchemy gives every row its first version."""
+
+    @functools.wraps(original)
+    def bulk_insert_mappings(
+        self: Session, mapper: Any, mappings: Iterable[Any], *args: Any, **options: Any
+    ) -> None:
+        rows = list(mappings)
+        found = inspect(mapper, raiseerr=False)
+        if isinstance(found, Mapper):
+            refuse_first_versions(found, rows)
+        original(self, mapper, rows, *args, **options)
+
+    return bulk_insert_mappings
+
+
+def guarded_bulk_save(original: Execute) -> Execute:
+    """``bulk_save_objects``: the objects of stored rows know the version that they have then."""
+
+    @functools.wraps(original)
+    def bulk_save_objects(
+        self: Session, objects: Iterable[Any], *args: Any, **options: Any
+    ) -> None:
+        saved = list(objects)
+        with _telling(self, lambda: _attempts_of_objects(saved)):
+            original(self, saved, *args, **options)
+        for obj in saved:
+            _follow(obj._sa_instance_state)
+
+    return bulk_save_objects
+
+
+def counts(mapper: Mapper[Any]) -> bool:
+    """Is the version one that Python counts up?"""
+    cls = mapper.class_
+    return hasattr(cls, "__version_token__") and isinstance(check_tokens(cls)[0], Counter)
+
+
+def _follow(state: State) -> None:
+    """A counted version is known; a random one was made by SQLAlchemy, and is read when needed."""
+    key, following = token_attribute(state.mapper), state.mapper.version_id_generator
+    if key is None or state.key is None or not state.modified or key not in state.dict:
+        return
+    if counts(state.mapper) and callable(following):
+        state.dict[key] = following(state.dict[key])
+    elif state.session is not None:
+        state._expire_attributes(state.dict, (key,))
+    else:
+        del state.dict[key]
+    session = state.session
+    state._commit_all(state.dict, None if session is None else session.identity_map)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def _require_versions(mapper: Mapper[Any], rows: list[Any]) -> None:
+    key: Any = token_attribute(mapper)
+    names = _key_names(mapper)
+    for number, row in enumerate(rows):
+        if isinstance(row, Mapping) and row.get(key) is None:
+            shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
+            raise ConfigurationError(
+                f"Row {number} ({shown}) of an UPDATE of {mapper.class_.__name__} by primary key"
+                f" has no {key!r}: the version that was read says which row is meant, and without"
+                f" it another writer's change would be overwritten. Add it to every row,"
+                f" {{{names[0]!r}: ..., {key!r}: ..., ...}}. Nothing was sent."
+            )
+
+
+def refuse_first_versions(mapper: Mapper[Any], rows: Iterable[Any]) -> None:
+    """Refuse new rows that say another version than the first one, which SQLAlchemy would store.
+
+    Raises:
+        ConfigurationError: there is such a row.
+    """
+    key, following = token_attribute(mapper), mapper.version_id_generator
+    if key is None or not callable(following) or not hasattr(mapper.class_, "__version_token__"):
+        return
+    for number, row in enumerate(rows):
+        given = row.get(key) if isinstance(row, Mapping) else None
+        if given is not None and given != following(None):
+            name = mapper.class_.__name__
+            raise ConfigurationError(
+                f"Row {number} of an INSERT of {name} in bulk gives {key!r}, and SQLAlchemy would"
+                " store the first version instead. Leave it out; or, to copy rows with the versions"
+                f" that they have, insert({name}.__table__), or insert({name}).values(rows)."
+                " Nothing was sent."
+            )
+
+
+def _key_names(mapper: Mapper[Any]) -> list[str]:
+    return [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+
+
+# -- rows that have moved -------------------------------------------------------------------------
+
+
+@contextmanager
+def _telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator[None]:
+    """Tell of stale rows as a flush does, with entries."""
+    try:
+        yield
+    except StaleDataError as error:
+        if isinstance(error, OptilockError):
+            raise
+        found = _entries(session, attempts())
+        if not found:
+            raise  # nobody was first: a trigger, or a driver that does not count
+        events.emit(lambda: events.Conflict(found))
+        conflict = ConcurrencyError(found)
+        conflict.args = (f"{error}\n{conflict.args[0]}",)
+        if session.is_active:
+            conflict.add_note(
+                "optilock: other rows of the same call may be written in this transaction, which is"
+                " alive: roll back, or send them with optilock.bulk_update(), which says which."
+            )
+        raise conflict from error
+
+
+def _attempts(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
+    """Our side, as the rows say it. What their author had read besides is not known."""
+    token: Any = token_attribute(mapper)
+    keys, known = _key_names(mapper), columns_of(mapper)
+    found = []
+    for row in rows:
+        if not isinstance(row, Mapping) or any(name not in row for name in keys):
+            continue
+        original = {name: row[name] for name in (*keys, token)}
+        changes = {n: v for n, v in row.items() if n in known and n not in original}
+        if made_by_application(mapper):
+            changes.pop(token, None)
+        identity = tuple(row[name] for name in keys)
+        current = {**original, **changes}
+        found.append(Attempt(mapper, identity, "update", original, current, changes))
+    return found
+
+
+def _attempts_of_objects(objects: Iterable[Any]) -> list[Attempt]:
+    found = []
+    for obj in objects:
+        state: State = obj._sa_instance_state
+        token = token_attribute(state.mapper)
+        if state.key is None or token is None or not state.committed_state:
+            continue
+        keys = _key_names(state.mapper)
+        row = {name: state.dict[name] for name in state.committed_state if name in state.dict}
+        row.update(zip(keys, state.key[1], strict=True))
+        row[token] = version_seen(state, token)
+        found += _attempts(state.mapper, [row])
+    return found
+
+
+def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...]:
+    """The rows that are not as they were read. What this call has written itself is left out."""
+    found: list[Entry[Any]] = []
+    unsure: list[Entry[Any]] = []
+    by_mapper: dict[Mapper[Any], list[Attempt]] = {}
+    for attempt in attempts:
+        by_mapper.setdefault(attempt.mapper, []).append(attempt)
+    for mapper, some in by_mapper.items():
+        token: Any = token_attribute(mapper)
+        with _connection(session, mapper) as connection:
+            stored = read_stored(connection, mapper, [attempt.identity for attempt in some])
+        for attempt in some:
+            row = stored.get(attempt.identity)
+            if row is not None and row[token] == attempt.original[token]:
+                continue
+            mine = session.is_active and row is not None and _is_what_we_wanted(attempt, row)
+            (unsure if mine else found).append(entry_of(attempt, row))
+    return tuple(found or unsure)
+
+
+def _is_what_we_wanted(attempt: Attempt, stored: Values) -> bool:
+    columns = columns_of(attempt.mapper)
+    return all(
+        same(columns[name], value, stored[name])
+        for name, value in attempt.changes.items()
+        if name in stored
+    )
+
+
+@contextmanager
+def _connection(session: Session, mapper: Mapper[Any]) -> Iterator[Connection]:
+    """The session's own; also after SQLAlchemy has rolled back and waits for ``rollback()``."""
+    if session.is_active:
+        yield session.connection(bind_arguments={"mapper": mapper})
+        return
+    engine = session.get_bind(mapper).engine
+    held = next(c for c in watched(session).connections if c.engine is engine and not c.closed)
+    inside = held.in_transaction()
+    try:
+        yield held
+    finally:
+        if not inside:
+            held.rollback()

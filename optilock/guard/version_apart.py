@@ -1,0 +1,171 @@
+"""An UPDATE of one table, and the version in another one: joined inheritance, and aliases.
+
+``update(Dog).values(tricks=...)`` writes ``dogs``, and the version of a dog is in ``animals``;
+``update(Vehicle)`` writes ``vehicles``, and that of a car is in ``cars``. A watched session moves
+it with a second UPDATE, before the statement, by the same WHERE. What it cannot see to it refuses:
+an UPDATE of an alias, in which no ``onupdate`` acts, and one of such a table outside of the ORM.
+
+SQLAlchemy's own ``version_id_col`` has no ``onupdate`` either: there the statement itself says the
+next version (:func:`moving`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from sqlalchemy import Column, Update, select, tuple_
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper
+
+from optilock.errors import ConfigurationError
+from optilock.version_makers import touch_of
+from optilock.versioned import ignored_columns, joined_tables, token_attribute, versioned_tables
+
+__all__ = [
+    "is_ordered",
+    "move_apart",
+    "moving",
+    "refuse_by_key",
+    "refuse_update_of_table",
+    "versioned_children",
+]
+
+
+def moving(mapper: Mapper[Any], statement: Update) -> Update:
+    """The statement, which names the next version where no ``onupdate`` would make it.
+
+    Raises:
+        ConfigurationError: the next version depends on the one before in a way that only Python
+            knows, or the statement is an ordered one, which cannot be added to.
+    """
+    token: Any = mapper.version_id_col
+    if not callable(mapper.version_id_generator) or token.onupdate is not None:
+        return statement
+    if is_ordered(statement):
+        raise _say_it(mapper, "ordered_values() cannot be added to")
+    return statement.values(dict(_following(mapper)))
+
+
+def is_ordered(statement: Update) -> bool:
+    """Does it come from ``ordered_values()``, so that nothing can be added to its values?"""
+    return bool(
+        getattr(statement, "_ordered_values", None)  # SQLAlchemy 2.0
+        or getattr(statement, "_maintain_values_ordering", False)
+    )
+
+
+def move_apart(
+    connection: Connection, mapper: Mapper[Any], table: Any, statement: Update, params: Any
+) -> None:
+    """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
+    token: Any = mapper.version_id_col
+    pairs = [(_in(mapper, key, token.table), _in(mapper, key, table)) for key in mapper.primary_key]
+    rows = select(*(local for _, local in pairs)).where(*statement._where_criteria)
+    keys = [key for key, _ in pairs]
+    here = keys[0].in_(rows) if len(keys) == 1 else tuple_(*keys).in_(rows)
+    connection.execute(token.table.update().where(here).values(_following(mapper)), params or {})
+
+
+def versioned_children(mapper: Mapper[Any]) -> list[Mapper[Any]]:
+    """Children of a class without a version that have one, in a table of their own."""
+    return [
+        child
+        for child in mapper.self_and_descendants
+        if child.version_id_col is not None
+        and child.inherits is not None
+        and child.inherits.version_id_col is None
+        and mapper.local_table in child.tables
+    ]
+
+
+def _following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
+    """What an UPDATE sets so that the version moves."""
+    touch = touch_of(mapper)
+    if touch:
+        return touch
+    token: Any = mapper.version_id_col
+    if token.onupdate is not None and token.onupdate.is_clause_element:
+        return {token: token.onupdate.arg}
+    following: Any = mapper.version_id_generator
+    first = following(None)
+    if type(first) is int and (following(1), following(41)) == (2, 42):
+        return {token: token + 1}
+    if following(None) == first:
+        raise _say_it(mapper, "it is made in Python from the version before")
+    return {token: first}
+
+
+def _in(mapper: Mapper[Any], key: Any, table: Any) -> Column[Any]:
+    """The column of ``table`` that holds the same as ``key``."""
+    columns = mapper.get_property_by_column(key).columns
+    return next(one for one in columns if one.table is table)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def refuse_update_of_table(statement: Update, params: Any) -> None:
+    """Refuse what would change a versioned row and leave its version.
+
+    Raises:
+        ConfigurationError: it is an UPDATE of an alias, or of a table whose rows have their
+            version in another one, and it does not write ignored columns only.
+    """
+    named = statement.table
+    table: Any = getattr(named, "element", named)  # an alias of it
+    mapper = joined_tables().get(table)
+    version = versioned_tables().get(table)
+    if mapper is None and (version is None or table is named):
+        return
+    names = _names(statement, params)
+    ignored = ignored_columns(mapper) if mapper is not None else frozenset()
+    if names and names <= {column.key for column in ignored if column.table is table}:
+        return
+    if mapper is None:
+        assert version is not None
+        if version.key in names or version.onupdate is None:
+            return
+        raise ConfigurationError(
+            f"The UPDATE of an alias of {table.description} leaves {version.name!r}: whoever has"
+            " read the rows would overwrite them unseen. Update the class or the table itself, or"
+            f" name {version.name!r} among the values. Nothing was sent."
+        )
+    cls, apart = mapper.class_.__name__, mapper.version_id_col
+    raise ConfigurationError(
+        f"The UPDATE of {table.description} leaves the version of {cls}, which is in"
+        f" {getattr(apart, 'table', apart)}: whoever has read the rows would overwrite"
+        f" them unseen. Write update({_class_of(mapper, table)}), which moves it. Nothing was sent."
+    )
+
+
+def refuse_by_key(mapper: Mapper[Any], children: list[Mapper[Any]]) -> NoReturn:
+    """Refuse ``update(Vehicle)`` with rows by key: which are cars, with a version?"""
+    name = mapper.class_.__name__
+    known = ", ".join(child.class_.__name__ for child in children)
+    raise ConfigurationError(
+        f"The UPDATE of {name} by primary key would leave the versions of rows that are {known},"
+        f" whose version stands for both tables. Update {known} by primary key, or say"
+        f" update({name}).where(...). Nothing was sent."
+    )
+
+
+def _class_of(mapper: Mapper[Any], table: Any) -> str:
+    own = next((m for m in mapper.iterate_to_root() if m.local_table is table), mapper)
+    return str(own.class_.__name__)
+
+
+def _names(statement: Update, params: Any) -> set[str]:
+    names: list[Any] = [*(statement._values or ())]
+    names += [name for name, _ in getattr(statement, "_ordered_values", None) or ()]
+    if isinstance(params, Mapping):
+        names += list(params)
+    return {str(getattr(name, "key", name)) for name in names}
+
+
+def _say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:
+    cls, key = mapper.class_.__name__, token_attribute(mapper)
+    return ConfigurationError(
+        f"The UPDATE of {cls} would leave {key!r}, and optilock cannot add the next version: {why}."
+        f" Name it among the values of the statement, or change the objects. Nothing was sent."
+    )
