@@ -16,6 +16,8 @@ Importing the module gives ``op`` these operations, each in a file of its own:
 
 ``add_version_column``, ``drop_version_column``, ``change_version_column``
     the column of a token, on a table that has rows
+``roll_out_version_column``, ``roll_back_version_column``
+    the same on a table that others are writing meanwhile, without stopping them
 ``create_guard_trigger``, ``drop_guard_trigger``
     the trigger that moves a version which a foreign UPDATE left alone, or refuses that UPDATE
 ``create_version_trigger``, ``drop_version_trigger``
@@ -39,6 +41,7 @@ from optilock.alembic.own_tables import (
     DropOptilockTables,
     UpgradeOptilockTables,
 )
+from optilock.alembic.roll_out import RollBackVersionColumn, RollOutVersionColumn
 from optilock.alembic.version_column import (
     AddVersionColumn,
     ChangeVersionColumn,
@@ -57,5 +60,7 @@ __all__ = [
     "DropOptilockTables",
     "DropVersionColumn",
     "DropVersionTrigger",
+    "RollBackVersionColumn",
+    "RollOutVersionColumn",
     "UpgradeOptilockTables",
 ]

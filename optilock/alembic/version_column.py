@@ -13,9 +13,9 @@ together.
 
 A changed token begins anew: the versions that people have seen (ETags) are good no longer.
 
-For a table that is written all the time use :func:`optilock.rollout.roll_out`: it holds no lock for
-longer than a moment. Afterwards the operation here finds the column and says so; autogenerate
-finds nothing to do.
+For a table that is written all the time use ``op.roll_out_version_column``, which holds no lock for
+longer than a moment (:mod:`optilock.alembic.roll_out`). Where the version has been rolled out, the
+operation here finds the column and says so; autogenerate finds nothing to do.
 """
 
 from __future__ import annotations

@@ -95,6 +95,10 @@ class MariaDBWays(Ways):
             )
         ]
 
+    def current_schema(self, connection: Connection) -> str | None:
+        found: str | None = connection.scalar(text("SELECT DATABASE()"))
+        return found
+
     def rows(self, connection: Connection, target: Target) -> int | None:
         """InnoDB's estimate."""
         found = connection.scalar(

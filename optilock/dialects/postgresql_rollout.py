@@ -77,6 +77,10 @@ class PostgreSQLWays(Ways):
             ),
         ]
 
+    def current_schema(self, connection: Connection) -> str | None:
+        found: str | None = connection.scalar(text("SELECT current_schema()"))
+        return found
+
     def rows(self, connection: Connection, target: Target) -> int | None:
         """The planner's estimate."""
         table, _ = names(target, connection.dialect)

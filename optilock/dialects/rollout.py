@@ -100,6 +100,10 @@ class Ways:
     def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
         """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""
 
+    def current_schema(self, connection: Connection) -> str | None:
+        """The schema in which names without one are found at the moment."""
+        return connection.dialect.default_schema_name
+
     # -- what is there -----------------------------------------------------------------------
 
     def default_of(self, token: Token) -> str | None:

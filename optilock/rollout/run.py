@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -20,10 +19,10 @@ from optilock.rollout.fill import Filler
 from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import Target, target_of
-from optilock.rollout.triggers import Missing, missing, require_known
+from optilock.rollout.triggers import Missing, guard_of, missing, require_known
 from optilock.tokens import Counter, RowVersion, Token
 
-__all__ = ["roll_out"]
+__all__ = ["require_column", "roll_out"]
 
 
 def roll_out(
@@ -60,8 +59,8 @@ def roll_out(
             may not change the table. What was done stays, and running it again goes on.
     """
     token = Counter() if token is None else token
-    _require_column(token)
-    guarding = _guard(table, token, schema, guard, ignore)
+    require_column(token)
+    guarding = guard_of(table, token, schema, guard, ignore)
     ways = database_of(engine.dialect).rollout()
     progress = Silent() if progress is None else progress
     attempts = Attempts(
@@ -78,7 +77,8 @@ def roll_out(
         )
 
 
-def _require_column(token: object) -> None:
+def require_column(token: object) -> None:
+    """Refuse what is no token, and a token that needs no column."""
     if not isinstance(token, Token):
         raise ConfigurationError(
             f"roll_out() got {token!r}, which has no column: name a token that has, Counter() or"
@@ -89,21 +89,6 @@ def _require_column(token: object) -> None:
             f"{token!r} is a column that every table of PostgreSQL has: nothing has to be rolled"
             " out. Map the class with it, and be done."
         )
-
-
-def _guard(
-    table: str, token: Token, schema: str | None, policy: Policy | None, ignore: Iterable[str]
-) -> GuardTrigger | None:
-    # A text stays one: it is refused there, with the right words.
-    ignored: Any = ignore if isinstance(ignore, str) else tuple(ignore)
-    if policy is not None:
-        return GuardTrigger(table, token, policy, ignored, schema=schema)
-    if ignored:
-        raise ConfigurationError(
-            f"ignore={ignored!r} without guard=: it is the guard trigger that ignores columns."
-            " Write guard='bump' or guard='reject' beside it."
-        )
-    return None
 
 
 @contextmanager

@@ -6,7 +6,9 @@ moves the version that a program leaves alone which knows of none, or refuses it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -14,12 +16,32 @@ from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
 from optilock.expected import keys_without_rowid
-from optilock.guard_trigger import GuardTrigger
+from optilock.guard_trigger import GuardTrigger, Policy
 from optilock.rollout.target import Target, require_present
-from optilock.tokens import RowVersion
+from optilock.tokens import RowVersion, Token
 from optilock.version_triggers import trigger_ddl, trigger_name
 
-__all__ = ["Missing", "completed", "missing", "require_known"]
+__all__ = ["Missing", "completed", "guard_of", "missing", "require_known"]
+
+
+def guard_of(
+    table: str, token: Token, schema: str | None, policy: Policy | None, ignore: Iterable[str]
+) -> GuardTrigger | None:
+    """The guard trigger that is asked for, if one is.
+
+    Raises:
+        ConfigurationError: an unknown policy, or a token that a trigger cannot move.
+    """
+    # A text stays one: it is refused there, with the right words.
+    ignored: Any = ignore if isinstance(ignore, str) else tuple(ignore)
+    if policy is not None:
+        return GuardTrigger(table, token, policy, ignored, schema=schema)
+    if ignored:
+        raise ConfigurationError(
+            f"ignore={ignored!r} without guard=: it is the guard trigger that ignores columns."
+            " Write guard='bump' or guard='reject' beside it."
+        )
+    return None
 
 
 @dataclass(frozen=True)

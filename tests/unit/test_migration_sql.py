@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from alembic.autogenerate.api import AutogenContext
 from alembic.autogenerate.render import render_op_text
 from alembic.migration import MigrationContext
 
-from optilock import ConfigurationError, Counter, Unique
-from optilock.alembic import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
+from optilock import ConfigurationError, Counter, RowVersion, Unique
+from optilock.alembic import (
+    AddVersionColumn,
+    ChangeVersionColumn,
+    DropVersionColumn,
+    RollBackVersionColumn,
+    RollOutVersionColumn,
+)
 from optilock.guard_trigger import GuardTrigger, read_mark
 from tests.migrating import as_text, plugins
 
@@ -80,6 +88,18 @@ OPERATIONS = {
         "op.change_version_column('pages', optilock.tokens.unique.Unique(),"
         " optilock.tokens.counter.Counter())"
     ),
+    RollOutVersionColumn("pages", Counter()): (
+        "op.roll_out_version_column('pages', optilock.tokens.counter.Counter())"
+    ),
+    RollOutVersionColumn(
+        "pages", Counter(), guard="bump", ignore=["views"], rate=9, patience=timedelta(hours=1)
+    ): (
+        "op.roll_out_version_column('pages', optilock.tokens.counter.Counter(), guard='bump',"
+        " ignore=['views'], rate=9, patience=3600.0)"
+    ),
+    RollBackVersionColumn("pages", RowVersion(), schema="w"): (
+        "op.roll_back_version_column('pages', optilock.tokens.row_version.RowVersion(), schema='w')"
+    ),
 }
 
 
@@ -122,6 +142,25 @@ def test_ignored_columns_without_a_database_need_the_others(dialect):
     with pytest.raises(ConfigurationError, match="columns="):
         as_text(dialect, work)
     assert "body" in as_text(dialect, lambda op: work(op, columns=["id", "body"]))
+
+
+def test_a_roll_out_as_text_is_the_plain_way_to_the_same_table_and_says_so():
+    rolled = as_text("postgresql", lambda op: op.roll_out_version_column("pages", RowVersion()))
+    assert rolled.startswith("-- As text this is no roll-out")
+    assert "ADD COLUMN version BIGINT DEFAULT 1 NOT NULL" in rolled
+    assert "CREATE TRIGGER pages_version_moves" in rolled
+
+    def guarded(op):
+        op.roll_out_version_column("pages", Counter(), guard="bump", ignore=["views"])
+
+    assert "CREATE TRIGGER optilock_guard_pages" in as_text("postgresql", guarded)
+    with pytest.raises(ConfigurationError, match="leave guard= out"):
+        as_text("mysql", guarded)
+
+
+def test_a_roll_out_needs_a_token_that_has_a_column():
+    with pytest.raises(ConfigurationError, match="nothing has to be rolled out"):
+        RollOutVersionColumn("pages", RowVersion(xmin=True))
 
 
 def test_postgresql_calls_no_function_for_writes_that_move_the_version():

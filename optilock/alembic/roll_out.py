@@ -1,0 +1,267 @@
+"""A version for a table that others are writing, as an operation of a migration script.
+
+::
+
+    def upgrade() -> None:
+        op.roll_out_version_column("parcels", Unique(), guard="bump", rate=20_000)
+
+    def downgrade() -> None:
+        op.roll_back_version_column("parcels", Unique(), guard="bump")
+
+It is :func:`optilock.rollout.roll_out`: many short transactions, on connections of their own from
+the engine of the migration. What the script has done before it is therefore committed first, as
+Alembic's ``autocommit_block`` does it. Give it a revision of its own: if it is interrupted, the
+revision is run again and goes on where it stood. Where ``optilock migrate`` has been there before,
+it finds nothing to do.
+
+As text (``--sql``) there is nobody who could wait and try again: written is the plain ALTER TABLE
+with the same result, and a comment that says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from alembic.operations import Operations
+from sqlalchemy.engine import Connection
+
+from optilock.alembic.columns import add_column, connection_of, drop_column, look
+from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
+from optilock.alembic.operation import Call, VersionOperation
+from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
+from optilock.backoff import Seconds, in_seconds
+from optilock.dialects import database_of
+from optilock.errors import ConfigurationError
+from optilock.guard_trigger import Policy
+from optilock.rollout.report import Silent
+from optilock.rollout.run import require_column, roll_out
+from optilock.rollout.target import require_present
+from optilock.rollout.triggers import guard_of
+from optilock.tokens import RowVersion, Token
+
+__all__ = ["RollBackVersionColumn", "RollOutVersionColumn"]
+
+_LOCK_TIMEOUT, _PATIENCE = 0.1, 60.0
+_Roll = TypeVar("_Roll", bound="_RollOperation")
+_log = logging.getLogger("optilock")
+
+
+class _RollOperation(VersionOperation):
+    """Both directions keep everything, so that each can make the other."""
+
+    verb: str
+
+    def __init__(
+        self,
+        table: str,
+        token: Token,
+        *,
+        guard: Policy | None = None,
+        ignore: Iterable[str] = (),
+        rate: float | None = None,
+        lock_timeout: Seconds = _LOCK_TIMEOUT,
+        patience: Seconds = _PATIENCE,
+        schema: str | None = None,
+    ) -> None:
+        require_column(token)
+        self.table = table
+        self.token = token
+        self.guard = guard_of(table, token, schema, guard, ignore)
+        self.pace: dict[str, Any] = {
+            "rate": rate,
+            "lock_timeout": in_seconds("lock_timeout", lock_timeout),
+            "patience": in_seconds("patience", patience),
+        }
+        self.schema = schema
+
+    @property
+    def guarding(self) -> dict[str, Any]:
+        """``guard=`` and ``ignore=``, as they are given."""
+        if self.guard is None:
+            return {"guard": None, "ignore": ()}
+        return {"guard": self.guard.policy, "ignore": list(self.guard.ignore)}
+
+    def call(self) -> Call:
+        options = {**self.guarding, "schema": self.schema}
+        options["ignore"] = options["ignore"] or None
+        return Call(self.verb, (self.table, self.token), options)
+
+    def _as(self, kind: type[_Roll]) -> _Roll:
+        return kind(self.table, self.token, schema=self.schema, **self.guarding, **self.pace)
+
+
+@Operations.register_operation("roll_out_version_column")
+class RollOutVersionColumn(_RollOperation):
+    """The column, its triggers, filled and NOT NULL, in short transactions."""
+
+    verb = "roll_out_version_column"
+
+    @classmethod
+    def roll_out_version_column(
+        cls,
+        operations: Any,
+        table: str,
+        token: Token,
+        *,
+        guard: Policy | None = None,
+        ignore: Iterable[str] = (),
+        rate: float | None = None,
+        lock_timeout: Seconds = _LOCK_TIMEOUT,
+        patience: Seconds = _PATIENCE,
+        schema: str | None = None,
+    ) -> None:
+        """Give a table that others are writing the column of ``token``.
+
+        Args:
+            guard: the policy of the guard trigger that comes with it; None for no such trigger.
+            ignore: columns whose change does not count for the guard trigger.
+            rate: rows a second at most.
+            lock_timeout: seconds that a step waits for a lock before it tries again later.
+            patience: seconds to go on trying for one lock.
+
+        Raises:
+            ConfigurationError: no such table or column, no primary key, a column of that name with
+                another type; or the migration runs in a transaction that Alembic cannot end.
+            OptilockError: a lock was not to be had, or the user may not change the table. What was
+                done stays; running the revision again goes on.
+        """
+        operations.invoke(
+            cls(
+                table,
+                token,
+                guard=guard,
+                ignore=ignore,
+                rate=rate,
+                lock_timeout=lock_timeout,
+                patience=patience,
+                schema=schema,
+            )
+        )
+
+    def call(self) -> Call:
+        call, usual = super().call(), {"lock_timeout": _LOCK_TIMEOUT, "patience": _PATIENCE}
+        pace = {n: None if value == usual.get(n) else value for n, value in self.pace.items()}
+        return Call(call.name, call.arguments, {**call.options, **pace})
+
+    def reverse(self) -> RollBackVersionColumn:
+        return self._as(RollBackVersionColumn)
+
+
+@Operations.register_operation("roll_back_version_column")
+class RollBackVersionColumn(_RollOperation):
+    """The triggers and the column go."""
+
+    verb = "roll_back_version_column"
+
+    @classmethod
+    def roll_back_version_column(
+        cls,
+        operations: Any,
+        table: str,
+        token: Token,
+        *,
+        guard: Policy | None = None,
+        ignore: Iterable[str] = (),
+        schema: str | None = None,
+    ) -> None:
+        """Take from a table what ``roll_out_version_column`` with these arguments gave it.
+
+        Raises:
+            ConfigurationError: no such table, no such column, a guard trigger that is not named.
+            OptilockError: the user may not change the table.
+        """
+        operations.invoke(cls(table, token, guard=guard, ignore=ignore, schema=schema))
+
+    def reverse(self) -> RollOutVersionColumn:
+        return self._as(RollOutVersionColumn)
+
+
+@Operations.implementation_for(RollOutVersionColumn)
+def _out(operations: Operations, operation: RollOutVersionColumn) -> None:
+    connection = connection_of(operations)
+    if connection is None:
+        _as_text(operations, operation)
+        return
+    with _between_transactions(operations, operation.table):
+        schema = operation.schema or _schema_of(connection)
+        roll_out(
+            connection.engine,
+            operation.table,
+            token=operation.token,
+            schema=schema,
+            progress=_Logged(operation.table),
+            **operation.guarding,
+            **operation.pace,
+        )
+
+
+@Operations.implementation_for(RollBackVersionColumn)
+def _back(operations: Operations, operation: RollBackVersionColumn) -> None:
+    table, schema, token = operation.table, operation.schema, operation.token
+    require_present(look(operations, table, schema, token), table)
+    connection = connection_of(operations)
+    if connection is not None:
+        ways = database_of(connection.dialect).rollout()
+        ways.begin_in_migration(connection, table, anew=False)
+    if operation.guard is not None:
+        operations.invoke(DropGuardTrigger(operation.guard))
+    if isinstance(token, RowVersion):
+        operations.invoke(DropVersionTrigger(table, token, schema=schema))
+    drop_column(operations, table, schema, token)
+
+
+@contextmanager
+def _between_transactions(operations: Operations, table: str) -> Iterator[None]:
+    """With the migration's transaction ended, and another one begun afterwards."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(operations.get_context().autocommit_block())
+        except AssertionError:  # Alembic's own answer
+            raise ConfigurationError(
+                f"The version of {table} cannot be rolled out inside a transaction that began"
+                " before Alembic was configured. Nothing was changed: commit in env.py before"
+                " context.configure(), or write op.add_version_column."
+            ) from None
+        yield
+
+
+def _schema_of(connection: Connection) -> str | None:
+    """The schema that the migration's connection was told to work in (``SET search_path``)."""
+    current = database_of(connection.dialect).rollout().current_schema(connection)
+    return None if current == connection.dialect.default_schema_name else current
+
+
+def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
+    context = operations.get_context()
+    triggers = database_of(context.dialect).guard_triggers(context.dialect)
+    guard, table, token = operation.guard, operation.table, operation.token
+    if guard is not None and guard.ignore and triggers.names_columns:
+        raise ConfigurationError(
+            f"As text (--sql) the guard trigger of {table} cannot ask the table which columns"
+            " count: leave guard= out, and write op.create_guard_trigger with columns=[...]."
+        )
+    context.impl.static_output(
+        "-- As text this is no roll-out: ALTER TABLE holds the table for as long as it takes."
+    )
+    add_column(operations, table, operation.schema, token, None)
+    if isinstance(token, RowVersion):
+        operations.invoke(CreateVersionTrigger(table, token, schema=operation.schema))
+    if guard is not None:
+        operations.invoke(CreateGuardTrigger(guard))
+
+
+class _Logged(Silent):
+    """Tells the log how far it is."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    def step(self, name: str, total: int | None = None) -> None:
+        about = f", about {total:,} rows" if total else ""
+        _log.info("version of %s: %s%s", self.table, name, about)
+
+    def waiting(self, why: str) -> None:
+        _log.info("version of %s: waiting, %s", self.table, why)
