@@ -31,6 +31,7 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock import events
 from optilock.bulk_rows import Rows, rows_to_delete, rows_to_update
+from optilock.compared import values_moved
 from optilock.conflicts import Attempt, columns_of, entry_of, read_stored
 from optilock.entry import Entry
 from optilock.guard.batch import send
@@ -38,7 +39,7 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
 from optilock.guard.state import is_watched, watched
 from optilock.guard.writes import Write
-from optilock.seen import version_seen
+from optilock.seen import moved_by_us, version_seen
 from optilock.version_makers import made_by_database
 from optilock.versioned import token_attribute
 
@@ -154,22 +155,23 @@ def _versions(
 
 
 def _follow(
-    session: Session,
-    mapper: Mapper[Any],
-    identity: Identity,
-    expected: Any,
-    values: dict[str, Any],
+    session: Session, mapper: Mapper[Any], identity: Identity, before: Any, values: dict[str, Any]
 ) -> None:
     """The object of the row, if the session has it, gets what is stored now.
 
-    One that is older than the row keeps its version, and goes on to conflict.
+    One that is older than the version that the caller gave has not seen what was stored in between:
+    it stays as it is, and conflicts at its next flush.
     """
-    token = token_attribute(mapper)
-    assert token is not None
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
-    if obj is not None and version_seen(obj._sa_instance_state, token) == expected:
-        equal_to_stored(obj._sa_instance_state, values)
-        session.expire(obj, [r.key for r in mapper.relationships if r.key in obj.__dict__])
+    token = token_attribute(mapper)
+    if obj is None or token is None or version_seen(obj._sa_instance_state, token) != before:
+        return
+    state = obj._sa_instance_state
+    moved_by_us(state, token, before, values[token])
+    values_moved(state, values)
+    equal_to_stored(state, values)
+    session._register_altered([state])  # a savepoint expires it, too
+    session.expire(obj, [r.key for r in mapper.relationships if r.key in obj.__dict__])
 
 
 def _conflicts(

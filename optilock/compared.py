@@ -34,6 +34,7 @@ __all__ = [
     "forget_values",
     "is_guarded",
     "remember_values",
+    "values_moved",
     "values_read",
     "values_unknown",
 ]
@@ -133,6 +134,13 @@ def values_unknown(state: InstanceState[Any]) -> None:
 def forget_values(state: InstanceState[Any]) -> None:
     """The row was written: it is what the object holds."""
     state.__dict__.pop(_SEEN, None)
+
+
+def values_moved(state: InstanceState[Any], values: Values) -> None:
+    """A statement of this session has stored ``values``: they count as read."""
+    seen = state.__dict__.get(_SEEN)
+    if seen:
+        seen.update((name, value) for name, value in values.items() if name in seen)
 
 
 def as_read(state: InstanceState[Any], name: str) -> Any:

@@ -27,6 +27,7 @@ from optilock.columns import columns_of, same
 from optilock.compared import as_read, compared_names
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
+from optilock.seen import younger_names
 from optilock.version_makers import made_by_application
 from optilock.versioned import ignored_columns, token_attribute
 
@@ -88,6 +89,7 @@ def attempt_of(
     token = token_attribute(mapper)
     names = columns_of(mapper)
     filled = {mapper.get_property_by_column(column).key for column in computed}
+    younger = younger_names(state, version)
     original: Values = {}
     current: Values = {}
     changes: Values = {}
@@ -97,7 +99,7 @@ def attempt_of(
         if name in state.dict:
             current[name] = detached(state.dict[name], name)
         before = as_read(state, name)
-        if before is not NO_VALUE:
+        if before is not NO_VALUE and name not in younger:
             original[name] = detached(before, name)
         edited = name in state.committed_state and name in state.dict and name != token
         if edited and not _equal(state, name, state.dict[name], before):

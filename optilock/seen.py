@@ -46,10 +46,12 @@ __all__ = [
     "remember_expired",
     "remember_rolled_back",
     "version_seen",
+    "younger_names",
 ]
 
 State = InstanceState[Any]
 _KEY = "_optilock_seen"
+_YOUNGER = "_optilock_younger"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 _NEVER = object()
 _tokens: WeakKeyDictionary[Mapper[Any], str | None] = WeakKeyDictionary()
@@ -158,6 +160,12 @@ def _plain(seen: Any) -> Any:
     return seen.version if isinstance(seen, _Apart) else seen
 
 
+def younger_names(state: State, version: Any) -> Collection[str]:
+    """What a flush has loaded of a later row than ``version``: the author of the edit saw none."""
+    seen, names = state.__dict__.get(_YOUNGER, (None, ()))
+    return names if seen == version else ()
+
+
 def forget(obj: Any) -> None:
     """The version of ``obj`` was moved by this session itself: the one that is read next counts."""
     state: State = obj if isinstance(obj, InstanceState) else obj._sa_instance_state
@@ -201,6 +209,9 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
         if not (state.committed_state or type(seen) is _Apart or context.session._deleted):
             return
         if _is_older(state, seen, context, attrs):
+            if state.dict.get(token) != _plain(seen) and context.session._flushing:
+                names = state.dict.keys() if attrs is None else attrs
+                state.__dict__[_YOUNGER] = _plain(seen), frozenset(names) - {token}
             state.dict[token] = _plain(seen)
             if seen is _NEVER:
                 state.__dict__[_KEY] = seen

@@ -15,7 +15,8 @@ row. So the rows that were read and not written are read again before COMMIT, af
 one SELECT a table, in the order of the keys, with a shared lock that holds until COMMIT (FOR SHARE
 on PostgreSQL, LOCK IN SHARE MODE on MariaDB; SQLite has one lock, for writing, which is taken). If
 one has moved, the error is ``ConcurrencyError`` with an entry whose action is ``"verify"``. No
-resolver is asked: nobody can merge a decision. :func:`optilock.retry` may run the unit again.
+resolver is asked, also when the row is written: nobody can merge a decision.
+:func:`optilock.retry` may run the unit again.
 
 The version that counts is the one that the transaction saw *first*. An object that was dropped and
 read again in a newer version has moved, also when it is written afterwards, and so has one that

@@ -11,8 +11,8 @@ from sqlalchemy.exc import MissingGreenlet
 from optilock.conflicts import Attempt, Values, columns_of
 from optilock.deletes import DeletePolicies, settled_by_policy
 from optilock.entry import Computed, Entry
-from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
-from optilock.guard.promises import Promises
+from optilock.errors import ConcurrencyError, ConfigurationError
+from optilock.guard.promises import Promises, conflict_of
 from optilock.resolvers import OnConflict, Resolution, check_resolution, choose
 
 __all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
@@ -45,14 +45,14 @@ class Rules(Protocol):
 def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
     """Give every row that has none its resolution, or return what is to be raised instead.
 
-    A row whose version a client has demanded is not settled, and then none is.
+    A row whose version was promised (``expect``, ``verify``) is not settled, and then none is.
     What the policy for deletes settles is no conflict, and no resolver is asked.
     A resolver that raises leaves the conflict as the error, with its own error as the cause. One
     that returns something that cannot be done is a ``ConfigurationError``.
     """
     entries = [row.entry for row in rows]
-    if rules.promises and any(_demanded(row, rules.promises) for row in rows):
-        return PreconditionFailed(entries)
+    if rules.promises and any(_promised(row, rules.promises) for row in rows):
+        return conflict_of(entries, rules.promises)
     for row, entry in zip(rows, entries, strict=True):
         if row.resolution is None:
             row.resolution = settled_by_policy(entry, rules.on_delete)
@@ -64,8 +64,8 @@ def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
     return _refused(entries, [r for row in rows if (r := impossible(row))])
 
 
-def _demanded(row: Conflicting, promises: Promises) -> bool:
-    return promises.demand((row.attempt.mapper.base_mapper, row.attempt.identity))
+def _promised(row: Conflicting, promises: Promises) -> bool:
+    return (row.attempt.mapper.base_mapper, row.attempt.identity) in promises
 
 
 def _ask(entry: Entry[Any], on_conflict: Any, entries: list[Entry[Any]]) -> Resolution | Exception:

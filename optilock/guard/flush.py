@@ -235,7 +235,10 @@ class Flush:
                 shape, {**params, shape.token.column.key: params[shape.token.parameter]}
             )
         if shape.compares:
-            return self._compared(connection, native, statement, params, options)
+            answer = self._compared(connection, native, statement, params, options)
+            if answer is not None:
+                self.known.sent.append(write)  # a rollback takes it back
+            return answer
         return None
 
     def _shape(self, connection: Connection, statement: Any, params: Any) -> Shape | None:

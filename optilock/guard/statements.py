@@ -79,10 +79,10 @@ def guarded_execute(original: Execute) -> Execute:
                 return _with_children(self, original, mapper, children, statement, params, options)
             return original(self, statement, params, **options)
         if isinstance(params, list):
-            send = functools.partial(original, self, statement, params, **options)
             if _options(statement, options).get("dml_strategy", "auto") in ("auto", "bulk"):
+                send = functools.partial(_by_key, self, original, mapper, statement, params, options)
                 return update_by_key(self, mapper, statement, params, send)
-            return send()
+            return original(self, statement, params, **options)
         return _by_criteria(self, original, mapper, statement, params, options)
 
     return execute
@@ -289,3 +289,44 @@ def _take_over(
             moved_by_us(state, key, before, after[state])
             moved.append((state, key, before, after[state]))
     session._register_altered([state for state, _ in matched])  # a savepoint expires them, too
+
+
+# -- by primary key ------------------------------------------------------------------------------
+
+
+def _by_key(
+    session: Session,
+    original: Execute,
+    mapper: Mapper[Any],
+    statement: Update,
+    rows: list[Any],
+    options: dict[str, Any],
+) -> Any:
+    """The objects of these rows get the new version, if they hold the one that the row names."""
+    chosen = _options(statement, options)
+    if chosen.get("autoflush", session.autoflush):
+        session.flush()
+    key: Any = token_attribute(mapper)
+    held = _held_by(session, mapper, rows)
+    versions = [(state, state.dict[key]) for state, _ in held if key in state.dict]
+    result = original(session, statement, rows, **options)
+    for state, version in versions:  # SQLAlchemy gives it the one that the row names
+        state.dict[key] = version
+    matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
+    if matched and chosen.get("synchronize_session", "auto") is not False:
+        binds = {"mapper": mapper, **(options.get("bind_arguments") or {})}
+        connection = session.connection(bind_arguments=binds)
+        _take_over(session, connection, mapper, matched, explicit=False)
+    return result
+
+
+def _held_by(session: Session, mapper: Mapper[Any], rows: list[Any]) -> list[tuple[State, Any]]:
+    """The objects of ``rows`` that the session holds, each with its row."""
+    names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+    found = []
+    for row in rows if session.identity_map else ():
+        key = mapper.identity_key_from_primary_key(tuple(row.get(name) for name in names))
+        obj = session.identity_map.get(key)
+        if obj is not None:
+            found.append((obj._sa_instance_state, row))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from optilock import ConfigurationError, bulk_delete, bulk_update
@@ -227,3 +227,82 @@ async def test_an_async_session_runs_it(async_engine):
         await session.commit()
     assert len(result.updated) == 2
     await async_engine.dispose()
+
+
+# -- objects that the session holds ---------------------------------------------------------------
+
+
+def test_an_object_that_was_expired_does_not_conflict_with_its_own_bulk_row(store, watched, stored):
+    store(Account(id=1, owner="a"))
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.commit()
+    bulk_update(session, Account, rows(1, note="bulk"))
+    account.owner = "mine"
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["note"]) == ("mine", "bulk")
+
+
+@alive
+def test_an_object_that_is_older_than_the_row_in_bulk_stays_stale(
+    store, watched, other, stored, refused
+):
+    """The caller saw version 2, and the object is of version 1: it has not seen "theirs"."""
+    store(Account(id=1, owner="a"))
+    session = watched(expire_on_commit=False)
+    account = session.get_one(Account, 1)
+    session.commit()
+    other(Account, 1, owner="theirs")
+    bulk_update(session, Account, [{"id": 1, "version": 2, "note": "bulk"}])
+    account.owner = "mine"
+    [entry] = refused(session).entries
+    assert (entry.original["owner"], entry.database["owner"]) == ("a", "theirs")
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "theirs"
+
+
+def test_after_a_savepoint_is_rolled_back_the_object_is_as_before_the_bulk_row(
+    store, watched, stored
+):
+    store(Account(id=1, owner="a"))
+    session = watched()
+    account = session.get_one(Account, 1)
+    savepoint = session.begin_nested()
+    bulk_update(session, Account, rows(1, note="bulk"))
+    savepoint.rollback()
+    account.owner = "mine"
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["note"]) == ("mine", None)
+
+
+@pytest.mark.parametrize("model", [Account, Note])
+def test_objects_follow_an_update_by_primary_key(store, watched, stored, model):
+    store(model(id=1))
+    session = watched()
+    obj = session.get_one(model, 1)
+    name = "owner" if model is Account else "text"
+    session.execute(update(model), [{"id": 1, "version": obj.version, name: "bulk"}])
+    assert (getattr(obj, name), obj.version) == ("bulk", stored_version(session, model))
+    setattr(obj, name, "mine")
+    session.commit()
+    assert stored(model, 1)[name] == "mine"
+
+
+@alive
+def test_an_object_that_is_older_than_an_update_by_primary_key_stays_stale(
+    store, watched, other, refused
+):
+    store(Account(id=1, owner="a"))
+    session = watched(expire_on_commit=False)
+    account = session.get_one(Account, 1)
+    session.commit()
+    other(Account, 1, owner="theirs")
+    session.execute(update(Account), [{"id": 1, "version": 2, "note": "bulk"}])
+    assert account.version == 1
+    account.owner = "mine"
+    [entry] = refused(session).entries
+    assert entry.database["owner"] == "theirs"
+
+
+def stored_version(session, model):
+    return session.connection().scalar(select(model.__table__.c.version))

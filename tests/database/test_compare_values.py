@@ -19,6 +19,7 @@ from optilock import (
     etag_of,
     merge_fields,
     store_wins,
+    verify,
     watch,
 )
 from optilock.testing import count_statements
@@ -588,3 +589,14 @@ def test_several_units_of_one_session_do_not_conflict_with_themselves(store, wat
         sheet.views = n
         session.commit()
     assert value(engine, Sheet, 1, "title") == "mine 2"
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_our_own_write_of_a_verified_row_is_no_conflict(store, watched, engine, many):
+    store(*(Delivery(id=n, state="new", total=1) for n in range(many)))
+    session = watched()
+    for delivery in session.scalars(select(Delivery)):
+        verify(delivery)
+        delivery.total = 2
+    session.commit()
+    assert value(engine, Delivery, 0, "total") == 2

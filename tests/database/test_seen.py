@@ -356,3 +356,22 @@ def test_a_version_that_the_database_makes_is_taken_over_after_our_write(
         session.flush()
     session.commit()
     assert (stored(Signed, 1)["name"], stored(Signed, 1)["version"]) == ("c!", 5)
+
+
+@pytest.mark.parametrize("doomed", [False, True], ids=["updated", "deleted"])
+def test_what_was_loaded_of_the_newer_row_is_not_told_as_the_original(
+    account: Any, watched: Do, other: Do, refused: Do, doomed: bool
+) -> None:
+    """The flush reads the newer row; the author of the edit has not seen it."""
+    session = watched()
+    mine = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, note="theirs")
+    if doomed:
+        session.delete(mine)
+    else:
+        mine.owner = "Eve"
+    (entry,) = refused(session).entries
+    assert entry.original["version"] == 1
+    assert entry.original.get("note", "never read") == "never read"
+    assert entry.database["note"] == "theirs"

@@ -16,6 +16,7 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     Isolation,
+    OnDelete,
     PreconditionFailed,
     UnitOfWork,
     client_wins,
@@ -368,3 +369,26 @@ async def test_async_units_verify_and_expect_without_waiting(async_engine: Async
         with pytest.raises(ConcurrencyError):
             await session.commit()
     await async_engine.dispose()
+
+
+# -- rows that are written as well -----------------------------------------------------------------
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize("doomed", [False, True], ids=["updated", "deleted"])
+def test_a_verified_row_that_is_written_is_not_resolved(
+    account: Any, watched: Do, other: Do, stored: Do, doomed: bool
+) -> None:
+    """The decision to write it was made on the row that is no more."""
+    session = watched(client_wins, on_delete=OnDelete.IGNORE_VERSION)
+    mine = session.get(Account, 1)
+    verify(mine)
+    other(Account, 1, note="theirs")
+    if doomed:
+        session.delete(mine)
+    else:
+        mine.owner = "Eve"
+    (entry,) = failed(session.commit).entries
+    assert entry.action == ("delete" if doomed else "update")
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "Ada"
