@@ -79,8 +79,10 @@ def guarded_execute(original: Execute) -> Execute:
                 return _with_children(self, original, mapper, children, statement, params, options)
             return original(self, statement, params, **options)
         if isinstance(params, list):
-            if _options(statement, options).get("dml_strategy", "auto") in ("auto", "bulk"):
-                send = functools.partial(_by_key, self, original, mapper, statement, params, options)
+            chosen = _options(statement, options)
+            if chosen.get("dml_strategy", "auto") in ("auto", "bulk"):
+                run = functools.partial(original, self, statement, params, **options)
+                send = functools.partial(_by_key, self, run, mapper, params, chosen, options)
                 return update_by_key(self, mapper, statement, params, send)
             return original(self, statement, params, **options)
         return _by_criteria(self, original, mapper, statement, params, options)
@@ -296,20 +298,19 @@ def _take_over(
 
 def _by_key(
     session: Session,
-    original: Execute,
+    run: Callable[[], Any],
     mapper: Mapper[Any],
-    statement: Update,
     rows: list[Any],
+    chosen: Mapping[str, Any],
     options: dict[str, Any],
 ) -> Any:
     """The objects of these rows get the new version, if they hold the one that the row names."""
-    chosen = _options(statement, options)
     if chosen.get("autoflush", session.autoflush):
         session.flush()
     key: Any = token_attribute(mapper)
     held = _held_by(session, mapper, rows)
     versions = [(state, state.dict[key]) for state, _ in held if key in state.dict]
-    result = original(session, statement, rows, **options)
+    result = run()
     for state, version in versions:  # SQLAlchemy gives it the one that the row names
         state.dict[key] = version
     matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
