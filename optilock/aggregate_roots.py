@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import Table, select
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import (
     Mapper,
     PassiveFlag,
@@ -23,6 +24,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import LoaderCallableStatus
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conflicts import read_stored
 from optilock.dialects import database_of
 
 __all__ = ["AS_FAR_AS_KNOWN", "find_roots"]
@@ -33,6 +35,9 @@ Values = dict[Any, Any]
 
 #: What is in memory, appends to collections that were never loaded included.
 AS_FAR_AS_KNOWN = PassiveFlag.PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
+
+#: All of them, as SQLAlchemy reads them for a delete: also where the application may not.
+_ALL = PassiveFlag.PASSIVE_OFF | PassiveFlag.NO_RAISE
 
 
 def find_roots(
@@ -46,7 +51,7 @@ def find_roots(
         return
     held = list(_held(state, root, relationship))
     yield from held
-    for values in _foreign_keys(state, relationship):
+    for values in _foreign_keys(session, state, relationship):
         if not any(_has_key(one, values) for one in held):
             found = _by_key(session, root, values)
             if found is not None:
@@ -60,7 +65,7 @@ def _linked(
     for own in state.mapper.relationships:
         if own.secondary is relationship.secondary and own is not relationship:
             if state.obj() in session.deleted:  # all its links go; SQLAlchemy reads them as well
-                history = state.get_history(own.key, PassiveFlag.PASSIVE_OFF)
+                history = state.get_history(own.key, _ALL)
                 objects = history.non_added()
             else:
                 history = state.get_history(own.key, AS_FAR_AS_KNOWN)
@@ -84,7 +89,9 @@ def _held(
                     yield obj
 
 
-def _foreign_keys(state: State, relationship: RelationshipProperty[Any]) -> Iterator[Values]:
+def _foreign_keys(
+    session: Session, state: State, relationship: RelationshipProperty[Any]
+) -> Iterator[Values]:
     """Root's column -> value: as stored, and as it is to be."""
     pairs = [
         (parent, state.mapper.get_property_by_column(child).key)
@@ -92,6 +99,9 @@ def _foreign_keys(state: State, relationship: RelationshipProperty[Any]) -> Iter
     ]
     now = {parent: _value(state, name) for parent, name in pairs}
     before = {parent: state.committed_state.get(name, now[parent]) for parent, name in pairs}
+    if state.key and any(_is_unknown(v) for v in (*now.values(), *before.values())):
+        stored = _stored(session, state, pairs)
+        now, before = ({**stored, **_known(values)} for values in (now, before))
     yield now
     if before != now:
         yield before
@@ -99,9 +109,33 @@ def _foreign_keys(state: State, relationship: RelationshipProperty[Any]) -> Iter
 
 def _value(state: State, name: str) -> Any:
     """The attribute's value; one that a commit has expired is read, as the flush would."""
-    return state.manager[name].impl.get(
-        state, state.dict, PassiveFlag.PASSIVE_OFF if state.key else PassiveFlag.PASSIVE_NO_FETCH
-    )
+    try:
+        return state.manager[name].impl.get(
+            state,
+            state.dict,
+            PassiveFlag.PASSIVE_OFF if state.key else PassiveFlag.PASSIVE_NO_FETCH,
+        )
+    except InvalidRequestError:  # raiseload
+        return LoaderCallableStatus.NO_VALUE
+
+
+def _stored(session: Session, state: State, pairs: list[tuple[Any, str]]) -> Values:
+    """What the row says: for what was left out of the load, or set without having been read."""
+    assert state.key is not None
+    connection = session.connection(bind_arguments={"mapper": state.mapper})
+    identity = tuple(state.key[1])
+    names = tuple(dict.fromkeys(name for _, name in pairs))
+    found = read_stored(connection, state.mapper, [identity], only=names, lock=False)
+    row = found.get(identity)
+    return {} if row is None else {parent: row[name] for parent, name in pairs}
+
+
+def _known(values: Values) -> Values:
+    return {parent: value for parent, value in values.items() if not _is_unknown(value)}
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, LoaderCallableStatus)
 
 
 def _has_key(obj: Any, values: Values) -> bool:
@@ -114,7 +148,7 @@ def _has_key(obj: Any, values: Values) -> bool:
 
 def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
     """The root in the session, or read now and locked; None where there is no such row."""
-    if any(value is None or isinstance(value, LoaderCallableStatus) for value in values.values()):
+    if not values or any(value is None or _is_unknown(value) for value in values.values()):
         return None
     keys = tuple(root.primary_key)
     if set(values) == set(keys):

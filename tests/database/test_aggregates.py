@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Column, ForeignKey, Table, select
-from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
+from sqlalchemy.orm import (
+    Mapped,
+    Session,
+    load_only,
+    mapped_column,
+    raiseload,
+    relationship,
+)
 
 from optilock import Versioned, merge_fields, no_bump
 from optilock.testing import count_statements
@@ -216,6 +223,27 @@ def test_a_child_whose_foreign_key_is_expired_is_read(session, versions):
     line.text = "mine"
     session.commit()
     assert versions() == (2, 1)
+
+
+@pytest.mark.parametrize("left_out", ["not loaded", "must not be loaded", "expired"])
+@pytest.mark.parametrize("what", ["changed", "moved", "deleted"])
+def test_a_foreign_key_that_was_not_read_is_found(session, versions, what, left_out):
+    """Or the root that a child leaves would not notice it."""
+    raising = left_out == "must not be loaded" and what != "deleted"  # SQLAlchemy reads it itself
+    query = select(Line).where(Line.id == 1)
+    if left_out != "expired":
+        query = query.options(load_only(Line.text, raiseload=raising), raiseload("*"))
+    line = session.scalars(query).one()
+    if left_out == "expired":
+        session.commit()
+    if what == "changed":
+        line.text = "mine"
+    elif what == "moved":
+        line.order_id = 2
+    else:
+        session.delete(line)
+    session.commit()
+    assert versions() == ((2, 2) if what == "moved" else (2, 1))
 
 
 @pytest.mark.parametrize("how", ["changed", "added", "removed", "moved"])
