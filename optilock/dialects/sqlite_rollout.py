@@ -172,7 +172,10 @@ def _columns(connection: Connection, target: Target) -> list[tuple[str, Any]]:
 
 
 def _with_column(sql: str, name: str, definition: str) -> str:
-    """The CREATE TABLE with another definition of one column."""
+    """The CREATE TABLE with another definition of one column.
+
+    On a line of its own: SQLAlchemy reads a generated column to the last bracket of its line.
+    """
     quoted = rf"[\"`\[]?{re.escape(name)}[\"`\]]?"
     kind = r"[A-Za-z][\w ]*(\(\s*\d+\s*(,\s*\d+\s*)?\))?(\s+NULL)?"
     pattern = rf"(?P<before>[(,]\s*){quoted}\s+{kind}\s*(?=[,)])"
@@ -184,7 +187,7 @@ def _with_column(sql: str, name: str, definition: str) -> str:
             " with Alembic's batch_alter_table."
         )
     at = found[0]
-    return sql[: at.start()] + at.group("before") + definition + sql[at.end() :]
+    return f"{sql[: at.start()]}{at.group('before')[0]}\n\t{definition}{sql[at.end() :]}"
 
 
 def _renamed(sql: str, new: str) -> str:
