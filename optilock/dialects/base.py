@@ -130,6 +130,9 @@ class Database:
 
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
 
+    def complete(self, connection: Connection, table: Table) -> None:
+        """Add to a reflected table what SQLAlchemy has not reflected."""
+
     def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
         """How a table is guarded against writers that know of no version."""
         return GuardTriggers(dialect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from optilock.dialects import sqlite_tokens
 from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
 from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.quoting import quoted
 from optilock.dialects.rollout import Ways
 from optilock.dialects.sqlite_guard import SQLiteGuard
 from optilock.dialects.sqlite_rollout import SQLiteWays
@@ -23,6 +25,10 @@ from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from optilock.guard.writes import Write
+
+
+#: An option of the table, behind its columns.
+_WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 
 
 class SQLite(Database):
@@ -87,6 +93,16 @@ class SQLite(Database):
             yield from (code, code & 0xFF)
 
     # -- how a table is changed while it is written ----------------------------------------------
+
+    def complete(self, connection: Connection, table: Table) -> None:
+        """``WITHOUT ROWID``, which SQLAlchemy reflects from 2.0.53 on."""
+        master = f"{quoted(connection.dialect, table.schema or 'main')}.sqlite_master"
+        sql = connection.exec_driver_sql(
+            f"SELECT sql FROM {master} WHERE type = 'table' AND lower(name) = lower(?)",
+            (table.name,),
+        ).scalar()
+        if sql and _WITHOUT_ROWID.search(sql):
+            table.dialect_options["sqlite"]["with_rowid"] = False
 
     def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
         return SQLiteGuard(dialect)

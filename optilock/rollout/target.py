@@ -9,6 +9,7 @@ from sqlalchemy import Column, MetaData, Table, inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import NoSuchTableError
 
+from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 
@@ -51,6 +52,7 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
         table = Table(name, MetaData(), schema=schema, autoload_with=connection)
     except NoSuchTableError:
         raise ConfigurationError(_unknown(connection, name, schema, what)) from None
+    database_of(connection.dialect).complete(connection, table)
     if not table.primary_key.columns:
         raise ConfigurationError(
             f"{what} has no primary key: a version belongs to a row that can be named, and the"
