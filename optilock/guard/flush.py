@@ -36,6 +36,7 @@ from optilock.guard.keep import Kept
 from optilock.guard.links import judge_links
 from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
+from optilock.guard.natives import refuse_deferred
 from optilock.guard.onupdate import fill_in
 from optilock.guard.restore import restore_gone
 from optilock.guard.state import Watched
@@ -261,6 +262,7 @@ class Flush:
         mapper = self._mapper_of(statement)
         if mapper is None:
             return None
+        refuse_deferred(mapper)
         return shape_of(statement, names, mapper, connection.dialect)
 
     def _mapper_of(self, statement: Any) -> Mapper[Any] | None:

@@ -31,6 +31,9 @@ from sqlalchemy import Insert, Select, Update, select, tuple_
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.elements import TextClause
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
 from optilock.conflicts import locked_table, read_stored
@@ -149,7 +152,9 @@ def _by_criteria(
         state.dict[key] = version
         state.expired_attributes.discard(key)
     if matched:
-        _take_over(session, session.connection(bind_arguments=binds), mapper, matched, explicit)
+        connection = session.connection(bind_arguments=binds)
+        certain = not explicit and _matches_twice(session, statement)
+        _take_over(session, connection, mapper, matched, certain=certain)
     return result
 
 
@@ -183,7 +188,8 @@ def _with_children(
     for child, matched in taken:
         if matched:
             connection = session.connection(bind_arguments=binds)
-            _take_over(session, connection, child, matched, explicit=False)
+            certain = _matches_twice(session, statement)
+            _take_over(session, connection, child, matched, certain=certain)
     return result
 
 
@@ -255,7 +261,7 @@ def _matching(
         getattr(mapper.class_, mapper.get_property_by_column(c).key) for c in mapper.primary_key
     ]
     query = select(*keys, getattr(mapper.class_, key)).where(*statement._where_criteria)
-    query = database.lock(query, table, deleting=False)
+    query = database.lock(query.options(*statement._with_options), table, deleting=False)
     found: list[tuple[State, Any]] = []
     identities = sorted(held, key=repr)
     step = max(1, (database.max_parameters or 30_000) // (len(keys) + 1))
@@ -269,19 +275,36 @@ def _matching(
     return found
 
 
+def _matches_twice(session: Session, statement: Update) -> bool:
+    """Does the UPDATE change just those rows that a SELECT with its WHERE has found before?
+
+    Not with the criteria of a ``do_orm_execute`` listener, ``UPDATE ... LIMIT``, or functions such
+    as ``random()``. A version that was not made must not be taken over: others may make it.
+    """
+    if session.dispatch.do_orm_execute or statement._with_options:
+        return False
+    if statement.dialect_kwargs or statement._prefixes:
+        return False
+    where = statement.whereclause
+    return where is None or not any(
+        isinstance(one, (FunctionElement, TextClause)) for one in visitors.iterate(where)
+    )
+
+
 def _take_over(
     session: Session,
     connection: Connection,
     mapper: Mapper[Any],
     matched: list[tuple[State, Any]],
-    explicit: bool,
+    *,
+    certain: bool,
 ) -> None:
-    """Give the objects the versions that the statement has made."""
+    """Give the objects the versions that the statement has made: the next ones, if ``certain``."""
     key: Any = token_attribute(mapper)
     after: dict[Any, Any] = {}
-    for state, before in matched:
-        after[state] = before + 1 if counts(mapper) and not explicit else None
-    if explicit or not counts(mapper):
+    if certain and counts(mapper):
+        after = {state: before + 1 for state, before in matched}
+    else:
         identities = [tuple(state.key[1]) for state, _ in matched if state.key]
         stored = read_stored(connection, mapper, identities, only=(key,), lock=False)
         after = {s: stored.get(tuple(s.key[1]), {}).get(key) for s, _ in matched if s.key}
@@ -317,7 +340,7 @@ def _by_key(
     if matched and chosen.get("synchronize_session", "auto") is not False:
         binds = {"mapper": mapper, **(options.get("bind_arguments") or {})}
         connection = session.connection(bind_arguments=binds)
-        _take_over(session, connection, mapper, matched, explicit=False)
+        _take_over(session, connection, mapper, matched, certain=True)
     return result
 
 

@@ -34,7 +34,9 @@ from optilock.guard.by_key import guarded_bulk_insert, guarded_bulk_save, guarde
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.hold import check_pending
+from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.merging import guarded_merge, guarded_merge_all
+from optilock.guard.natives import read_versions_with_rows
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.statements import guarded_execute
@@ -102,13 +104,17 @@ def guard_class(cls: type[Session]) -> None:
     if hasattr(cls, GUARDED):
         return
     setattr(cls, GUARDED, True)
+    read_versions_with_rows()
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.commit = _guarded_commit(cls.commit)  # type: ignore[method-assign]
     cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
     if hasattr(cls, "merge_all"):
         setattr(cls, "merge_all", guarded_merge_all(cls.merge_all))  # noqa: B010
     cls.expire = _remembering(cls.expire, flushing=False)  # type: ignore[method-assign]
-    cls.refresh = _remembering(cls.refresh, flushing=True)  # type: ignore[method-assign]
+    cls.refresh = guarded_refresh(  # type: ignore[method-assign]
+        _remembering(cls.refresh, flushing=True)
+    )
+    cls.get = guarded_get(cls.get)  # type: ignore[method-assign]
     cls.expire_all = _remembering_all(cls.expire_all)  # type: ignore[method-assign]
     for name in ("execute", "scalar", "scalars"):
         setattr(cls, name, guarded_execute(getattr(cls, name)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import delete, insert, lambda_stmt, select, update
+from sqlalchemy import delete, event, insert, lambda_stmt, select, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
+from sqlalchemy.orm import Mapped, Session, aliased, mapped_column, with_loader_criteria
 
 from optilock import ConfigurationError, no_bump, unchanged
 from optilock.testing import count_statements
@@ -259,3 +259,35 @@ def test_all_columns_of_a_joined_child_move_the_version_once(store, watched, sto
     dog.tricks = "again"
     session.commit()
     assert (stored(Dog, 1)["version"], stored(Dog, 2)["version"]) == (3, 2)
+
+
+@pytest.mark.parametrize("how", ["option", "listener", "limit"])
+def test_a_row_that_the_statement_left_alone_keeps_its_version(
+    store, watched, other, refused, engine, how
+):
+    """An object that took over a version which was not made would miss who makes it."""
+    store(Account(id=1, owner="Ada"), Account(id=2))
+    session = watched(expire_on_commit=False)
+    accounts = session.scalars(select(Account).order_by(Account.id.desc())).all()
+    statement = update(Account).values(balance=5)
+    none = with_loader_criteria(Account, Account.id == 2)
+    if how == "option":
+        statement = statement.options(none)
+    elif how == "limit":
+        if engine.dialect.name not in ("mysql", "mariadb"):
+            pytest.skip("only MariaDB limits an UPDATE")
+        statement = statement.with_dialect_options(mysql_limit=1, mariadb_limit=1)
+        accounts.reverse()
+    else:
+        event.listen(
+            session,
+            "do_orm_execute",
+            lambda now: setattr(now, "statement", now.statement.options(none)),
+        )
+    session.execute(statement)
+    written, left = accounts
+    session.commit()
+    assert (written.version, left.version) == (2, 1)
+    other(Account, left.id, owner="theirs")
+    left.owner = "mine"
+    refused(session)

@@ -1,0 +1,91 @@
+"""Reads that lock the row of an object which is older than it.
+
+SQLAlchemy compares the versions in ``session.get(..., with_for_update=True)``, which is right: a
+lock does not show its holder what others have written before. It says so with a plain
+``StaleDataError``; a watched session says it with an entry. ``refresh(obj, ["one"],
+with_for_update=True)`` has to read the version as well, or SQLAlchemy fails; an object whose other
+attributes are older keeps the version that they belong to.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.conflicts import attempt_of, entry_of, read_stored
+from optilock.errors import ConcurrencyError, OptilockError
+from optilock.seen import version_seen
+from optilock.versioned import token_attribute
+
+__all__ = ["guarded_get", "guarded_refresh"]
+
+Read = Callable[..., Any]
+
+
+def guarded_get(original: Read) -> Read:
+    """``Session.get``, or ``get_one``."""
+
+    @functools.wraps(original)
+    def get(self: Session, entity: Any, ident: Any, **options: Any) -> Any:
+        if not options.get("with_for_update"):
+            return original(self, entity, ident, **options)
+        with _telling(self, lambda: _held(self, entity, ident)):
+            return original(self, entity, ident, **options)
+
+    return get
+
+
+def guarded_refresh(original: Read) -> Read:
+    """``Session.refresh``."""
+
+    @functools.wraps(original)
+    def refresh(self: Session, instance: Any, attribute_names: Any = None, **options: Any) -> None:
+        state = inspect(instance, raiseerr=False)
+        if not options.get("with_for_update") or not isinstance(state, InstanceState):
+            original(self, instance, attribute_names, **options)
+            return
+        token = token_attribute(state.mapper)
+        if attribute_names is not None and token is not None:
+            attribute_names = list(dict.fromkeys((*attribute_names, token)))
+        with _telling(self, lambda: state):
+            original(self, instance, attribute_names, **options)
+
+    return refresh
+
+
+def _held(session: Session, entity: Any, ident: Any) -> InstanceState[Any] | None:
+    mapper = inspect(entity)
+    assert isinstance(mapper, Mapper)
+    if isinstance(ident, dict):
+        names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+        ident = tuple(ident[name] for name in names)
+    identity = ident if isinstance(ident, tuple) else (ident,)
+    obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+    return None if obj is None else inspect(obj)
+
+
+@contextmanager
+def _telling(session: Session, held: Callable[[], InstanceState[Any] | None]) -> Iterator[None]:
+    """Tell with an entry of an object that is older than its row."""
+    try:
+        yield
+    except StaleDataError as error:
+        state = held()
+        if isinstance(error, OptilockError) or state is None or state.key is None:
+            raise
+        mapper, identity = state.mapper, tuple(state.key[1])
+        token = token_attribute(mapper)
+        assert token is not None
+        connection = session.connection(bind_arguments={"mapper": mapper})
+        attempt = attempt_of(state, "verify", version_seen(state, token))
+        stored = read_stored(connection, mapper, [identity]).get(identity)
+        conflict = ConcurrencyError([entry_of(attempt, stored)])
+        conflict.args = (f"{error}\n{conflict.args[0]}",)
+        raise conflict from error
