@@ -7,8 +7,9 @@ the rows that are there: PostgreSQL and MariaDB do, in one statement; SQLite mak
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from alembic.operations import Operations
@@ -20,7 +21,7 @@ from optilock.dialects import database_of
 from optilock.dialects.quoting import plain, quoted, quoted_table
 from optilock.dialects.rollout import Ways
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.guard_trigger import read_mark
+from optilock.guard_trigger import read_mark, short_name
 from optilock.rollout.target import Target, require_present, target_of
 from optilock.tokens import RowVersion, Token
 
@@ -40,13 +41,12 @@ def add_column(
     """The column, filled and NOT NULL."""
     _check_token(token)
     ways = _ways(operations)
-    if fill is None and ways.default_of(token) is None:
-        raise ConfigurationError(
-            f"{token!r} cannot make a version for the rows that {table} has already: say which"
-            " one, as an SQL expression: fill=\"'first'\"."
-        )
+    _require_first(ways, table, token, fill)
     _require_absent(look(operations, table, schema, token), table)
-    with permitted(operations, f"add {table}.{_name(token)}"):
+    with (
+        permitted(operations, f"add {table}.{_name(token)}"),
+        _taken_back(operations, table, schema, token),
+    ):
         _begin(operations, ways, table, token, fill)
         if fill is None and ways.fills_as_it_adds(token):
             operations.add_column(table, _column(ways, token, nullable=False), schema=schema)
@@ -74,21 +74,34 @@ def change_column(
     new: Token,
     fill: str | None,
 ) -> None:
-    """Another token in the place of one; a column of the same type keeps its versions."""
+    """Another token in the place of one; a column of the same type keeps its versions.
+
+    Otherwise the new column is there and filled before the old one goes, so that nothing is lost
+    where it cannot be made.
+    """
     for token in (old, new):
         _check_token(token)
+    ways = _ways(operations)
+    same = fill is None and _type(operations, old) == _type(operations, new)
+    if not same:
+        _require_first(ways, table, new, fill)
     require_present(look(operations, table, schema, old), table)
     _require_unguarded(operations, table, schema, old)
-    if fill is None and _type(operations, old) == _type(operations, new):
+    if _name(old) != _name(new):
+        _require_absent(look(operations, table, schema, new), table)
+    if same:
         with permitted(operations, f"change {table}.{_name(old)}"):
-            _begin(operations, _ways(operations), table, new, None)
+            _begin(operations, ways, table, new, None)
             _rename(operations, table, schema, old, new)
             if type(old) is not type(new):
                 _set_default(operations, table, schema, new)
         return
-    _begin(operations, _ways(operations), table, new, fill)
-    drop_column(operations, table, schema, old)
-    add_column(operations, table, schema, new, fill)
+    added = _beside(new) if _name(old) == _name(new) else new
+    _begin(operations, ways, table, new, fill)
+    add_column(operations, table, schema, added, fill)
+    with _taken_back(operations, table, schema, added):
+        drop_column(operations, table, schema, old)
+    _rename(operations, table, schema, added, new)
 
 
 def look(operations: Operations, table: str, schema: str | None, token: Token) -> Target | None:
@@ -113,7 +126,34 @@ def permitted(operations: Operations, what: str) -> Iterator[None]:
         raise OptilockError(
             f"The user of this connection may not {what}. Nothing was changed by this operation:"
             " run the migration as the table's owner, or give the user that right."
+            + _stays(operations)
         ) from error
+
+
+def _stays(operations: Operations) -> str:
+    if not _ways(operations).commits_each_step:
+        return ""
+    return (
+        " What operations before it in the same revision have done is stored, because"
+        f" {operations.get_context().dialect.name} commits each of them: take it back, or go on"
+        " from here."
+    )
+
+
+@contextmanager
+def _taken_back(
+    operations: Operations, table: str, schema: str | None, token: Token
+) -> Iterator[None]:
+    """Drop the column again if a later step fails and the database has stored the first ones."""
+    try:
+        yield
+    except BaseException:
+        if connection_of(operations) is not None and _ways(operations).commits_each_step:
+            with suppress(Exception):  # what went wrong first is what the caller has to know
+                target = look(operations, table, schema, token)
+                if target is not None and target.column is not None:
+                    operations.drop_column(table, _name(token), schema=schema)
+        raise
 
 
 def _begin(operations: Operations, ways: Ways, table: str, token: Token, fill: str | None) -> None:
@@ -150,7 +190,7 @@ def _set_default(operations: Operations, table: str, schema: str | None, token: 
             schema=schema,
         )
         return
-    beside = type(token)(column=f"optilock_{name}")
+    beside = _beside(token)
     named = Table(table, MetaData(), Column(name), Column(_name(beside)), schema=schema)
     operations.add_column(table, _column(ways, beside, nullable=False), schema=schema)
     operations.execute(update(named).values({_name(beside): named.c[name]}))
@@ -237,6 +277,21 @@ def _check_token(token: Token) -> None:
         raise ConfigurationError(
             f"{token!r} has no column: name a token that has, for example Counter() or Unique()."
         )
+
+
+def _require_first(ways: Ways, table: str, token: Token, fill: str | None) -> None:
+    if fill is None and ways.default_of(token) is None:
+        raise ConfigurationError(
+            f"{token!r} cannot make a version for the rows that {table} has already: say which"
+            " one, as an SQL expression: fill=\"'first'\". Nothing was changed."
+        )
+
+
+def _beside(token: Token) -> Token:
+    """The same under another name, while the old column is still there."""
+    beside = copy.copy(token)
+    object.__setattr__(beside, "column", short_name(f"optilock_{_name(token)}"))
+    return beside
 
 
 def _ways(operations: Operations) -> Ways:

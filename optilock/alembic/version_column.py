@@ -136,6 +136,7 @@ class ChangeVersionColumn(VersionOperation):
         """Replace the column of ``old`` by that of ``new``; every row gets a new first version.
 
         A column of the same type keeps its versions, and gets the name and the default of ``new``.
+        Otherwise ``fill`` may say the first version of each row, also from the old one.
 
         Raises:
             ConfigurationError: as for ``add_version_column`` and ``drop_version_column``; nothing

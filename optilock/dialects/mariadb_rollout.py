@@ -27,6 +27,8 @@ __all__ = ["MariaDBWays"]
 
 
 class MariaDBWays(Ways):
+    commits_each_step = True
+
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
 
     def __init__(self) -> None:

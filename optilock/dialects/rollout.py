@@ -42,6 +42,8 @@ class Ways:
     first: dict[type[Token], str]
     #: Is a column made NOT NULL by making the whole table anew?
     makes_tables_anew = False
+    #: Is each statement that changes a table stored at once, whatever comes after it?
+    commits_each_step = False
     #: Execution options of the connection that works.
     options: Mapping[str, Any] = MappingProxyType({})
 

@@ -44,10 +44,11 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
     """Look at the table.
 
     Raises:
-        ConfigurationError: there is no such table, it has no primary key, or a column of that name
-            is of another type.
+        ConfigurationError: there is no such schema or table, it has no primary key, or a column of
+            that name is of another type.
     """
     what = name if schema is None else f"{schema}.{name}"
+    _require_schema(connection, schema)
     try:
         table = Table(name, MetaData(), schema=schema, autoload_with=connection)
     except NoSuchTableError:
@@ -82,6 +83,15 @@ def _fits(connection: Connection, token: Token, column: Column[Any]) -> bool:
         return True
     dialect = connection.dialect
     return column.type.compile(dialect).upper() == token.type().compile(dialect).upper()
+
+
+def _require_schema(connection: Connection, schema: str | None) -> None:
+    if schema is None or schema in (known := inspect(connection).get_schema_names()):
+        return
+    raise ConfigurationError(
+        f"There is no schema {schema!r} in this database. Nothing was changed. There are:"
+        f" {', '.join(known)}."
+    )
 
 
 def _unknown(connection: Connection, name: str, schema: str | None, what: str) -> str:
