@@ -19,7 +19,8 @@ An object that comes to the session without a version, by ``make_transient_to_de
 pickle, was read by nobody who could say in which: it must be read before it is edited.
 
 After a rollback it is the version from before the transaction's own writes, and after that of a
-savepoint the version from before the savepoint's.
+savepoint the version from before the savepoint's. An object that was read after an UPDATE statement
+which is rolled back may hold a version that never was; it must be read again before it is edited.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from optilock.compared import any_compared, compares, remember_values, values_un
 from optilock.versioned import token_attribute
 
 __all__ = [
+    "Doubt",
     "attached",
     "forget",
     "moved_by_us",
@@ -50,10 +52,13 @@ __all__ = [
 ]
 
 State = InstanceState[Any]
+#: A row, whatever class of the hierarchy it was read as.
+Place = tuple[Mapper[Any], tuple[Any, ...]]
 _KEY = "_optilock_seen"
 _YOUNGER = "_optilock_younger"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 _NEVER = object()
+_NONE: Mapping[Any, Any] = {}
 _tokens: WeakKeyDictionary[Mapper[Any], str | None] = WeakKeyDictionary()
 
 
@@ -89,6 +94,8 @@ def remember(states: Iterable[State]) -> None:
             remember_values(state)
         if token is not None and (obj := state.obj()) is not None:
             version = obj.__dict__.get(token)  # a commit asks every object: no detours
+            if state.committed_state:  # assigned or touched, and not written
+                version = state.committed_state.get(token, version)
             if version is not None:
                 state.__dict__[_KEY] = version
 
@@ -113,16 +120,28 @@ def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool)
     remember(s for s in (state, *related) if not (flushing and s.modified))
 
 
+class Doubt(NamedTuple):
+    """An UPDATE statement was undone, and nobody knows which rows it had moved."""
+
+    #: The versions that objects of the session held before it.
+    held: Mapping[State, Any]
+    #: Rows that a flush had written before it.
+    written: Collection[Place]
+
+
 def remember_rolled_back(
     session: Session,
-    before: Mapping[tuple[Mapper[Any], tuple[Any, ...]], Any],
+    before: Mapping[Place, Any],
     written: Collection[State] = (),
+    doubts: Mapping[Mapper[Any], Doubt] = _NONE,
 ) -> None:
     """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote.
 
-    ``written`` are the objects of compared rows that it wrote: what they hold was never stored.
+    ``written`` are the objects of compared rows that it wrote: what they hold was never stored. So
+    it may be with objects that were read after an UPDATE statement, told by ``doubts``.
     """
     nested = session.in_nested_transaction()
+    expired = []
     manager = token = None
     compared = False
     for state in session.identity_map.all_states():
@@ -130,18 +149,28 @@ def remember_rolled_back(
             manager = state.manager
             token = _token_of(manager.mapper)
             compared = any_compared() and compares(manager.mapper)
+        doubt = doubts.get(state.mapper.base_mapper) if doubts else None
+        if doubt is not None:
+            expired.append(state)
         if compared:
-            (values_unknown if state in written else remember_values)(state)
+            unknown = doubt is not None or state in written
+            (values_unknown if unknown else remember_values)(state)
         if token is None or state.key is None:
+            continue
+        if doubt is not None and _place(state) not in doubt.written:
+            version = doubt.held.get(state)
+            state.__dict__[_KEY] = _NEVER if version is None else version
             continue
         version = before.get(_place(state)) if before else None
         if version is None and not (nested and not state.modified):
             version = state.committed_state.get(token, state.dict.get(token))
         if version is not None:
             state.__dict__[_KEY] = version
+    if expired and nested:
+        session._register_altered(expired)  # what they have read since is undone, too
 
 
-def _place(state: State) -> tuple[Mapper[Any], tuple[Any, ...]]:
+def _place(state: State) -> Place:
     assert state.key is not None
     return state.mapper.base_mapper, tuple(state.key[1])
 
@@ -226,6 +255,16 @@ class _Told:
     """A version attribute that is told by ``set_committed_value()`` which version was seen."""
 
     __slots__ = ()
+
+    def set(self, state: State, dict_: Any, value: Any, *args: Any, **options: Any) -> None:
+        """Assigned by the application: what was seen before counts, and is not read for it."""
+        if self.key not in dict_:  # type: ignore[attr-defined]
+            seen = version_seen(state, self.key)  # type: ignore[attr-defined]
+            if seen is not None:
+                dict_[self.key] = seen  # type: ignore[attr-defined]
+                state.expired_attributes.discard(self.key)  # type: ignore[attr-defined]
+                state.__dict__.pop(_KEY, None)
+        super().set(state, dict_, value, *args, **options)  # type: ignore[misc]
 
     def set_committed_value(self, state: State, dict_: Any, value: Any) -> Any:
         state.__dict__.pop(_KEY, None)

@@ -31,16 +31,15 @@ from optilock.dialects import database_of
 from optilock.entry import Action, Entry
 from optilock.guard.aftermath import conflict_before_commit
 from optilock.guard.look import expected_version
-from optilock.guard.promises import Place, Promise, Promises, conflict_of, places_of
+from optilock.guard.promises import Place, Promise, Promises, conflict_of
 from optilock.guard.state import Watched, watched
-from optilock.seen import forget
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["check_before_commit", "check_pending", "moved_by_us", "promise", "promises_of"]
+__all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
 
 State = InstanceState[Any]
 
@@ -49,7 +48,7 @@ def promise(session: Session, state: State, version: Any, *, demanded: bool) -> 
     """From here to the end of the transaction the row of ``state`` must be in ``version``."""
     assert state.key is not None
     promises = promises_of(session)
-    if _place(state) not in places_of(watched(session).sent):  # what we wrote is ours
+    if _place(state) not in watched(session).written():  # what we wrote is ours
         promises.add(Promise(state.mapper, tuple(state.key[1]), version, demanded))
 
 
@@ -63,18 +62,6 @@ def promises_of(session: Session) -> Promises:
         event.listen(session, "after_rollback", _released)
     known.promises.in_transaction(session.get_transaction())
     return known.promises
-
-
-def moved_by_us(session: Session, obj: Any) -> None:
-    """A statement of this session, and no flush, has moved the version of the row of ``obj``.
-
-    What was seen before does not count any more, and a row that was only to be verified is ours. A
-    version that a client has demanded stays demanded: the statement did not ask for it.
-    """
-    forget(obj)
-    promises, place = watched(session).promises, _place(obj._sa_instance_state)
-    if promises and place in promises and not promises.demand(place):
-        del promises[place]
 
 
 def _before_commit(session: Session) -> None:
@@ -106,7 +93,7 @@ def check_pending(flush: Flush, objects: Any) -> None:
     if not promises:
         return
     promises.in_transaction(session.get_transaction())
-    written = places_of(known.sent) if promises else ()
+    written = known.written() if promises else ()
     moved: dict[State, Promise] = {}
     for obj in (*session.dirty, *session.deleted) if promises else ():
         state = obj._sa_instance_state
@@ -131,7 +118,7 @@ def check_before_commit(session: Session) -> None:
     if not known.promises:
         return
     known.promises.in_transaction(session.get_transaction())
-    written = places_of(known.sent)
+    written = known.written()
     waiting = [promise for place, promise in known.promises.items() if place not in written]
     try:
         moved = list(_moved(session, waiting))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Attempt
 from optilock.deletes import DeletePolicies, check_on_delete
-from optilock.guard.promises import Promises
+from optilock.guard.promises import Place, Promises, places_of
 from optilock.guard.writes import Write
 from optilock.resolvers import OnConflict, check_on_conflict
-from optilock.seen import moved_by_us
+from optilock.seen import Doubt, moved_by_us
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -48,6 +48,20 @@ class Still:
         if not (self.classes or self.objects):
             return True
         return isinstance(obj, self.classes) or any(obj is one for one in self.objects)
+
+
+@dataclass(frozen=True, eq=False)
+class Stated:
+    """An UPDATE statement of the session."""
+
+    #: The base mapper of the rows that it may have moved.
+    mapper: Mapper[Any]
+    #: The versions that the session's objects of these rows held before it.
+    held: dict[InstanceState[Any], Any]
+    #: How many writes of flushes came before it.
+    sent: int
+    #: Promised rows that it found in the promised version, and has moved or deleted.
+    rows: set[Place] = field(default_factory=set)
 
 
 class Watched:
@@ -84,18 +98,41 @@ class Watched:
         self.connections, self.sent, self.undone = [], [], []
         #: Objects whose version a statement has moved: attribute, version before, and after.
         self.moved: list[tuple[InstanceState[Any], str, Any, Any]] = []
-        self._savepoints: dict[SessionTransaction, tuple[int, int]] = {}
+        #: The UPDATE statements of the running transaction.
+        self.stated: list[Stated] = []
+        self._savepoints: dict[SessionTransaction, tuple[int, int, int]] = {}
 
     def in_savepoint(self, transaction: SessionTransaction) -> None:
         """Note how far the writes were when the savepoint began."""
-        self._savepoints.setdefault(transaction, (len(self.sent), len(self.moved)))
+        self._savepoints.setdefault(transaction, self._now())
+
+    def _now(self) -> tuple[int, int, int]:
+        return len(self.sent), len(self.moved), len(self.stated)
+
+    def written(self) -> set[Place]:
+        """Rows that the transaction has written, each in the version that it had promised."""
+        found = places_of(self.sent)
+        for stated in self.stated:
+            found |= stated.rows
+        return found
+
+    def doubts(self, savepoint: SessionTransaction | None) -> dict[Mapper[Any], Doubt]:
+        """What the UPDATE statements that are rolled back now leave in doubt."""
+        start, _, first = self._savepoints.get(savepoint, self._now()) if savepoint else (0, 0, 0)
+        found: dict[Mapper[Any], Doubt] = {}
+        for stated in self.stated[first:]:
+            if stated.mapper not in found:
+                earlier = places_of(self.sent[start : stated.sent])
+                found[stated.mapper] = Doubt(stated.held, earlier)
+        del self.stated[first:]
+        return found
 
     def take_back(self, savepoint: SessionTransaction | None) -> list[Write]:
         """The writes that are rolled back now, with the savepoint or with the transaction."""
         if savepoint is None:
             self._move_back(0)
             return [*self.sent, *self.undone]
-        start, moved = self._savepoints.get(savepoint, (len(self.sent), len(self.moved)))
+        start, moved, _ = self._savepoints.get(savepoint, self._now())
         self._move_back(moved)
         undone = self.sent[start:]
         self.undone += undone
@@ -114,7 +151,7 @@ class Watched:
         if transaction is not self._root:
             self._root = transaction
             self.connections, self.sent, self.undone = [], [], []
-            self._savepoints, self.moved = {}, []
+            self._savepoints, self.moved, self.stated = {}, [], []
             self.compared = frozenset()
             if self.promises:
                 self.promises.in_transaction(transaction)

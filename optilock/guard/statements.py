@@ -27,7 +27,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Insert, Select, Update, select, tuple_
+from sqlalchemy import Delete, Insert, Select, Update, select, tuple_
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
@@ -39,6 +39,7 @@ from sqlalchemy.sql.lambdas import StatementLambdaElement
 from optilock.conflicts import locked_table, read_stored
 from optilock.dialects import database_of
 from optilock.guard.by_key import counts, update_by_key
+from optilock.guard.own_statements import binds_of, keep_promises, note, promised_rows
 from optilock.guard.state import watched
 from optilock.guard.upserts import refuse_insert
 from optilock.guard.version_apart import (
@@ -71,11 +72,14 @@ def guarded_execute(original: Execute) -> Execute:
         if not isinstance(statement, Update):
             if isinstance(statement, Insert):
                 refuse_insert(statement, params)
+            if isinstance(statement, Delete) and watched(self).promises:
+                _delete_promised(self, statement, params, options)
             return original(self, statement, params, **options)
         mapper = _mapper_of(statement)
         if mapper is None:
             refuse_update_of_table(statement, params)
             return original(self, statement, params, **options)
+        note(self, mapper, options)
         if token_attribute(mapper) is None:
             children = versioned_children(mapper)
             if children:
@@ -93,7 +97,7 @@ def guarded_execute(original: Execute) -> Execute:
     return execute
 
 
-def _mapper_of(statement: Update) -> Mapper[Any] | None:
+def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
     """The class that ``update(Model)`` names; ``None`` for ``update(table)``."""
     subject = statement._propagate_attrs.get("plugin_subject")
     if getattr(subject, "is_aliased_class", False):
@@ -108,7 +112,7 @@ def _resolved(statement: StatementLambdaElement) -> Any:
     return made if isinstance(made, (Update, Insert)) else statement
 
 
-def _options(statement: Update, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _options(statement: Update | Delete, options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**statement.get_execution_options(), **(options.get("execution_options") or {})}
 
 
@@ -134,13 +138,18 @@ def _by_criteria(
     if not explicit and token.table is mapper.local_table:
         statement = moving(mapper, statement)
     chosen = _options(statement, options)
-    binds = {"mapper": mapper, **(options.get("bind_arguments") or {})}
+    binds = binds_of(mapper, options)
     if chosen.get("autoflush", session.autoflush):
         session.flush()
     held: dict[Any, State] = {}
     if chosen.get("synchronize_session", "auto") is not False:
         held = _held(session, mapper)
-    matched = _matching(session, binds, mapper, statement, params, held) if held else []
+    promised = promised_rows(session, mapper)
+    matched: list[tuple[State, Any]] = []
+    if held or promised:
+        found = _matching(session, binds, mapper, statement, params, {*held, *promised})
+        matched = _as_held(mapper, held, found)
+        keep_promises(session, promised, found)
     if token.table is not mapper.local_table and not _writes(token.table, columns):
         connection = session.connection(bind_arguments=binds)
         move_apart(connection, mapper, mapper.local_table, statement, params)
@@ -158,6 +167,21 @@ def _by_criteria(
     return result
 
 
+def _delete_promised(session: Session, statement: Delete, params: Any, options: Any) -> None:
+    """Rows that we delete in the version that was promised are no conflict before COMMIT."""
+    mapper = _mapper_of(statement)
+    if mapper is None or token_attribute(mapper) is None:
+        return
+    if _options(statement, options).get("autoflush", session.autoflush):
+        session.flush()
+    promised = promised_rows(session, mapper)
+    if promised:
+        note(session, mapper, options)
+        binds = binds_of(mapper, options)
+        found = _matching(session, binds, mapper, statement, params, set(promised))
+        keep_promises(session, promised, found)
+
+
 def _with_children(
     session: Session,
     original: Execute,
@@ -171,7 +195,7 @@ def _with_children(
     if isinstance(params, list):
         refuse_by_key(mapper, children)
     columns = _set_columns(mapper, statement, params)
-    binds = {"mapper": mapper, **(options.get("bind_arguments") or {})}
+    binds = binds_of(mapper, options)
     session.flush()
     taken = []
     for child in children:
@@ -180,7 +204,12 @@ def _with_children(
         if made_by_application(child):
             continue
         held = _held(session, child)
-        matched = _matching(session, binds, child, statement, params, held) if held else []
+        promised = promised_rows(session, child)
+        matched: list[tuple[State, Any]] = []
+        if held or promised:
+            found = _matching(session, binds, child, statement, params, {*held, *promised})
+            matched = _as_held(child, held, found)
+            keep_promises(session, promised, found)
         connection = session.connection(bind_arguments=binds)
         move_apart(connection, child, mapper.local_table, statement, params)
         taken.append((child, matched))
@@ -248,11 +277,11 @@ def _matching(
     session: Session,
     binds: Any,
     mapper: Mapper[Any],
-    statement: Update,
+    statement: Any,
     params: Any,
-    held: dict[Any, State],
-) -> list[tuple[State, Any]]:
-    """Those of ``held`` whose rows match, are locked now, and are the version they hold."""
+    identities: set[Any],
+) -> dict[Any, Any]:
+    """Key -> version of those of the rows that match, and are locked now."""
     key: Any = token_attribute(mapper)
     connection = session.connection(bind_arguments=binds)
     database, table = database_of(connection.dialect), locked_table(mapper)
@@ -262,16 +291,14 @@ def _matching(
     ]
     query = select(*keys, getattr(mapper.class_, key)).where(*statement._where_criteria)
     query = database.lock(query.options(*statement._with_options), table, deleting=False)
-    found: list[tuple[State, Any]] = []
-    identities = sorted(held, key=repr)
+    found: dict[Any, Any] = {}
+    wanted = sorted(identities, key=repr)
     step = max(1, (database.max_parameters or 30_000) // (len(keys) + 1))
-    for start in range(0, len(identities), step):
-        some = identities[start : start + step]
+    for start in range(0, len(wanted), step):
+        some = wanted[start : start + step]
         here = keys[0].in_([one for (one,) in some]) if len(keys) == 1 else tuple_(*keys).in_(some)
         for row in connection.execute(query.where(here), params or {}):
-            state = held.get(tuple(row[:-1]))
-            if state is not None and version_seen(state, key) == row[-1]:
-                found.append((state, row[-1]))
+            found[tuple(row[:-1])] = row[-1]
     return found
 
 
@@ -289,6 +316,18 @@ def _matches_twice(session: Session, statement: Update) -> bool:
     return where is None or not any(
         isinstance(one, (FunctionElement, TextClause)) for one in visitors.iterate(where)
     )
+
+
+def _as_held(
+    mapper: Mapper[Any], held: Mapping[Any, State], found: Mapping[Any, Any]
+) -> list[tuple[State, Any]]:
+    """Those of the objects whose rows match in the version that they hold."""
+    key: Any = token_attribute(mapper)
+    return [
+        (state, found[identity])
+        for identity, state in held.items()
+        if identity in found and version_seen(state, key) == found[identity]
+    ]
 
 
 def _take_over(
@@ -337,8 +376,13 @@ def _by_key(
     for state, version in versions:  # SQLAlchemy gives it the one that the row names
         state.dict[key] = version
     matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
+    promised = promised_rows(session, mapper)
+    if promised:
+        names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+        versions_named = {tuple(row.get(name) for name in names): row[key] for row in rows}
+        keep_promises(session, promised, versions_named)
     if matched and chosen.get("synchronize_session", "auto") is not False:
-        binds = {"mapper": mapper, **(options.get("bind_arguments") or {})}
+        binds = binds_of(mapper, options)
         connection = session.connection(bind_arguments=binds)
         _take_over(session, connection, mapper, matched, certain=True)
     return result

@@ -28,10 +28,11 @@ def never_seen(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
     """An object that stands for a row which nobody has read."""
     name = mapper.class_.__name__
     return ConfigurationError(
-        f"{name} {key!r} cannot be written: the object came to the session without a version and"
-        " was changed without having been read, so nobody knows which changes of others its author"
-        " has seen. Read it first (session.get(), session.refresh()), or say which version was"
-        " seen: sqlalchemy.orm.attributes.set_committed_value(obj, version attribute, value)."
+        f"{name} {key!r} cannot be written: it was changed without having been read since it came"
+        " to the session without a version, or since an UPDATE statement was rolled back, so nobody"
+        " knows which changes of others its author has seen. Read it first (session.get(),"
+        " session.refresh()), or say which version was seen:"
+        " sqlalchemy.orm.attributes.set_committed_value(obj, version attribute, value)."
     )
 
 

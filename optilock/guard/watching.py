@@ -256,11 +256,12 @@ def _after_commit(session: Session) -> None:
 
 def _after_rollback(session: Session) -> None:
     """Before SQLAlchemy expires what the transaction, or the savepoint, has touched."""
-    known = watched(session)
-    undone = known.take_back(session.get_nested_transaction())
+    known, savepoint = watched(session), session.get_nested_transaction()
+    doubts = known.doubts(savepoint) if known.stated else {}
+    undone = known.take_back(savepoint)
     if known.flush is not None:
         undone = [*undone, *known.flush.held()]
-    remember_rolled_back(session, first_expected(undone), known.compared)
+    remember_rolled_back(session, first_expected(undone), known.compared, doubts)
 
 
 def _inserted_in_vain(session: Session, obj: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, ForeignKey, LargeBinary, Text, event, select
+from sqlalchemy import JSON, ForeignKey, LargeBinary, Text, event, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship, sessionmaker
 
 from optilock import (
@@ -600,3 +600,19 @@ def test_our_own_write_of_a_verified_row_is_no_conflict(store, watched, engine, 
         delivery.total = 2
     session.commit()
     assert value(engine, Delivery, 0, "total") == 2
+
+
+def test_what_was_read_after_an_undone_statement_must_be_read_again(store, watched, engine):
+    store(Invoice(id=1, status="open"))
+    session = watched(expire_on_commit=False)
+    session.execute(update(Invoice).values(status="paid"))
+    invoice = session.get_one(Invoice, 1)
+    session.rollback()
+    invoice.note = "mine"
+    with pytest.raises(ConfigurationError, match="never read"):
+        session.commit()
+    session.rollback()
+    assert invoice.status == "open"
+    invoice.note = "mine"
+    session.commit()
+    assert value(engine, Invoice, 1, "note") == "mine"

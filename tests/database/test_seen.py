@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, Integer, select
 from sqlalchemy.orm import Mapped, Session, sessionmaker
 
-from optilock import ConcurrencyError, RowVersion, UnitOfWork, Versioned, merge_fields
+from optilock import (
+    ConcurrencyError,
+    Manual,
+    RowVersion,
+    UnitOfWork,
+    Versioned,
+    merge_fields,
+    touch,
+)
 from optilock.testing import count_statements
 from tests.models import Account, Animal, Base, Dog, Native, key
 from tests.two_writers import Do
@@ -375,3 +383,56 @@ def test_what_was_loaded_of_the_newer_row_is_not_told_as_the_original(
     assert entry.original["version"] == 1
     assert entry.original.get("note", "never read") == "never read"
     assert entry.database["note"] == "theirs"
+
+
+def test_a_touch_that_was_expired_counts_for_nothing(
+    account: Any, watched: Do, other: Do, refused: Do
+) -> None:
+    """It would have moved the version to 2, which now is somebody else's."""
+    session = watched()
+    mine = session.get(Account, 1)
+    touch(mine)
+    session.expire(mine)
+    session.commit()
+    other(Account, 1, note="theirs")
+    mine.owner = "Eve"
+    (entry,) = refused(session).entries
+    assert (entry.original["version"], entry.database["version"]) == (1, 2)
+
+
+class Dated(Versioned, Base):
+    """The application moves the version."""
+
+    __tablename__ = "dated"
+    __version_token__ = Manual(Integer())
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+@pytest.mark.parametrize("order", [("version", "name"), ("name", "version")])
+def test_assigning_a_version_of_ones_own_does_not_read_the_row(
+    store: Do, watched: Do, other: Do, refused: Do, order: tuple[str, str]
+) -> None:
+    store(Dated(id=1, name="a", version=1))
+    session = watched()
+    mine = session.get(Dated, 1)
+    session.commit()
+    other(Dated, 1, name="theirs", version=2)
+    for name in order:
+        setattr(mine, name, 3 if name == "version" else "mine")
+    (entry,) = refused(session).entries
+    assert (entry.original["version"], entry.database["name"]) == (1, "theirs")
+
+
+def test_a_version_of_ones_own_that_was_expired_counts_for_nothing(
+    store: Do, watched: Do, stored: Do
+) -> None:
+    store(Dated(id=1, name="a", version=1))
+    session = watched()
+    mine = session.get(Dated, 1)
+    mine.version = 2
+    session.expire(mine)
+    mine.name = "mine"
+    mine.version = 3
+    session.commit()
+    assert stored(Dated, 1) == {"id": 1, "name": "mine", "version": 3}

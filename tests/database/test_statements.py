@@ -242,3 +242,60 @@ def test_bulk_rows_begin_with_the_first_version(account, watched, stored):
         session.commit()
 
     assert stored(Account, 7)["version"] == 1
+
+
+# -- statements that are rolled back --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["transaction", "savepoint"])
+@pytest.mark.parametrize("by_key", [False, True], ids=["criteria", "key"])
+def test_an_object_that_was_read_after_an_undone_statement_must_be_read_again(
+    account, watched, other, stored, nested, by_key
+):
+    """It holds a version that never was, and a counter gives that number to the next writer."""
+    session = watched(expire_on_commit=False)
+    undone = session.begin_nested() if nested else session
+    if by_key:
+        session.execute(update(Account), [{"id": 1, "version": 1, "note": "rich"}])
+    else:
+        session.execute(rich)
+    ada = session.get_one(account, 1)
+    assert ada.version == 2
+    undone.rollback()
+    session.commit()
+    other(account, 1, owner="Eve")  # version 2
+    ada.owner = "Countess"
+    with pytest.raises(ConfigurationError, match="statement was rolled back"):
+        session.commit()
+    session.rollback()
+    assert (stored(account, 1)["owner"], ada.owner) == ("Eve", "Eve")
+    ada.owner = "Countess"
+    session.commit()
+    assert stored(account, 1)["owner"] == "Countess"
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["transaction", "savepoint"])
+@pytest.mark.parametrize("flushed", ["not", "before", "after"])
+def test_what_was_seen_before_an_undone_statement_still_counts(
+    account, watched, other, stored, nested, flushed
+):
+    session = watched(expire_on_commit=False)
+    ada = session.get_one(account, 1)
+    undone = session.begin_nested() if nested else session
+    if flushed == "before":
+        ada.owner = "before"
+        session.flush()
+    session.execute(rich)
+    if flushed == "after":
+        ada.owner = "after"
+        session.flush()
+    undone.rollback()
+    session.commit()
+    ada.owner = "Countess"
+    session.commit()
+    assert (stored(account, 1)["owner"], stored(account, 1)["version"]) == ("Countess", 2)
+
+    other(account, 1, owner="Eve")
+    ada.note = "mine"
+    with pytest.raises(ConcurrencyError):
+        session.commit()

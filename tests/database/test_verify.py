@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select, text
+from sqlalchemy import Engine, delete, event, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -26,7 +26,6 @@ from optilock import (
     verify,
     watch,
 )
-from optilock.guard.hold import moved_by_us, promises_of
 from optilock.testing import count_statements
 from tests.models import Account, Animal, Base, Dog, Note, Tag
 from tests.two_writers import Do
@@ -326,16 +325,62 @@ def test_verifying_at_serializable_is_allowed(account: Any, sessions: Any) -> No
         session.get_one(Account, 1)
 
 
-def test_what_our_own_statement_has_moved_is_not_verified(
-    account: Any, sessions: Any, engine: Engine
+OWN = {
+    "update": lambda: update(Account).values(note="ours"),
+    "not-synchronized": lambda: (
+        update(Account).values(note="ours").execution_options(synchronize_session=False)
+    ),
+    "delete": lambda: delete(Account).where(Account.id == 1),
+}
+
+
+@pytest.mark.parametrize("statement", OWN)
+@pytest.mark.parametrize("promise", [verify, lambda row: expect(row, 1)], ids=["verify", "expect"])
+def test_what_our_own_statement_has_moved_is_ours(
+    account: Any, watched: Do, stored: Do, statement: str, promise: Any
+) -> None:
+    session = watched()
+    promise(session.get_one(Account, 1))
+    session.execute(OWN[statement]())
+    session.commit()
+    found = stored(Account, 1)
+    assert found is None if statement == "delete" else found["note"] == "ours"
+
+
+def test_so_it_is_with_rows_whose_objects_are_gone_from_the_session(
+    account: Any, sessions: Any, stored: Do
 ) -> None:
     with UnitOfWork(sessions, verify_reads=True) as session:
-        mine, demanded = session.get_one(Account, 1), session.get_one(Account, 2)
-        expect(demanded, 1)
-        session.execute(text("UPDATE accounts SET version = version + 1 WHERE id = 1"))
-        moved_by_us(session, mine)
-        moved_by_us(session, demanded)
-        assert [place[1] for place in promises_of(session)] == [(2,)]
+        assert len(session.scalars(select(Account)).all()) == 3
+        gc.collect()
+        session.execute(update(Account).where(Account.id < 3).values(note="ours"))
+    assert stored(Account, 2)["note"] == "ours"
+
+
+def test_a_statement_that_finds_a_row_in_another_version_does_not_make_it_ours(
+    account: Any, watched: Do, other: Do, engine: Engine
+) -> None:
+    if engine.dialect.name in ("mysql", "mariadb"):
+        pytest.skip("the database itself may end the transaction at the statement")
+    session = watched()
+    verify(session.get_one(Account, 1))
+    other(Account, 1, note="theirs")
+    session.execute(update(Account).values(owner="ours"))
+    failed(session.commit)
+
+
+def test_a_statement_that_a_savepoint_takes_back_makes_nothing_ours(
+    account: Any, watched: Do, other: Do, engine: Engine
+) -> None:
+    if engine.dialect.name in ("mysql", "mariadb", "sqlite"):
+        pytest.skip("the row stays locked")
+    session = watched()
+    verify(session.get_one(Account, 1))
+    savepoint = session.begin_nested()
+    session.execute(update(Account).values(note="ours"))
+    savepoint.rollback()
+    other(Account, 1, note="theirs")
+    failed(session.commit)
 
 
 @pytest.mark.anyio
