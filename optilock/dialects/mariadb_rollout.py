@@ -1,8 +1,9 @@
 """A roll-out on MariaDB.
 
 Adding the column is INSTANT, setting a default INPLACE, and NOT NULL is an online rebuild
-(LOCK=NONE). NOWAIT, because a statement that waits for the table's metadata lock makes every later
-one wait behind it (https://mariadb.com/kb/en/innodb-online-ddl-overview/).
+(LOCK=NONE), which a table with a stored generated column or a FULLTEXT index does not have. NOWAIT,
+because a statement that waits for the table's metadata lock makes every later one wait behind it
+(https://mariadb.com/kb/en/innodb-online-ddl-overview/).
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.rollout import Filled, Key, Step, Ways, fill_keys, names, next_keys, sends
 from optilock.dialects.undo import undo_with
+from optilock.errors import OptilockError
 from optilock.tokens import Timestamp, Unique
 
 if TYPE_CHECKING:
     from optilock.rollout.target import Target
 
 __all__ = ["MariaDBWays"]
+
+#: ER_ALTER_OPERATION_NOT_SUPPORTED, and the same with a reason.
+_NOT_ONLINE = (1845, 1846)
 
 
 class MariaDBWays(Ways):
@@ -90,12 +95,22 @@ class MariaDBWays(Ways):
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = names(target, dialect)
         kind, first = target.token.type().compile(dialect), self.first_of(target.token)
-        return [
-            sends(
-                f"ALTER TABLE {table} WAIT 1 MODIFY COLUMN {column} {kind} NOT NULL"
-                f" DEFAULT {first}, ALGORITHM=INPLACE, LOCK=NONE"
-            )
-        ]
+        change = f"MODIFY COLUMN {column} {kind} NOT NULL DEFAULT {first}"
+
+        def step(connection: Connection) -> None:
+            try:
+                connection.exec_driver_sql(f"ALTER TABLE {table} WAIT 1 {change}, LOCK=NONE")
+            except DBAPIError as error:
+                if _code(error) not in _NOT_ONLINE:
+                    raise
+                raise OptilockError(
+                    f"This server cannot make {table}.{column} NOT NULL without stopping writers,"
+                    " because the table has a stored generated column or a FULLTEXT index. Every"
+                    " row has its version, and new rows get one. At a quiet moment send"
+                    f" ALTER TABLE {table} {change}; then the roll-out is done."
+                ) from error
+
+        return [step]
 
     def current_schema(self, connection: Connection) -> str | None:
         found: str | None = connection.scalar(text("SELECT DATABASE()"))
@@ -111,3 +126,7 @@ class MariaDBWays(Ways):
             {"schema": target.table.schema, "name": target.table.name},
         )
         return int(found) if found else None
+
+
+def _code(error: DBAPIError) -> int | None:
+    return error.orig.args[0] if error.orig is not None and error.orig.args else None

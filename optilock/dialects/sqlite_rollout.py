@@ -75,6 +75,9 @@ class SQLiteWays(Ways):
 
     def prepare(self, connection: Connection) -> None:
         """Or dropping the old table would delete what refers to its rows."""
+        for setting in ("foreign_keys", "busy_timeout"):
+            before = connection.exec_driver_sql(f"PRAGMA {setting}").scalar()
+            undo_with(connection, f"PRAGMA {setting} = {before}")
         connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         connection.commit()
 
@@ -148,10 +151,15 @@ class SQLiteWays(Ways):
             send(f"UPDATE {table} SET {column} = {first} WHERE {column} IS NULL")
         send(_renamed(created, new))
         send(f"INSERT INTO {new} ({columns}) SELECT {columns} FROM {table}")
+        given = _given(connection, target)
         send(f"DROP TABLE {table}")
+        legacy = send("PRAGMA legacy_alter_table").scalar()
         send("PRAGMA legacy_alter_table = ON")  # or views and triggers of others would be renamed
-        send(f"ALTER TABLE {new} RENAME TO {table}")
-        send("PRAGMA legacy_alter_table = OFF")
+        try:
+            send(f"ALTER TABLE {new} RENAME TO {table}")
+        finally:
+            send(f"PRAGMA legacy_alter_table = {legacy}")
+        _give_on_from(connection, target, given)
         for sql in others:
             send(sql)
 
@@ -169,6 +177,28 @@ def _columns(connection: Connection, target: Target) -> list[tuple[str, Any]]:
     """Names, with what SQLite says of generated columns."""
     found = text("SELECT name, hidden FROM pragma_table_xinfo(:name)")
     return [tuple(row) for row in connection.execute(found, {"name": target.table.name})]
+
+
+def _given(connection: Connection, target: Target) -> int | None:
+    """The last number that AUTOINCREMENT gave, also to a row that is gone."""
+    known = text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")
+    if connection.scalar(known) is None:
+        return None
+    last: int | None = connection.scalar(
+        text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": target.table.name}
+    )
+    return last
+
+
+def _give_on_from(connection: Connection, target: Target, given: int | None) -> None:
+    if given is None:
+        return
+    name = {"name": target.table.name}
+    connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), name)
+    connection.execute(
+        text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :given)"),
+        {**name, "given": given},
+    )
 
 
 def _with_column(sql: str, name: str, definition: str) -> str:

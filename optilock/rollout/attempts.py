@@ -35,11 +35,12 @@ class Attempts:
     patience: float
     waits: int = 0
 
-    def run(self, connection: Connection, work: Callable[[], T]) -> T:
-        """Do ``work`` in a transaction, and commit.
+    def run(self, connection: Connection, what: str, work: Callable[[], T]) -> T:
+        """Do ``work``, which is to do ``what``, in a transaction, and commit.
 
         Raises:
-            OptilockError: the lock was not to be had for as long as ``patience``.
+            OptilockError: the lock was not to be had for as long as ``patience``, or the user of
+                the connection may not do that.
         """
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: _lock_was_held(connection, error)),
@@ -51,6 +52,12 @@ class Attempts:
         try:
             result: T = retrying(self._once, connection, work)
         except DBAPIError as error:
+            if database_of(connection.dialect).forbids(error):
+                raise OptilockError(
+                    f"The user of this connection may not {what}. Nothing was changed by this"
+                    " step, and what was done before it stays: give the user that right, or run"
+                    " the roll-out again as the table's owner."
+                ) from error
             if not _lock_was_held(connection, error):
                 raise
             raise OptilockError(

@@ -77,7 +77,9 @@ class Filler:
 
     def _batch(self, after: Key | None, size: int) -> tuple[int, Key | None]:
         return self.attempts.run(
-            self.connection, lambda: self.ways.fill(self.connection, self.target, after, size)
+            self.connection,
+            f"write the rows of {self.target.table.fullname}",
+            lambda: self.ways.fill(self.connection, self.target, after, size),
         )
 
     def _is_left(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
 from optilock.backoff import Seconds, in_seconds
 from optilock.dialects import database_of
@@ -95,7 +94,8 @@ def require_column(token: object) -> None:
 def _alone(engine: Engine, ways: Ways, table: str, schema: str | None) -> Iterator[None]:
     """Hold the right to roll out this table, on a connection of its own."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        if not ways.hold(connection, f"roll-out of {schema or ''}.{table}"):
+        within = schema or ways.current_schema(connection)
+        if not ways.hold(connection, f"roll-out of {within}.{table}"):
             raise OptilockError(
                 f"Another roll-out of {table} is running. Two would only wait for each other:"
                 " let it finish, or end it; this one then goes on where it stood."
@@ -135,11 +135,12 @@ class _Rollout:
         if target.column is None:
             self._step("add the column")
             for step in self.ways.add_column(target, self.connection.dialect):
-                self._do(step)
+                self._do(f"change {table}", step)
             target = self._look(table, schema, token)
         for trigger in self._missing(target, guard):
             self._step(trigger.step)
-            self._do(self.ways.create_trigger(*trigger.statements))
+            step = self.ways.create_trigger(*trigger.statements)
+            self._do(f"create triggers on {table}", step)
         filler = self._filler(target)
         if target.version.nullable:
             self._step("fill", self._rows(target))
@@ -179,19 +180,11 @@ class _Rollout:
     def _require(self, target: Target) -> None:
         self._step("require it")
         for step in self.ways.require(target, self.connection.dialect):
-            self._do(step)
+            self._do(f"change {target.table.fullname}", step)
 
     def _step(self, name: str, total: int | None = None) -> None:
         self.steps.append(name)
         self.progress.step(name, total)
 
-    def _do(self, step: Step) -> None:
-        try:
-            self.attempts.run(self.connection, lambda: step(self.connection))
-        except DBAPIError as error:
-            if not database_of(self.connection.dialect).forbids(error):
-                raise
-            raise OptilockError(
-                "The user of this connection may not change the table. Nothing was changed by"
-                " this step: run the roll-out as the table's owner."
-            ) from error
+    def _do(self, what: str, step: Step) -> None:
+        self.attempts.run(self.connection, what, lambda: step(self.connection))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, MetaData, Table, inspect
+from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, Table, inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import NoSuchTableError
 
@@ -50,10 +50,15 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
     what = name if schema is None else f"{schema}.{name}"
     _require_schema(connection, schema)
     try:
-        table = Table(name, MetaData(), schema=schema, autoload_with=connection)
+        table = _reflected(connection, name, schema)
     except NoSuchTableError:
         raise ConfigurationError(_unknown(connection, name, schema, what)) from None
     database_of(connection.dialect).complete(connection, table)
+    if name in inspect(connection).get_view_names(schema=schema):
+        raise ConfigurationError(
+            f"{what} is a view: a version belongs to a row, and a view has none of its own. Nothing"
+            " was changed; name the table that the view shows."
+        )
     if not table.primary_key.columns:
         raise ConfigurationError(
             f"{what} has no primary key: a version belongs to a row that can be named, and the"
@@ -67,6 +72,18 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
             " the column if nobody needs it."
         )
     return Target(table, token, column)
+
+
+def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
+    """Columns and key. Not more: ``autoload_with`` follows every foreign key to other tables, and
+    stumbles over a CHECK that is not validated, which an interrupted roll-out leaves behind."""
+    seen = inspect(connection)
+    columns = [
+        Column(found["name"], found["type"], nullable=found["nullable"])
+        for found in seen.get_columns(name, schema=schema)
+    ]
+    key = PrimaryKeyConstraint(*seen.get_pk_constraint(name, schema=schema)["constrained_columns"])
+    return Table(name, MetaData(), *columns, key, schema=schema)
 
 
 def require_present(target: Target | None, table: str) -> None:
