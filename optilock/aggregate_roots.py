@@ -25,6 +25,7 @@ from sqlalchemy.orm.base import LoaderCallableStatus
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import read_stored
+from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 
 __all__ = ["AS_FAR_AS_KNOWN", "find_roots"]
@@ -122,7 +123,7 @@ def _value(state: State, name: str) -> Any:
 def _stored(session: Session, state: State, pairs: list[tuple[Any, str]]) -> Values:
     """What the row says: for what was left out of the load, or set without having been read."""
     assert state.key is not None
-    connection = session.connection(bind_arguments={"mapper": state.mapper})
+    connection = connection_to_write(session, state.mapper)
     identity = tuple(state.key[1])
     names = tuple(dict.fromkeys(name for _, name in pairs))
     found = read_stored(connection, state.mapper, [identity], only=names, lock=False)
@@ -156,7 +157,7 @@ def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
         known = session.identity_map.get(identity)
         if known is not None:
             return known
-    connection = session.connection(bind_arguments={"mapper": root})
+    connection = connection_to_write(session, root)
     database = database_of(connection.dialect)
     version: Any = root.version_id_col
     table = version.table

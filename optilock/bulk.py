@@ -33,6 +33,7 @@ from optilock import events
 from optilock.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.compared import values_moved
 from optilock.conflicts import Attempt, columns_of, entry_of, read_stored
+from optilock.connections import connection_to_write
 from optilock.entry import Entry
 from optilock.guard.batch import send
 from optilock.guard.onupdate import fill_in
@@ -86,7 +87,7 @@ def bulk_update(
     if not given.rows:
         return BulkResult()
     session.flush()
-    connection = session.connection(bind_arguments={"mapper": given.mapper})
+    connection = connection_to_write(session, given.mapper)
     missed = _send(session, connection, given)
     versions = _versions(connection, given, missed)
     done = []
@@ -109,7 +110,7 @@ def bulk_delete(
     if not given.rows:
         return BulkResult()
     session.flush()
-    connection = session.connection(bind_arguments={"mapper": given.mapper})
+    connection = connection_to_write(session, given.mapper)
     missed = _send(session, connection, given)
     done = []
     for place, identity in enumerate(given.identities):

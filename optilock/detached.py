@@ -21,6 +21,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.columns import columns_of, same
 from optilock.compared import as_read, compared_names
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.connections import connection_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.seen import version_seen
@@ -104,6 +105,6 @@ def _stored(session: Session, merged: State, loaded: Values) -> Values:
         return loaded
     assert merged.key is not None
     identity = tuple(merged.key[1])
-    connection = session.connection(bind_arguments={"mapper": merged.mapper})
+    connection = connection_to_write(session, merged.mapper)
     found = read_stored(connection, merged.mapper, [identity], lock=False)
     return found.get(identity, loaded)

@@ -36,6 +36,7 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.columns import columns_of, same
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.connections import connection_to_write
 from optilock.entry import Action
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.etag import etag_text
@@ -279,6 +280,6 @@ def _as_loaded(session: Session, state: State, loaded: Values) -> Values:
         return loaded
     assert state.key is not None
     identity = tuple(state.key[1])
-    connection = session.connection(bind_arguments={"mapper": state.mapper})
+    connection = connection_to_write(session, state.mapper)
     found = read_stored(connection, state.mapper, [identity], lock=False)
     return found.get(identity, loaded)

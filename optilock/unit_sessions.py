@@ -14,6 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
+from optilock.connections import refuse_shards
 from optilock.errors import ConfigurationError
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.watching import guard_class
@@ -50,6 +51,7 @@ def is_async(sessions: object) -> bool:
         ConfigurationError: it makes no sessions at all.
     """
     require_row_counts_of(sessions)
+    refuse_shards(getattr(getattr(sessions, "session_factory", sessions), "class_", None))
     if isinstance(sessions, (sessionmaker, scoped_session, Engine)):
         return False
     if isinstance(sessions, _async_kinds()):

@@ -18,6 +18,7 @@ from sqlalchemy import Column, event, select
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.tokens import RowVersion
@@ -56,7 +57,7 @@ def require_moves(mapper: Mapper[Any], column: Column[Any], token: RowVersion) -
 def _read_again(state: InstanceState[Any], session: Any, column: Column[Any], key: str) -> None:
     """After an UPDATE on SQLite; an INSERT's RETURNING is right."""
     mapper = state.mapper
-    connection = session.connection(bind_arguments={"mapper": mapper})
+    connection = connection_to_write(session, mapper)
     if not database_of(connection.dialect).returns_before_triggers:
         return
     identity = mapper.identity_key_from_instance(state.obj())

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.compared import is_guarded
 from optilock.conflicts import Attempt, Identity, attempt_of, entry_of, has_moved, read_stored
+from optilock.connections import engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.promises import conflict_of
@@ -150,7 +151,7 @@ def _moved_on_held(
     }
 
     def connection_for(mapper: Mapper[Any]) -> Connection | None:
-        return held.get(session.get_bind(mapper).engine)
+        return held.get(engine_to_write(session, mapper))
 
     with ExitStack() as stack:
         for connection in held.values():
@@ -192,7 +193,7 @@ def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], C
     opened: dict[Engine, Connection] = {}
 
     def connection_for(mapper: Mapper[Any]) -> Connection:
-        engine = session.get_bind(mapper).engine
+        engine = engine_to_write(session, mapper)
         own = held.get(engine)
         if own is not None and not own.invalidated:
             return own

@@ -28,6 +28,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock import events
 from optilock.columns import columns_of, same
 from optilock.conflicts import Attempt, Values, entry_of, read_stored
+from optilock.connections import connection_to_write, engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.state import watched
@@ -273,9 +274,9 @@ def _is_what_we_wanted(attempt: Attempt, stored: Values) -> bool:
 def _connection(session: Session, mapper: Mapper[Any]) -> Iterator[Connection]:
     """The session's own; also after SQLAlchemy has rolled back and waits for ``rollback()``."""
     if session.is_active:
-        yield session.connection(bind_arguments={"mapper": mapper})
+        yield connection_to_write(session, mapper)
         return
-    engine = session.get_bind(mapper).engine
+    engine = engine_to_write(session, mapper)
     held = next(c for c in watched(session).connections if c.engine is engine and not c.closed)
     inside = held.in_transaction()
     try:

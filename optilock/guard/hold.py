@@ -27,6 +27,7 @@ from optilock.conflicts import (
     read_stored,
     same,
 )
+from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Action, Entry
 from optilock.guard.aftermath import conflict_before_commit
@@ -147,7 +148,7 @@ def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]
 def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Iterator[Entry[Any]]:
     token = token_attribute(mapper)
     assert token is not None
-    connection = session.connection(bind_arguments={"mapper": mapper})
+    connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, locked_table(mapper))
     identities = [one.identity for one in some]
     found = read_stored(connection, mapper, identities, only=(token,), share=True)
@@ -177,7 +178,7 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
     """Objects that are to be written: of what was promised only the version is known."""
     for state, promised in moved.items():
         mapper = state.mapper
-        connection = session.connection(bind_arguments={"mapper": mapper})
+        connection = connection_to_write(session, mapper)
         stored = read_stored(connection, mapper, [promised.identity])
         action: Action = "delete" if state.obj() in session.deleted else "update"
         ours = attempt_of(state, action, promised.version)

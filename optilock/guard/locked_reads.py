@@ -20,6 +20,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import attempt_of, entry_of, read_stored
+from optilock.connections import connection_to_write
 from optilock.errors import ConcurrencyError, OptilockError
 from optilock.seen import version_seen
 from optilock.versioned import token_attribute
@@ -83,7 +84,7 @@ def _telling(session: Session, held: Callable[[], InstanceState[Any] | None]) ->
         mapper, identity = state.mapper, tuple(state.key[1])
         token = token_attribute(mapper)
         assert token is not None
-        connection = session.connection(bind_arguments={"mapper": mapper})
+        connection = connection_to_write(session, mapper)
         attempt = attempt_of(state, "verify", version_seen(state, token))
         stored = read_stored(connection, mapper, [identity]).get(identity)
         conflict = ConcurrencyError([entry_of(attempt, stored)])

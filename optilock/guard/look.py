@@ -14,6 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.columns import columns_of, same
 from optilock.compared import is_guarded, values_read
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, locked_table, read_stored
+from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.guard.unversioned import never_seen, no_version
@@ -60,7 +61,7 @@ def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[S
 def _look(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
 ) -> list[Stale]:
-    connection = session.connection(bind_arguments={"mapper": mapper})
+    connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, locked_table(mapper))
     read = {state: _as_read(state, deleting=deleting) for state in states}
     key = mapper.get_property_by_column(mapper.primary_key[0]).key

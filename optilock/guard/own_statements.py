@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper, Session
 
+from optilock.connections import bind_to_write
 from optilock.guard.promises import Promise
 from optilock.guard.state import Stated, watched
 from optilock.seen import version_seen
@@ -36,7 +37,7 @@ def note(session: Session, mapper: Mapper[Any], options: Mapping[str, Any]) -> N
 
 
 def binds_of(mapper: Mapper[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"mapper": mapper, **(options.get("bind_arguments") or {})}
+    return {**bind_to_write(mapper), **(options.get("bind_arguments") or {})}
 
 
 def promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Mapper, Session
 
+from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.guard.state import stands_still, watched
@@ -53,7 +54,7 @@ def refuse_moving(session: Session) -> None:
 
 
 def _announce(session: Session, mapper: Mapper[Any]) -> None:
-    connection = session.connection(bind_arguments={"mapper": mapper})
+    connection = connection_to_write(session, mapper)
     announced = watched(session).announced
     if connection not in announced:
         database_of(connection.dialect).announce_no_bump(connection, on=True)

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from optilock.compared import any_compared
+from optilock.connections import refuse_shards
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import (
@@ -100,9 +101,13 @@ def _sync_class_of(target: Any) -> type[Session]:
 
 
 def guard_class(cls: type[Session]) -> None:
-    """Guard the flush of ``cls`` and its subclasses, unless a class above it is guarded."""
+    """Guard the flush of ``cls`` and its subclasses, unless a class above it is guarded.
+
+    Raises ``ConfigurationError`` for a class that chooses a connection for each object.
+    """
     if hasattr(cls, GUARDED):
         return
+    refuse_shards(cls)
     setattr(cls, GUARDED, True)
     read_versions_with_rows()
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]

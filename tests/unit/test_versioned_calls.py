@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
+from sqlalchemy.ext.horizontal_shard import ShardedSession
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -117,6 +118,14 @@ def test_a_driver_that_cannot_count_is_refused_by_every_call(
     for call in (watch, UnitOfWork, unit_of_work, serializable, repeatable_read):
         with pytest.raises(ConfigurationError, match="Use a driver that counts rows"):
             call(sessions(without_counts))
+
+
+def test_a_session_that_chooses_a_connection_for_each_object_is_refused() -> None:
+    engine = create_engine("sqlite://")
+    sessions = sessionmaker(class_=ShardedSession, shards={"a": engine, "b": engine})
+    for call in (watch, UnitOfWork, unit_of_work):
+        with pytest.raises(ConfigurationError, match="for each shard"):
+            call(sessions)
 
 
 def test_an_engine_whose_driver_cannot_count_is_refused_by_units(without_counts: Engine) -> None:

@@ -1,0 +1,56 @@
+"""The connection on which a session writes: what is to be checked is read there.
+
+A session may read from a replica and write to the primary, by a ``get_bind`` of its own that looks
+at the statement. A replica knows too late what others have written, and takes no locks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Engine, Table, Update
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session
+
+from optilock.errors import ConfigurationError
+
+__all__ = ["bind_to_write", "connection_to_write", "engine_to_write", "refuse_shards"]
+
+_updates: WeakKeyDictionary[Mapper[Any], Update] = WeakKeyDictionary()
+
+
+def connection_to_write(session: Session, mapper: Mapper[Any]) -> Connection:
+    """The connection of the session's transaction that writes rows of ``mapper``."""
+    return session.connection(bind_arguments=dict(bind_to_write(mapper)))
+
+
+def engine_to_write(session: Session, mapper: Mapper[Any]) -> Engine:
+    """The engine to which the session writes rows of ``mapper``."""
+    return session.get_bind(**bind_to_write(mapper)).engine
+
+
+def bind_to_write(mapper: Mapper[Any]) -> Mapping[str, Any]:
+    """What ``get_bind`` is told of an UPDATE of ``mapper``'s rows."""
+    update = _updates.get(mapper)
+    if update is None:
+        table = mapper.base_mapper.local_table
+        assert isinstance(table, Table)
+        update = _updates[mapper] = table.update()
+    return {"mapper": mapper, "clause": update}
+
+
+def refuse_shards(cls: Any) -> None:
+    """Refuse a session class that chooses a connection for each object.
+
+    Raises:
+        ConfigurationError: one key may stand for a row on every shard.
+    """
+    if getattr(cls, "connection_callable", None) is not None:
+        raise ConfigurationError(
+            f"{cls.__name__} chooses a connection for each object (horizontal sharding). One key"
+            " may stand for a row on every shard, and a conflict could be told of the wrong one."
+            " Watch a sessionmaker for each shard. Sessions with binds={Model: engine} are no"
+            " problem."
+        )
