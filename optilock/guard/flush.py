@@ -33,7 +33,7 @@ from optilock.guard.children import settle_children
 from optilock.guard.counting import require_row_counts
 from optilock.guard.dependents import without_missed
 from optilock.guard.keep import Kept
-from optilock.guard.links import judge_links
+from optilock.guard.links import delete_links, judge_links
 from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.natives import refuse_deferred
@@ -370,7 +370,9 @@ class Flush:
             result = self._unguarded(connection, native, statement, rows, options)
         else:
             self.drain(connection)
-            result = native(statement, rows, **options)
+            if options or self.uow is None:
+                return native(statement, rows, **options)
+            result = delete_links(self, connection, native, statement, rows)
         if options or not rows or self.uow is None:
             return result
         return judge_links(self, statement, rows, result)

@@ -12,16 +12,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Delete, Table
+from sqlalchemy import Delete, Table, tuple_
+from sqlalchemy.engine import Connection
 
 from optilock.deletes import OnDelete, policy_for
 from optilock.errors import LinkGone
 from optilock.guard.answers import Counted
+from optilock.guard.writes import compared_columns
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["judge_links"]
+__all__ = ["delete_links", "judge_links"]
+
+
+#: Values in one statement; every database takes more.
+_VALUES = 500
+
+
+def delete_links(
+    flush: Flush, connection: Connection, native: Any, statement: Any, rows: list[Any]
+) -> Any:
+    """Delete link rows so that they are counted.
+
+    Some drivers (asyncpg, asyncmy) do not count the rows of an ``executemany``: there one statement
+    names many of them.
+    """
+    counts = connection.dialect.supports_sane_multi_rowcount
+    compared = None if counts or type(statement) is not Delete else compared_columns(statement)
+    if not compared or not rows or not _ends(flush, statement.table):
+        return native(statement, rows)
+    columns = list(compared)
+    step = max(1, _VALUES // len(columns))
+    found = 0
+    for start in range(0, len(rows), step):
+        keys = [
+            tuple(row[name] for name in compared.values()) for row in rows[start : start + step]
+        ]
+        some = statement.table.delete().where(
+            columns[0].in_([key for (key,) in keys])
+            if len(columns) == 1
+            else tuple_(*columns).in_(keys)
+        )
+        result = native(some)
+        found += result.rowcount
+    return _Added(result, found)
+
+
+class _Added(Counted):
+    """The answer for rows that went in statements of which each was counted."""
+
+    def supports_sane_multi_rowcount(self) -> bool:
+        return True
 
 
 def judge_links(flush: Flush, statement: Any, rows: list[Any], result: Any) -> Any:
