@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.environment import facts
 from benchmarks.plan import MANY, Plan
-from benchmarks.servers import DATABASES, Place, places
+from benchmarks.servers import DATABASES, USUAL, Place, places
 from benchmarks.table import Line, markdown, to_json
 
 __all__ = ["BENCHMARKS", "main"]
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_listing(), end="")
         return 0
     plan = Plan(rounds=asked.rounds, quick=asked.quick, many=asked.rows)
-    with places(asked.database or DATABASES) as found:
+    with places(_wanted(asked.benchmark, asked.database)) as found:
         lines = list(_run(asked.benchmark, found, plan))
         about = facts(_command(arguments), found)
     table = markdown(lines, about)
@@ -53,9 +53,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(names: Sequence[str], found: Sequence[Place], plan: Plan) -> Iterator[Line]:
     for name in names:
-        for place in found:
+        for place in (place for place in found if place.name in _databases(name)):
             print(f"{name}: {place.label}", file=sys.stderr)
             yield from importlib.import_module(f"benchmarks.{name}").run(place, plan)
+
+
+def _databases(name: str) -> Sequence[str]:
+    """The databases that a benchmark runs on."""
+    known: Sequence[str] = getattr(
+        importlib.import_module(f"benchmarks.{name}"), "DATABASES", USUAL
+    )
+    return known
+
+
+def _wanted(names: Sequence[str], asked: Sequence[str] | None) -> list[str]:
+    """What has to be started: what was asked for, or all that can be."""
+    used = [one for one in DATABASES if any(one in _databases(name) for name in names)]
+    return [one for one in used if one in asked] if asked else used
 
 
 def _listing() -> str:

@@ -32,6 +32,11 @@ def _servers(urls: Iterable[str]) -> dict[str, str]:
             if engine.dialect.name == "sqlite":
                 found["SQLite"] = sqlite3.sqlite_version
                 continue
+            if engine.dialect.name == "mysql":
+                with engine.connect() as connection:
+                    found["MariaDB"] = str(connection.scalar(text("SELECT version()")))
+                found["PyMySQL"] = version("pymysql")
+                continue
             with engine.connect() as connection:
                 found["PostgreSQL"] = str(connection.scalar(text("SHOW server_version")))
             found["psycopg"] = f"{version('psycopg')} ({_implementation()})"

@@ -4,15 +4,17 @@
 ``socket``      an embedded PostgreSQL on a unix socket: no network at all
 ``delayed``     the same server by TCP, every reply 1 ms later (see ``delay.py``)
 ``sqlite``      a file
+``mariadb``     the ``mariadbd`` of this machine on a unix socket, for benchmarks that name it
 ==============  =====================================================================
 
-Nothing is synced to disk (``fsync=off``, ``PRAGMA synchronous=OFF``): waiting for a disk is the
-same for every subject, so it would only move the ratios of the commit towards 1.00. Autovacuum is
-off, because it would be paid by whoever happens to run.
+Nothing is synced to disk (``fsync=off``, ``PRAGMA synchronous=OFF`` and their like): waiting for a
+disk is the same for every subject, so it would only move the ratios of the commit towards 1.00.
+Autovacuum is off, because it would be paid by whoever happens to run.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,12 +25,19 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event, make_url
 
 from benchmarks.delay import delayed
-from optilock.testing.servers import Server, postgresql
+from optilock.testing.servers import Server, ServerMissing, mariadb, postgresql
 
-__all__ = ["DATABASES", "Place", "places"]
+__all__ = ["DATABASES", "USUAL", "Place", "places"]
 
-DATABASES = ("socket", "delayed", "sqlite")
-_LABELS = {"socket": "PostgreSQL, socket", "delayed": "PostgreSQL, 1 ms", "sqlite": "SQLite"}
+#: What a benchmark runs on unless it says so itself (``DATABASES`` of its module).
+USUAL = ("socket", "delayed", "sqlite")
+DATABASES = (*USUAL, "mariadb")
+_LABELS = {
+    "socket": "PostgreSQL, socket",
+    "delayed": "PostgreSQL, 1 ms",
+    "sqlite": "SQLite",
+    "mariadb": "MariaDB, socket",
+}
 _SETTINGS = {"autovacuum": "off", "jit": "off"}
 
 
@@ -72,7 +81,7 @@ def opened(url: str) -> Iterator[Engine]:
 
 
 @contextmanager
-def places(names: Collection[str] = DATABASES) -> Iterator[list[Place]]:
+def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
     """The databases of these names, running."""
     with ExitStack() as stack:
         made: list[Place] = []
@@ -86,7 +95,21 @@ def places(names: Collection[str] = DATABASES) -> Iterator[list[Place]]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optilock-bench-"))
             url = f"sqlite:///{Path(folder) / 'bench.db'}"
             made.append(Place("sqlite", url, url))
+        if "mariadb" in names:
+            made += _mariadb(stack, alone=set(names) == {"mariadb"})
         yield [place for place in made if place.name in names]
+
+
+def _mariadb(stack: ExitStack, *, alone: bool) -> list[Place]:
+    """MariaDB; beside others, none where it is not installed."""
+    try:
+        url = stack.enter_context(mariadb()).socket_url
+    except ServerMissing as error:
+        if alone:
+            raise
+        print(f"MariaDB is left out. {error}", file=sys.stderr)
+        return []
+    return [Place("mariadb", url, url)]
 
 
 def _do_not_sync(connection: Any, record: Any) -> None:

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from sqlalchemy import select
 
-from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.__main__ import BENCHMARKS, _wanted, main
 from benchmarks.delay import delayed
 from benchmarks.measure import SPANS, Ratio, Timing, interleave, median, order, ratio
 from benchmarks.models import heard
@@ -25,6 +26,7 @@ from benchmarks.servers import Place, places
 from benchmarks.statements import counted
 from benchmarks.subjects import Shape, build
 from benchmarks.table import COLUMNS, CountLine, RatioLine, compare, markdown, to_json
+from optilock.testing.servers import ServerMissing
 
 SOCKET = Place("socket", "unused", "unused")
 DELAYED = Place("delayed", "unused", "unused")
@@ -240,3 +242,25 @@ def test_json_is_printed_in_the_place_of_the_table(capsys: pytest.CaptureFixture
     printed = json.loads(capsys.readouterr().out)
     assert {found["database"] for found in printed["lines"]} == {"SQLite"}
     assert "SQLAlchemy" in printed["facts"]
+
+
+def test_a_benchmark_says_which_databases_it_runs_on() -> None:
+    assert _wanted(["overhead", "batch"], None) == ["socket", "delayed", "sqlite"]
+    assert _wanted(["guard_trigger"], None) == ["socket", "sqlite", "mariadb"]
+    assert _wanted(["overhead", "guard_trigger"], ["mariadb"]) == ["mariadb"]
+    assert _wanted(["overhead"], ["mariadb"]) == []
+
+
+def test_mariadb_is_left_out_where_it_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.servers.mariadb", _missing)
+    with places(["sqlite", "mariadb"]) as found:
+        assert [place.name for place in found] == ["sqlite"]
+    assert "mariadb-server" in capsys.readouterr().err
+    with pytest.raises(ServerMissing), places(["mariadb"]):
+        pass
+
+
+def _missing() -> NoReturn:
+    raise ServerMissing("install your system's package mariadb-server")
