@@ -28,7 +28,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session
@@ -47,6 +47,7 @@ __all__ = [
     "remember",
     "remember_expired",
     "remember_rolled_back",
+    "unread",
     "version_seen",
     "younger_names",
 ]
@@ -55,6 +56,7 @@ State = InstanceState[Any]
 #: A row, whatever class of the hierarchy it was read as.
 Place = tuple[Mapper[Any], tuple[Any, ...]]
 _KEY = "_optilock_seen"
+_UNREAD = "_optilock_unread"
 _YOUNGER = "_optilock_younger"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 _NEVER = object()
@@ -73,7 +75,29 @@ def attached(session: Session, obj: Any) -> None:
     state: State = obj._sa_instance_state
     token = _token_of(state.mapper)
     if token is not None and token not in state.dict and _KEY not in state.__dict__:
-        state.__dict__[_KEY] = _NEVER
+        _unread(session, state)
+
+
+def _unread(session: Session, state: State) -> None:
+    """Nobody has read the row: looked for by each flush of the session until somebody has."""
+    state.__dict__[_KEY] = _NEVER
+    session.__dict__.setdefault(_UNREAD, WeakSet()).add(state)
+
+
+def unread(session: Session) -> Collection[State]:
+    """Objects of the session whose rows nobody has read."""
+    waiting = session.__dict__.get(_UNREAD)
+    if not waiting:
+        return ()
+    found = [state for state in waiting if _is_unread(state) and state.session is session]
+    session.__dict__[_UNREAD] = WeakSet(found)
+    return found
+
+
+def _is_unread(state: State) -> bool:
+    """``merge(load=False)`` gives a version past all events."""
+    token = _token_of(state.mapper)
+    return token is not None and never_read(state) and state.dict.get(token) is None
 
 
 def never_read(state: State) -> bool:
@@ -159,7 +183,10 @@ def remember_rolled_back(
             continue
         if doubt is not None and _place(state) not in doubt.written:
             version = doubt.held.get(state)
-            state.__dict__[_KEY] = _NEVER if version is None else version
+            if version is None:
+                _unread(session, state)
+            else:
+                state.__dict__[_KEY] = version
             continue
         version = before.get(_place(state)) if before else None
         if version is None and not (nested and not state.modified):

@@ -229,7 +229,7 @@ class Flush:
     ) -> Any:
         """The answer where the version is not all that counts; ``None``: write it as any other."""
         shape, params = write
-        if shape.ignored_only:
+        if shape.ignored_only and not self._touched(write):
             return self._ignoring(connection, native, write, options)
         if shape.perhaps_ignored and self._only_ignored(write):
             return Accepted(
@@ -532,6 +532,11 @@ class Flush:
             if place not in found or not is_delete:
                 found[place] = state
         return found
+
+    def _touched(self, write: Write) -> bool:
+        """Is the version to move, whatever else changes (``touch``)?"""
+        state = self.state_of(write)
+        return token_attribute(state.mapper) in state.committed_state
 
     def _only_ignored(self, write: Write) -> bool:
         state = self.state_of(write)

@@ -32,7 +32,7 @@ class Kept:
     #: Attribute -> pending value, and attribute -> value before the edit.
     pending: Values
     before: Values
-    #: Nothing was to be written but the next version.
+    #: The next version was to be written, whatever else changes.
     touched: bool = False
 
     @classmethod
@@ -50,7 +50,10 @@ class Kept:
         version = missed.attempt.original.get(token) if token else None
         if token and made_by_application(state.mapper):
             before[token], pending[token] = version, missed.attempt.current[token]
-        touched = missed.attempt.action == "update" and not missed.attempt.changes
+        touched = missed.attempt.action == "update" and (
+            not missed.attempt.changes
+            or (token in state.committed_state and not made_by_application(state.mapper))
+        )
         return cls(state, missed.obj, token, version, pending, before, touched)
 
     def put_back(self) -> None:

@@ -42,6 +42,7 @@ from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
 from optilock.guard.statements import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
+from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
 from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
@@ -222,6 +223,7 @@ def _before_flush(session: Session | None = None, uow: Any = None, objects: Any 
     if known.flushing and known.flush is None:
         if known.still:
             refuse_moving(session)
+        refuse_unread(session, objects)
         known.flush = running = Flush(session, known)
         running.arm_all()
         if session.deleted or known.promises:

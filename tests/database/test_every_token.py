@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, ForeignKey, Integer, String, Uuid, inspect, select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import (
+    Mapped,
+    Session,
+    make_transient_to_detached,
+    mapped_column,
+    sessionmaker,
+)
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
@@ -564,3 +570,19 @@ def test_ignored_columns_leave_the_version_of_the_time_alone(engine, tables, wat
     row.name = "b"
     session.commit()
     assert stored(Visited, 1)["version"] > before
+
+
+def test_a_row_that_nobody_has_read_is_refused(doc, store, watched, stored):
+    store(new(doc, id=1, title="a"))
+    session = watched()
+    stub = doc(id=1)
+    make_transient_to_detached(stub)
+    session.add(stub)
+    stub.title = "blind"
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="without having been read"):
+            session.flush()
+    session.refresh(stub)
+    stub.title = "seen"
+    session.commit()
+    assert stored(doc, 1)["title"] == "seen"

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import String, event, select, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    make_transient_to_detached,
+    mapped_column,
+)
 
-from optilock import Versioned, client_wins, merge_fields
+from optilock import ConfigurationError, Versioned, client_wins, merge_fields
 from tests.models import Animal, Base, Car, Comment, Dog, Employee, Manager, Note, Post, Vehicle
 
 alive = pytest.mark.needs("resolves-in-place")
@@ -366,3 +372,27 @@ def test_named_schemas_are_written_and_checked(elsewhere, watched, other, refuse
     other(Far, 0, name="theirs")
 
     assert [e.identity for e in refused(session).entries] == [(0,)]
+
+
+@pytest.mark.parametrize("doomed", [False, True], ids=["updated", "deleted"])
+def test_a_joined_row_that_nobody_has_read_is_not_written_blindly(
+    store, watched, other, stored, doomed
+):
+    """SQLAlchemy writes the child's table alone, and then looks at no version."""
+    store(Dog(id=1, name="a", tricks="sit"))
+    session = watched()
+    dog = Dog(id=1)
+    make_transient_to_detached(dog)
+    session.add(dog)
+    if doomed:
+        session.delete(dog)
+    else:
+        dog.tricks = "blind"
+    other(Dog, 1, tricks="theirs")
+    with pytest.raises(ConfigurationError, match="without having been read"):
+        session.flush()
+    with pytest.raises(ConfigurationError, match="without having been read"):
+        session.flush()
+    assert session.is_active
+    session.rollback()
+    assert stored(Dog, 1)["tricks"] == "theirs"

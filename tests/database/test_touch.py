@@ -347,3 +347,29 @@ async def test_an_async_session_awaits_it(async_engine):
         with pytest.raises(ConfigurationError, match="async with"), no_bump(session):
             pass
     await async_engine.dispose()
+
+
+@pytest.mark.parametrize("order", ["touched first", "changed first"])
+def test_a_touch_moves_the_version_beside_an_ignored_column(store, watched, stored, order):
+    store(Page(id=1, body="a"))
+    session = watched()
+    page = session.get_one(Page, 1)
+    if order == "touched first":
+        touch(page)
+    page.views = 5
+    touch(page)
+    session.commit()
+    assert (stored(Page, 1)["views"], stored(Page, 1)["version"]) == (5, 2)
+
+
+def test_a_stale_touch_beside_an_ignored_column_conflicts(store, watched, other, refused):
+    store(Page(id=1, body="a"))
+    session = watched()
+    page = session.get_one(Page, 1)
+    other(Page, 1, body="theirs")
+    page.views = 5
+    touch(page)
+    [entry] = refused(session).entries
+    assert entry.changes == {"views": 5}
+    if session.is_active:
+        refused(session)
