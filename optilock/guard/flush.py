@@ -472,6 +472,7 @@ class Flush:
         missed = Missed(
             state, state.obj(), connection, attempt, shape.expressions, params, problem=problem
         )
+        missed.touched = shape.ignored_only and self._touched(write)
         self.misses.append(missed)
         self.skip(write)
         return missed

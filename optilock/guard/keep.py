@@ -51,8 +51,7 @@ class Kept:
         if token and made_by_application(state.mapper):
             before[token], pending[token] = version, missed.attempt.current[token]
         touched = missed.attempt.action == "update" and (
-            not missed.attempt.changes
-            or (token in state.committed_state and not made_by_application(state.mapper))
+            missed.touched or not missed.attempt.changes
         )
         return cls(state, missed.obj, token, version, pending, before, touched)
 

@@ -38,6 +38,8 @@ class Missed:
     resolution: Resolution | None = None
     #: Settled while the flush was still running: others of the flush depend on the row.
     restored: bool = False
+    #: The version was to move, whatever else changes.
+    touched: bool = False
 
     @cached_property
     def entry(self) -> Entry[Any]:

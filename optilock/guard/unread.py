@@ -35,12 +35,10 @@ def refuse_unread(session: Session, objects: Any) -> None:
 def _counts(state: InstanceState[Any]) -> bool:
     """Does a column change that is not ignored, a foreign key among them?"""
     ignored, columns = ignored_columns(state.mapper), state.mapper.columns
-    references = state.mapper.relationships
-    for name in state.committed_state:
-        if name in columns:
-            if columns[name] not in ignored:
-                return True
-        elif name in references:
-            if references[name].direction is RelationshipDirection.MANYTOONE:
-                return True
-    return False
+    return any(
+        columns[name] not in ignored for name in state.committed_state if name in columns
+    ) or any(
+        one.direction is RelationshipDirection.MANYTOONE
+        for one in state.mapper.relationships
+        if one.key in state.committed_state
+    )
