@@ -53,7 +53,8 @@ class _VersionProperty(ColumnProperty[Any]):
         if not load:
             dest_dict[self.key] = seen
         elif dest_state.key is None:
-            if seen is not None and self.key not in source_state.committed_state:
+            loaded = source_state.key is not None or self.key not in source_state.committed_state
+            if seen is not None and loaded:
                 session.expunge(dest_state.obj())
                 raise gone(source_state, seen)
             dest_dict[self.key] = seen
@@ -61,6 +62,8 @@ class _VersionProperty(ColumnProperty[Any]):
             error = moved(session, source_state, dest_state)
             session.expire(dest_state.obj())  # other attributes may have been merged already
             raise error
+        elif source_state.key is not None and source_dict.get(self.key, seen) != seen:
+            setattr(dest_state.obj(), self.key, source_dict[self.key])  # assigned to the copy
 
 
 def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:

@@ -7,7 +7,8 @@ and new ones wait to be inserted. A conflict takes that back, and names every st
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Column, inspect
@@ -19,7 +20,10 @@ from optilock.compared import any_compared, compares
 from optilock.detached import gone_entry, has_other_values, is_stale, moved_entry
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
+from optilock.seen import version_seen
 from optilock.version_attribute import compare_in_merge
+from optilock.version_makers import made_by_application
+from optilock.versioned import token_attribute
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 
@@ -37,7 +41,11 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         _compare_versions_of(state)
         before = set(self.new)
         try:
-            merged = original(self, instance, **options)
+            with _next_versions_apart(state) as following:
+                merged = original(self, instance, **options)
+            for copy, token, version in following:
+                assert copy.key is not None
+                setattr(self.identity_map[copy.key], token, version)
         except StaleDataError as error:
             copies = list(_copies(state))
             conflict = _conflict(self, copies, error)
@@ -69,6 +77,28 @@ def _compare_versions_of(state: State) -> None:
         token = one.mapper.version_id_col
         if isinstance(token, Column):
             compare_in_merge(one.mapper, token)
+
+
+@contextmanager
+def _next_versions_apart(state: State) -> Iterator[list[tuple[State, str, Any]]]:
+    """The versions that the application has assigned to copies (``Manual``), for afterwards.
+
+    SQLAlchemy would compare them, and not those that were read, with what is stored.
+    """
+    apart = []
+    for copy in _copies(state):
+        token = token_attribute(copy.mapper)
+        if token is None or copy.key is None or not made_by_application(copy.mapper):
+            continue
+        seen = version_seen(copy, token)
+        if copy.session is None and seen is not None and copy.dict.get(token, seen) != seen:
+            apart.append((copy, token, copy.dict[token]))
+            copy.dict[token] = seen
+    try:
+        yield apart
+    finally:
+        for copy, token, version in apart:
+            copy.dict[token] = version
 
 
 def _copies(state: State) -> Iterable[State]:

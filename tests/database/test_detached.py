@@ -6,12 +6,12 @@ import pickle
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, Integer
+from sqlalchemy.orm import Mapped, Session
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, merge_fields
-from tests.models import Account, Comment, Native, Post
+from optilock import ConcurrencyError, Manual, Versioned, merge_fields
+from tests.models import Account, Base, Comment, Native, Post, key
 from tests.two_writers import Do
 
 
@@ -198,3 +198,60 @@ def test_classes_with_only_a_version_id_col_are_compared_too(
     session = watched()
     assert refused_merge(session, stale).entries[0].kind == "updated"
     assert refused_merge(session, lost).entries[0].kind == "deleted"
+
+
+# -- versions that the application assigns --------------------------------------------------------
+
+
+class Stage(Versioned, Base):
+    __tablename__ = "stages"
+    __version_token__ = Manual(Integer())
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+@pytest.fixture
+def stage(store: Do, copy_of: Do) -> Stage:
+    """A copy that was edited, and has been given its next version."""
+    store(Stage(id=1, name="a", version=1))
+    copy: Stage = copy_of(Stage, 1)
+    copy.name, copy.version = "mine", 2
+    return copy
+
+
+@pytest.mark.parametrize("held", ["not", "loaded", "expired"])
+def test_a_copy_brings_the_version_that_was_assigned_to_it(
+    stage: Stage, watched: Do, other: Do, stored: Do, held: str
+) -> None:
+    session = watched()
+    mine = session.get(Stage, 1) if held != "not" else None
+    if held == "expired":
+        session.expire(mine)
+    session.merge(stage)
+    session.commit()
+    assert stored(Stage, 1) == {"id": 1, "name": "mine", "version": 2}
+    assert stage.version == 2
+
+
+def test_a_stale_copy_with_an_assigned_version_is_a_conflict(
+    stage: Stage, watched: Do, other: Do, stored: Do
+) -> None:
+    other(Stage, 1, name="theirs", version=5)
+    session = watched()
+    (entry,) = refused_merge(session, stage).entries
+    assert entry.original["version"] == 1
+    assert (entry.database["version"], entry.current["version"]) == (5, 2)
+    session.commit()
+    assert stored(Stage, 1)["name"] == "theirs"
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["watched", "plain"])
+def test_a_copy_with_an_assigned_version_does_not_bring_a_row_back(
+    stage: Stage, watched: Do, gone: Do, stored: Do, engine: Engine, plain: bool
+) -> None:
+    gone(Stage, 1)
+    with Session(engine) if plain else watched() as session:
+        with pytest.raises(StaleDataError):
+            session.merge(stage)
+        session.commit()
+    assert stored(Stage, 1) is None
