@@ -44,8 +44,10 @@ __all__ = [
     "forget",
     "moved_by_us",
     "never_read",
+    "recall",
     "remember",
     "remember_expired",
+    "remember_revived",
     "remember_rolled_back",
     "unread",
     "version_seen",
@@ -151,6 +153,36 @@ class Doubt(NamedTuple):
     held: Mapping[State, Any]
     #: Rows that a flush had written before it.
     written: Collection[Place]
+
+
+def recall(state: State) -> None:
+    """Hold the version that the author of a delete saw, instead of reading what is there now.
+
+    And the key: all that the delete of an expired object needs, so that no row has to be read.
+    """
+    mapper = state.mapper
+    token = _token_of(mapper)
+    if token is None or token in state.dict or state.key is None:
+        return
+    seen = version_seen(state, token)
+    if seen is None:
+        return
+    keys = (mapper.get_property_by_column(column).key for column in mapper.primary_key)
+    for name, value in ((token, seen), *zip(keys, state.key[1], strict=True)):
+        state.dict[name] = value
+        state.expired_attributes.discard(name)
+
+
+def remember_revived(obj: Any, before: Mapping[Place, Any]) -> None:
+    """The delete of ``obj`` is rolled back; ``before`` is that of :func:`remember_rolled_back`."""
+    state: State = obj._sa_instance_state
+    if any_compared() and compares(state.mapper):
+        values_unknown(state)
+    token = _token_of(state.mapper)
+    if token is not None and state.key is not None:
+        version = before.get(_place(state), version_seen(state, token))
+        if version is not None:
+            state.__dict__[_KEY] = version
 
 
 def remember_rolled_back(

@@ -31,9 +31,14 @@ _BEFORE = "optilock_version_before"
 
 def require_moves(mapper: Mapper[Any], column: Column[Any], token: RowVersion) -> None:
     """Read the version of ``mapper``'s rows as the trigger leaves it; refuse one that stays."""
-    if token.xmin:
-        return
     key = mapper.get_property_by_column(column).key
+    if token.xmin:
+
+        def before_insert(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
+            state.dict.pop(key, None)  # of the row that the object stood for before
+
+        event.listen(mapper, "before_insert", before_insert, raw=True)
+        return
     names = {p.key for p in mapper.iterate_properties if hasattr(p, "columns")} - {key}
 
     def before_update(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:

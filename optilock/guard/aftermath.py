@@ -25,6 +25,7 @@ from optilock.guard.promises import conflict_of
 from optilock.guard.state import Watched, watched
 from optilock.guard.words import in_sqlalchemys_words
 from optilock.guard.writes import Write
+from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute
 
@@ -39,6 +40,7 @@ __all__ = [
     "conflict_before_commit",
     "conflict_in_flush",
     "first_expected",
+    "gone_in_flush",
 ]
 
 
@@ -72,12 +74,11 @@ def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt
         token = token_attribute(mapper)
         if state.key is None or not is_guarded(mapper):
             continue
-        if token is not None and token not in state.dict:
+        seen = None if token is None else version_seen(state, token)
+        if token is not None and seen is None:
             continue
         place = (mapper.base_mapper, tuple(state.key[1]))
-        version = expected.get(place)
-        if version is None and token is not None:
-            version = state.committed_state.get(token, state.dict[token])
+        version = expected.get(place, seen)
         if deleting or state.modified:
             attempts.append(attempt_of(state, "delete" if deleting else "update", version))
     return attempts
@@ -127,6 +128,13 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
         return in_sqlalchemys_words(conflict_of(found, flush.known.promises), flush.short)
     found = _moved_on_held(session, [*flush.wanted, *_promised(flush.known)], found)
     return conflict_of(found, flush.known.promises)
+
+
+def gone_in_flush(session: Session, flush: Flush) -> ConcurrencyError | None:
+    """The conflict of expired objects whose rows are gone, which SQLAlchemy could not read."""
+    moved = _moved_on_held(session, flush.wanted, [])
+    gone = [entry for entry in moved if entry.kind == "deleted"]
+    return conflict_of(gone, flush.known.promises) if gone else None
 
 
 def conflict_before_commit(session: Session) -> ConcurrencyError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
@@ -86,6 +88,8 @@ class Watched:
     compared: frozenset[Any] = frozenset()
     #: Connections whose guard triggers have been told of it, for the running flush.
     announced: tuple[Connection, ...] = ()
+    #: The versions, before the transaction's own writes, of rows that were just rolled back.
+    before: Mapping[Any, Any] = MappingProxyType({})
     _root: SessionTransaction | None = None
 
     def __init__(self, on_conflict: OnConflict, on_delete: DeletePolicies) -> None:

@@ -12,6 +12,7 @@ autoflush, ``begin_nested``) is guarded; nothing else about it changes.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from sqlalchemy import Column, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
+from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.compared import any_compared
 from optilock.connections import refuse_shards
@@ -29,6 +31,7 @@ from optilock.guard.aftermath import (
     conflict_after_rollback,
     conflict_in_flush,
     first_expected,
+    gone_in_flush,
 )
 from optilock.guard.before import check_before
 from optilock.guard.by_key import guarded_bulk_insert, guarded_bulk_save, guarded_bulk_update
@@ -46,7 +49,15 @@ from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
 from optilock.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
-from optilock.seen import attached, forget, remember, remember_expired, remember_rolled_back
+from optilock.seen import (
+    attached,
+    forget,
+    recall,
+    remember,
+    remember_expired,
+    remember_revived,
+    remember_rolled_back,
+)
 from optilock.transient import ended_by_conflict
 
 __all__ = ["guard_class", "watch"]
@@ -151,6 +162,11 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             if conflict is None:
                 raise
             raise conflict from error
+        except ObjectDeletedError as error:  # an expired object was to be read
+            conflict = gone_in_flush(self, known.flush) if known.flush else None
+            if conflict is None:
+                raise
+            raise conflict from error
         finally:
             known.flushing = False
             known.announced = ()
@@ -228,6 +244,8 @@ def _before_flush(session: Session | None = None, uow: Any = None, objects: Any 
         running.arm_all()
         if session.deleted or known.promises:
             try:
+                for obj in session.deleted:
+                    recall(obj._sa_instance_state)
                 check_pending(running, objects)
                 check_before(running, objects)
             except DBAPIError as error:
@@ -268,7 +286,15 @@ def _after_rollback(session: Session) -> None:
     undone = known.take_back(savepoint)
     if known.flush is not None:
         undone = [*undone, *known.flush.held()]
-    remember_rolled_back(session, first_expected(undone), known.compared, doubts)
+        if isinstance(sys.exc_info()[1], ObjectDeletedError):
+            known.flush.remember()
+    known.before = first_expected(undone)
+    remember_rolled_back(session, known.before, known.compared, doubts)
+
+
+def _revived(session: Session, obj: Any) -> None:
+    """SQLAlchemy gives a deleted object back, after the rollback and before it is expired."""
+    remember_revived(obj, watched(session).before)
 
 
 def _inserted_in_vain(session: Session, obj: Any) -> None:
@@ -283,6 +309,7 @@ def _inserted_in_vain(session: Session, obj: Any) -> None:
 # A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {
     "detached_to_persistent": attached,
+    "deleted_to_persistent": _revived,
     "persistent_to_transient": _inserted_in_vain,
     "after_begin": _after_begin,
     "before_flush": _before_flush,

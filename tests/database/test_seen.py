@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, Integer, select
-from sqlalchemy.orm import Mapped, Session, sessionmaker
+from sqlalchemy.orm import Mapped, Session, make_transient, sessionmaker
 
 from optilock import (
     ConcurrencyError,
@@ -18,7 +18,7 @@ from optilock import (
     touch,
 )
 from optilock.testing import count_statements
-from tests.models import Account, Animal, Base, Dog, Native, key
+from tests.models import Account, Animal, Base, Dog, Draft, Native, key
 from tests.two_writers import Do
 
 pytestmark = pytest.mark.modes
@@ -436,3 +436,81 @@ def test_a_version_of_ones_own_that_was_expired_counts_for_nothing(
     mine.version = 3
     session.commit()
     assert stored(Dated, 1) == {"id": 1, "name": "mine", "version": 3}
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["transaction", "savepoint"])
+@pytest.mark.parametrize("written", [False, True], ids=["as read", "written before"])
+def test_an_object_whose_delete_is_rolled_back_keeps_the_version_that_was_seen(
+    account, watched, other, stored, written, nested
+):
+    session = watched()
+    mine = session.get_one(account, 1)
+    if nested:
+        with pytest.raises(ZeroDivisionError), session.begin_nested():
+            _delete(session, mine, written)
+            raise ZeroDivisionError
+    else:
+        _delete(session, mine, written)
+    session.rollback()
+    other(account, 1, note="theirs")
+    mine.owner = "mine"
+    with pytest.raises(ConcurrencyError) as caught:
+        session.commit()
+    assert caught.value.entries[0].original["version"] == 1
+    session.rollback()
+    assert stored(account, 1)["owner"] == "Ada"
+
+
+def _delete(session, obj, written):
+    if written:
+        obj.balance = 50
+        session.flush()
+    session.delete(obj)
+    session.flush()
+
+
+@pytest.mark.parametrize("act", ["edit", "delete"])
+def test_an_expired_object_whose_row_is_gone_is_a_conflict(account, watched, gone, act):
+    session = watched()
+    mine, second = session.get_one(account, 1), session.get_one(account, 2)
+    session.commit()
+    gone(account, 1)
+    second.owner = "mine"
+    if act == "edit":
+        mine.owner = "mine"
+    else:
+        session.delete(mine)
+    with pytest.raises(ConcurrencyError) as caught:
+        session.commit()
+    [entry] = caught.value.entries
+    assert (entry.identity, entry.kind, entry.original["version"]) == ((1,), "deleted", 1)
+    assert entry.action == ("update" if act == "edit" else "delete")
+    if act == "edit":
+        assert entry.changes == {"owner": "mine"}
+
+
+def test_an_expired_object_that_is_deleted_may_be_gone(store, watched, gone, stored):
+    """Where the policy for deletes says so."""
+    store(Draft(id=1))
+    session = watched()
+    draft = session.get_one(Draft, 1)
+    session.commit()
+    gone(Draft, 1)
+    session.delete(draft)
+    session.commit()
+    assert stored(Draft, 1) is None
+
+
+@pytest.mark.engines("postgresql")
+def test_a_row_that_is_made_again_gets_a_number_of_its_own(store, watched, stored):
+    store(Numbered(id=1, name="a"))
+    session = watched()
+    row = session.get_one(Numbered, 1)
+    session.delete(row)
+    session.commit()
+    make_transient(row)
+    session.add(row)
+    session.commit()
+    row.name = "again"
+    session.commit()
+    assert stored(Numbered, 1)["name"] == "again"
