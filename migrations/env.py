@@ -50,7 +50,12 @@ def _url() -> URL:
 
 def _as_text(url: URL) -> None:
     """Print the SQL and send nothing."""
-    context.configure(url=url, literal_binds=True, version_table=VERSION_TABLE)
+    context.configure(
+        url=url,
+        literal_binds=True,
+        dialect_opts={"paramstyle": "named"},  # or every % would be written twice
+        version_table=VERSION_TABLE,
+    )
     with context.begin_transaction():
         context.run_migrations()
 

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Mapper
 from optilock.guard_trigger import GuardTrigger
 from optilock.tokens import RowVersion, Token
 from optilock.version_checks import check_tokens
+from optilock.version_triggers import keys_without_rowid
 from optilock.versioned import Versioned, ignored_columns
 
 __all__ = ["Expected", "expected", "is_version", "keys_without_rowid"]
@@ -77,12 +78,6 @@ def expected(tables: Iterable[Table]) -> dict[Table, Expected]:
             continue
         found.setdefault(column.table, Expected(mapper, token, column))
     return found
-
-
-def keys_without_rowid(table: Table) -> tuple[str, ...]:
-    """The primary key of a table that SQLite keeps without a ``rowid``, and no names otherwise."""
-    with_rowid = table.dialect_options["sqlite"].get("with_rowid", True)
-    return () if with_rowid else tuple(column.name for column in table.primary_key)
 
 
 def is_version(column: Column[Any]) -> bool:

@@ -22,7 +22,13 @@ from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 from optilock.tokens.row_version import RowVersion, not_postgresql
 
-__all__ = ["TriggerDDL", "create_with_table", "trigger_ddl", "trigger_name"]
+__all__ = [
+    "TriggerDDL",
+    "create_with_table",
+    "keys_without_rowid",
+    "trigger_ddl",
+    "trigger_name",
+]
 
 #: The shortest limit of the three engines (PostgreSQL: 63 bytes).
 _LONGEST = 63
@@ -54,7 +60,7 @@ def trigger_ddl(
         column=quote(column.name),
         trigger=trigger,
         qualified_trigger=prefix + trigger,
-        keys=tuple(quote(key.name) for key in table.primary_key),
+        keys=tuple(map(quote, keys_without_rowid(table))),
     )
     made = database_of(dialect).version_trigger(names)
     if made is None:
@@ -63,6 +69,12 @@ def trigger_ddl(
             " Counter() or Unique(), which work everywhere."
         )
     return made
+
+
+def keys_without_rowid(table: Table) -> tuple[str, ...]:
+    """The primary key of a table that SQLite keeps without a ``rowid``, and no names otherwise."""
+    with_rowid = table.dialect_options["sqlite"].get("with_rowid", True)
+    return () if with_rowid else tuple(column.name for column in table.primary_key)
 
 
 def trigger_name(table: str, column: str) -> str:

@@ -22,8 +22,7 @@ from alembic.autogenerate.render import _render_python_into_templatevars
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.runtime import plugins
-from sqlalchemy import Engine, MetaData, inspect, text
-from sqlalchemy.dialects import registry
+from sqlalchemy import Engine, MetaData, inspect, make_url, text
 
 import optilock.alembic
 from optilock.alembic import plugin, rendering
@@ -82,7 +81,9 @@ def _operations(engine: Engine) -> Iterator[Operations]:
 def as_text(dialect: str, work: Work) -> str:
     written = io.StringIO()
     context = MigrationContext.configure(
-        dialect=registry.load(dialect)(), opts={"as_sql": True, "output_buffer": written}
+        # Its template for env.py names the style, or every % would be written twice.
+        dialect=make_url(f"{dialect}://").get_dialect()(paramstyle="named"),
+        opts={"as_sql": True, "output_buffer": written},
     )
     with Operations.context(context) as op:
         work(op)

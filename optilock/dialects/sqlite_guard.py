@@ -51,7 +51,7 @@ class SQLiteGuard(GuardTriggers):
             return f"SELECT RAISE(ABORT, {literal(self.refusal(guard))})"
         version = quoted(self.dialect, guard.column)
         row = " AND ".join(
-            f"{quoted(self.dialect, key)} IS {self.new(key)}" for key in guard.keys or ("rowid",)
+            f"{quoted(self.dialect, key)} IS {self.new(key)}" for key in guard.keys or ("_rowid_",)
         )
         return f"UPDATE {table} SET {version} = {self.following(guard)} WHERE {row}"
 

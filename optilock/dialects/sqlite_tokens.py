@@ -38,7 +38,7 @@ def version_trigger(names: Names) -> TriggerDDL:
     The inner UPDATE moves the version itself, so the condition also ends the recursion where
     ``recursive_triggers`` is on (https://sqlite.org/pragma.html#pragma_recursive_triggers).
     """
-    row = " AND ".join(f"{key} = NEW.{key}" for key in names.keys or ("rowid",))
+    row = " AND ".join(f"{key} = NEW.{key}" for key in names.keys or ("_rowid_",))
     column, table = names.column, names.bare_table
     does = (
         f"AFTER UPDATE ON {table}"

@@ -18,7 +18,7 @@ class Names(NamedTuple):
     trigger: str
     #: The trigger's name with the table's schema.
     qualified_trigger: str
-    #: The primary key of the table.
+    #: Columns that find a row, where SQLite has no ``rowid`` for it.
     keys: tuple[str, ...]
 
 
