@@ -156,9 +156,9 @@ class Doubt(NamedTuple):
 
 
 def recall(state: State) -> None:
-    """Hold the version that the author of a delete saw, instead of reading what is there now.
+    """Hold the version that the author of a delete, or a touch, saw, instead of reading the row.
 
-    And the key: all that the delete of an expired object needs, so that no row has to be read.
+    And the key: it is all that SQLAlchemy needs beside the version.
     """
     mapper = state.mapper
     token = _token_of(mapper)

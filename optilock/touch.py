@@ -18,6 +18,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.guard.state import stands_still
+from optilock.seen import recall
 from optilock.version_makers import made_by_application, touch_state
 from optilock.versioned import token_attribute
 
@@ -28,8 +29,8 @@ def touch(obj: object) -> None:
     """Move the version of ``obj``'s row with the next flush, by one step.
 
     A new object, which gets its first version anyway, and one that is to be deleted are left alone.
-    Under ``AsyncSession`` an object that a commit has expired is read here: use
-    ``await session.refresh(obj)`` before, or ``expire_on_commit=False``.
+    An object that a commit has expired is touched in the version that was seen: if its row has
+    moved since, or is gone, that is a conflict.
 
     Raises:
         ConfigurationError: the object is in no session, or its class has no version that moves by
@@ -62,4 +63,5 @@ def touch(obj: object) -> None:
             " of the block."
         )
     if state.persistent and state.obj() not in state.session.deleted:
+        recall(state)
         touch_state(state)

@@ -112,7 +112,10 @@ def guarded_bulk_save(original: Execute) -> Execute:
         self: Session, objects: Iterable[Any], *args: Any, **options: Any
     ) -> None:
         saved = list(objects)
-        with _telling(self, lambda: _attempts_of_objects(saved)):
+        all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
+        states = [obj._sa_instance_state for obj in saved]
+        written = [state for state in states if state.modified or all_columns]
+        with _telling(self, lambda: _attempts_of(written)):
             original(self, saved, *args, **options)
         for obj in saved:
             _follow(obj._sa_instance_state)
@@ -226,12 +229,12 @@ def _attempts(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
     return found
 
 
-def _attempts_of_objects(objects: Iterable[Any]) -> list[Attempt]:
+def _attempts_of(states: Iterable[State]) -> list[Attempt]:
+    """Those of objects in the session have lost their edits by now: it is rolled back."""
     found = []
-    for obj in objects:
-        state: State = obj._sa_instance_state
+    for state in states:
         token = token_attribute(state.mapper)
-        if state.key is None or token is None or not state.committed_state:
+        if state.key is None or token is None:
             continue
         keys = _key_names(state.mapper)
         row = {name: state.dict[name] for name in state.committed_state if name in state.dict}

@@ -81,6 +81,17 @@ def test_inside_a_savepoint_the_transaction_goes_on_after_it(session, other, sto
     assert stored(Account, 2)["owner"] == "Ada"
 
 
+@pytest.mark.parametrize("changed_only", [True, False])
+def test_objects_of_the_session_that_are_saved_in_bulk_are_told_too(session, other, changed_only):
+    read = session.info["read"]
+    session.add_all(read)
+    read[1].owner = "mine"
+    other(Account, 2, note="theirs")
+    with pytest.raises(ConcurrencyError) as caught:
+        session.bulk_save_objects(read, update_changed_only=changed_only)
+    assert [entry.identity for entry in caught.value.entries] == [(2,)]
+
+
 def test_joined_rows_and_random_versions_are_told_as_well(store, watched, other):
     store(Dog(id=1), Note(id=1))
     session = watched()

@@ -6,7 +6,7 @@ import asyncio
 import pickle
 
 import pytest
-from sqlalchemy import inspect, select
+from sqlalchemy import inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 
 from optilock import ConcurrencyError, Resolution, client_wins, merge_fields, watch
@@ -209,3 +209,33 @@ async def test_after_the_refusal_the_session_goes_on(prepared):
         stored = await reader.get_one(Account, 0)
         assert (stored.balance, stored.owner) == (11, "theirs")
     assert inspect(found[0]).detached
+
+
+@rows
+async def test_stale_rows_of_an_update_by_key_are_told(prepared, count):
+    """Also where the driver does not count the rows of an executemany."""
+    await filled(prepared, count)
+    await theirs(prepared, 0, owner="theirs")
+    given = [{"id": n, "version": 1, "balance": 10} for n in range(count)]
+    async with watch(async_sessionmaker(prepared))() as session:
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.execute(update(Account), given)
+        assert [e.identity for e in caught.value.entries] == [(0,)]
+        await session.rollback()
+        with pytest.raises(ConcurrencyError):
+            await session.run_sync(lambda s: s.bulk_update_mappings(Account, given))
+        await session.rollback()
+        await session.execute(update(Account), [{**given[0], "version": 2}])
+        await session.commit()
+        assert (await session.get_one(Account, 0)).balance == 10
+
+
+async def test_an_older_object_is_told_when_its_row_is_locked(prepared):
+    await filled(prepared, 1)
+    async with watch(async_sessionmaker(prepared, expire_on_commit=False))() as session:
+        row = await session.get_one(Account, 0)
+        await session.commit()
+        await theirs(prepared, 0, owner="theirs")
+        with pytest.raises(ConcurrencyError) as caught:
+            await session.get(Account, 0, with_for_update=True)
+        assert caught.value.entries[0].original["owner"] == row.owner == "a"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import String, event, select, text
+from sqlalchemy import ForeignKey, String, event, select, text
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -13,7 +13,19 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConfigurationError, Versioned, client_wins, merge_fields
-from tests.models import Animal, Base, Car, Comment, Dog, Employee, Manager, Note, Post, Vehicle
+from tests.models import (
+    Animal,
+    Base,
+    Car,
+    Comment,
+    Dog,
+    Employee,
+    Manager,
+    Note,
+    Post,
+    Vehicle,
+    key,
+)
 
 alive = pytest.mark.needs("resolves-in-place")
 rows = pytest.mark.parametrize("count", [1, 3])
@@ -232,6 +244,58 @@ def test_rows_of_the_base_that_have_no_version_are_not_guarded(store, watched, o
     session.commit()
 
     assert stored(Vehicle, 2)["name"] == "ours"
+
+
+class Rank1(Versioned, Base):
+    """Three tables deep, and a class that shares the table of the second."""
+
+    __tablename__ = "in_rank1"
+    id: Mapped[int] = key()
+    kind: Mapped[str]
+    one: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "1"}
+
+
+class Rank2(Rank1):
+    __tablename__ = "in_rank2"
+    id: Mapped[int] = mapped_column(ForeignKey("in_rank1.id"), primary_key=True)
+    two: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_identity": "2"}
+
+
+class Rank3(Rank2):
+    __tablename__ = "in_rank3"
+    id: Mapped[int] = mapped_column(ForeignKey("in_rank2.id"), primary_key=True)
+    three: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_identity": "3"}
+
+
+class Rank2Sharing(Rank2):
+    three: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_identity": "2s"}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("model", [Rank3, Rank2Sharing])
+@pytest.mark.parametrize("theirs", ["one", "two", "three", "gone"])
+@pytest.mark.parametrize("ours", ["one", "two", "three", "delete"])
+def test_tables_three_deep_are_one_row(
+    store, watched, other, gone, refused, stored, model, ours, theirs, count
+):
+    store(*(model(id=n) for n in range(count)))
+    session = watched()
+    rows = session.scalars(select(model).order_by(model.id)).all()
+    session.expunge_all()
+    session.rollback()
+    gone(model, 0) if theirs == "gone" else other(model, 0, **{theirs: "theirs"})
+    session.add_all(rows)
+    for row in rows:
+        session.delete(row) if ours == "delete" else setattr(row, ours, "ours")
+    [entry] = refused(session).entries
+    assert (entry.model, entry.identity) == (model, (0,))
+    session.rollback()
+    row = stored(model, 0)
+    assert row is None if theirs == "gone" else (row[theirs], row["version"]) == ("theirs", 2)
 
 
 # -- order ----------------------------------------------------------------------------------------

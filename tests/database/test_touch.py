@@ -58,6 +58,31 @@ def test_a_dirty_object_moves_by_one_as_well(store, watched, stored):
     assert stored(Account, 1)["version"] == 3
 
 
+@pytest.mark.parametrize("model", [Account, Dog, Note])
+def test_an_expired_object_is_touched_in_the_version_that_was_seen(
+    store, watched, other, gone, refused, engine, model
+):
+    name = "text" if model is Note else "owner" if model is Account else "tricks"
+    store(*(model(id=n) for n in (1, 2, 3)))
+    session = watched()
+    moved, left, removed = session.scalars(select(model).order_by(model.id)).all()
+    session.commit()
+    other(model, 1, **{name: "theirs"})
+    gone(model, 3)
+    with count_statements(engine) as sent:
+        touch(left)
+        session.flush()
+    assert sent.count == 1
+    session.commit()
+    touch(moved)
+    touch(removed)
+    entries = refused(session).entries
+    assert [(entry.identity, entry.kind) for entry in entries] == [
+        ((1,), "updated"),
+        ((3,), "deleted"),
+    ]
+
+
 def test_a_plain_session_can_touch(store, engine, stored):
     store(Account(id=1))
     with Session(engine) as session:
