@@ -1,7 +1,8 @@
 """How many rows at a time, and how long to rest: values only.
 
 A batch holds its row locks until it commits, so its size follows the time it takes. Between two
-batches the roll-out rests as long as it worked, or longer to keep a rate.
+batches the roll-out rests for a multiple of the time that it worked, so it rests longer where
+others keep the server busy; and longer still to keep a rate.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Pace:
     smallest: int = 50
     largest: int = 5_000
     rate: float | None = None
-    #: The part of the time that is spent working.
-    share: float = 0.35
+    #: The part of the time that is spent working; the rest of it the processor is the writers'.
+    share: float = 0.2
 
     def __post_init__(self) -> None:
         if self.rate is not None and not self.rate > 0:

@@ -32,3 +32,8 @@ def test_it_rests_in_proportion_to_its_work():
 def test_a_rate_makes_it_rest_longer():
     assert Pace(rate=100, share=1.0).rest(50, 0.1) == pytest.approx(0.4)
     assert Pace(rate=1).first() == 1
+
+
+def test_a_busy_server_is_given_longer_rests():
+    assert Pace().rest(100, 0.02) == pytest.approx(0.08)
+    assert Pace().rest(100, 0.04) == pytest.approx(0.16)
