@@ -29,16 +29,20 @@ _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "di
 
 @click.command()
 @click.argument("models", nargs=-1, required=True)
-@click.option("--url", required=True, help="The database, as SQLAlchemy writes it.")
+@click.option("--url", help="The database, as SQLAlchemy writes it.")
+@click.option("--engine", "made", help="Or the application's own engine: shop.db:engine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, nothing else.")
-def check(models: tuple[str, ...], url: str, as_json: bool) -> None:
+def check(models: tuple[str, ...], url: str | None, made: str | None, as_json: bool) -> None:
     """Look at MODELS and their database: would a lost update be noticed everywhere?
 
     MODELS are modules, or names in them: shop.models, shop.models:Base. Nothing is changed.
+
+    With --engine the settings of the application's engine are looked at as well (AUTOCOMMIT,
+    prepared statements); a --url is connected to as SQLAlchemy does by default.
     """
     try:
         named = [_imported(name) for name in models]
-        engine = engine_of(url)
+        engine = _engine(url, made)
         try:
             _require_answer(engine)
             findings = run_check(named, engine)
@@ -53,6 +57,24 @@ def check(models: tuple[str, ...], url: str, as_json: bool) -> None:
     else:
         _show(findings)
     sys.exit(int(any(finding.severity is Severity.ERROR for finding in findings)))
+
+
+def _engine(url: str | None, made: str | None) -> Engine:
+    """The database that one of the two options names."""
+    if url is not None and made is None:
+        return engine_of(url)
+    if made is None or url is not None:
+        raise ConfigurationError(
+            "Say which database: --url postgresql+psycopg://me@host/shop or"
+            " --engine shop.db:engine, and not both."
+        )
+    engine = _imported(made)
+    if not isinstance(engine, Engine):
+        raise ConfigurationError(
+            f"{made!r} is of type {type(engine).__name__}, not an Engine: name what create_engine()"
+            " gave (shop.db:engine); for an async application name a --url with a sync driver."
+        )
+    return engine
 
 
 def _imported(name: str) -> Any:

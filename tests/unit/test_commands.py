@@ -25,6 +25,11 @@ class Page(Versioned, Base):
 def shop(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(MODELS)
     (tmp_path / "ended.py").write_text("raise SystemExit(0)")
+    (tmp_path / "db.py").write_text(
+        "from sqlalchemy import create_engine\n"
+        "plain = create_engine('sqlite:///shop.db')\n"
+        "each_alone = plain.execution_options(isolation_level='AUTOCOMMIT')\n"
+    )
     (tmp_path / "loose.py").write_text(
         MODELS
         + """
@@ -94,6 +99,14 @@ def test_a_warning_is_no_reason_to_stop_a_deployment(shop):
     assert (finding["code"], finding["severity"]) == ("no-version", "warning")
 
 
+def test_the_settings_of_the_applications_own_engine_are_looked_at(shop):
+    assert optilock(shop, "migrate", "pages", "--url", "sqlite:///shop.db").returncode == 0
+    assert optilock(shop, "check", "shop", "--engine", "db:plain").returncode == 0
+    ended = optilock(shop, "check", "shop", "--engine", "db:each_alone", "--json")
+    assert ended.returncode == 1
+    assert [finding["code"] for finding in json.loads(ended.stdout)] == ["autocommit"]
+
+
 def test_nothing_is_made_where_there_is_no_database(shop):
     optilock(shop, "check", "shop", "--url", "sqlite:///typo.db")
     assert not (shop / "typo.db").exists()
@@ -106,6 +119,10 @@ def test_nothing_is_made_where_there_is_no_database(shop):
         (("check", "shop:Nothing", "--url", "sqlite://"), "has nothing called"),
         (("check", "json", "--url", "sqlite://"), "no mapped classes"),
         (("check", "shop", "--url", "me:secret@x"), "cannot be read"),
+        (("check", "shop"), "Say which database"),
+        (("check", "shop", "--url", "sqlite://", "--engine", "db:plain"), "not both"),
+        (("check", "shop", "--engine", "shop:Base"), "not an Engine"),
+        (("check", "shop", "--engine", "db:nothing"), "has nothing called"),
         (("check", "shop", "--url", "sqlite:///typo.db"), "There is no database file 'typo.db'"),
         (("check", "ended", "--url", "sqlite://"), "SystemExit"),
         (("check", "shop/models.py", "--url", "sqlite://"), "name a module"),
