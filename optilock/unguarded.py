@@ -121,7 +121,8 @@ def _from_orm(statement: Any, context: Any) -> bool:
 
 def _compares(statement: Any, version: Column[Any]) -> bool:
     """In its WHERE; or it names the version among its values; or it matches nothing at all."""
-    if version in (getattr(statement, "_values", None) or {}):
+    named = getattr(statement, "_values", None) or {}
+    if any(getattr(name, "key", name) in (version.key, version.name) for name in named):
         return True
     where = statement.whereclause
     return where is not None and any(

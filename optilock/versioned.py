@@ -70,7 +70,14 @@ from optilock.version_triggers import create_with_table
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
 
-__all__ = ["Versioned", "ignored_columns", "joined_tables", "token_attribute", "versioned_tables"]
+__all__ = [
+    "Versioned",
+    "ignored_columns",
+    "joined_tables",
+    "know_tables",
+    "token_attribute",
+    "versioned_tables",
+]
 
 #: Table -> its version column, for every class of the mixin that has one.
 _tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
@@ -111,6 +118,15 @@ def versioned_tables() -> Mapping[Table, Column[Any]]:
 def joined_tables() -> Mapping[Table, Mapper[Any]]:
     """Tables of versioned classes that do not carry the version themselves (joined inheritance)."""
     return _joined
+
+
+def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
+    """Note that ``column`` is the version of ``mapper``'s rows, in whatever tables they are."""
+    if isinstance(column.table, Table):
+        _tables[column.table] = column
+        for other in mapper.tables:
+            if isinstance(other, Table) and other is not column.table:
+                _joined[other] = mapper
 
 
 def token_attribute(mapper: Mapper[Any]) -> str | None:
@@ -215,11 +231,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     column = None if token is None else check_attribute(mapper, cls, token)
     check_options(mapper, cls, column)
     check_root_of(cls)
-    if column is not None and isinstance(column.table, Table):
-        _tables[column.table] = column
-        for other in mapper.tables:
-            if isinstance(other, Table) and other is not column.table:
-                _joined[other] = mapper
+    if column is not None:
+        know_tables(mapper, column)
     if column is not None:
         (require if isinstance(token, Manual) else close)(mapper, cls, column)
         compare_in_merge(mapper, column)

@@ -28,7 +28,8 @@ def of_own_row(flush: Flush, statement: Update, params: Any) -> Update:
         token = mapper.version_id_col
         if not isinstance(token, Column) or token.table is not statement.table:
             continue
-        if token.onupdate is None or token in (statement._values or ()):
+        named = {getattr(name, "key", name) for name in statement._values or ()}
+        if token.onupdate is None or token.key in named:
             return statement
         values = _key(statement, params if isinstance(params, dict) else {})
         identity = tuple(values.get(column) for column in mapper.primary_key)

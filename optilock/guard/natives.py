@@ -3,20 +3,25 @@
 What :class:`~optilock.Versioned` does for its own classes while they are mapped: the version is
 read with its row, also where ``load_only()`` or ``defer()`` leave it out. SQLAlchemy would read it
 inside the flush, when it already is the other writer's. A version that the mapping itself defers is
-refused by the first flush that needs it.
+refused by the first flush that needs it. And their tables are known, so that statements which go
+around the version are found.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import event
+from sqlalchemy import Column, event
 from sqlalchemy.orm import Mapper, mapperlib
 
 from optilock.errors import ConfigurationError
 from optilock.version_attribute import load_always
+from optilock.versioned import know_tables
 
-__all__ = ["read_versions_with_rows", "refuse_deferred"]
+__all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]
+
+_moved_by_flushes: WeakKeyDictionary[Column[Any], str] = WeakKeyDictionary()
 
 
 def read_versions_with_rows() -> None:
@@ -31,8 +36,19 @@ def read_versions_with_rows() -> None:
 
 
 def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
-    if mapper.version_id_col is not None:
-        load_always(mapper)
+    version = mapper.version_id_col
+    if version is None:
+        return
+    load_always(mapper)
+    if isinstance(version, Column):
+        know_tables(mapper, version)
+        if callable(mapper.version_id_generator) and version.onupdate is None:
+            _moved_by_flushes[version] = cls.__name__
+
+
+def moved_by_flushes(version: Any) -> str | None:
+    """The class whose version no statement moves: there is no ``onupdate``. Otherwise ``None``."""
+    return _moved_by_flushes.get(version)
 
 
 def refuse_deferred(mapper: Mapper[Any]) -> None:

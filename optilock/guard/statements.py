@@ -36,6 +36,7 @@ from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
+from optilock.compared import is_guarded
 from optilock.conflicts import locked_table, read_stored
 from optilock.dialects import database_of
 from optilock.guard.by_key import counts, update_by_key
@@ -79,10 +80,12 @@ def guarded_execute(original: Execute) -> Execute:
         if mapper is None:
             refuse_update_of_table(statement, params)
             return original(self, statement, params, **options)
-        note(self, mapper, options)
+        if is_guarded(mapper):
+            note(self, mapper, options)
         if token_attribute(mapper) is None:
             children = versioned_children(mapper)
             if children:
+                note(self, mapper, options)
                 return _with_children(self, original, mapper, children, statement, params, options)
             return original(self, statement, params, **options)
         if isinstance(params, list):

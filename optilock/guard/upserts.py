@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.guard.by_key import refuse_first_versions
+from optilock.guard.natives import moved_by_flushes
 from optilock.version_makers import made_by_application, moves_by_itself
 from optilock.versioned import token_attribute, versioned_tables
 
@@ -57,7 +58,7 @@ def refuse_insert(statement: Insert, params: Any) -> None:
     if not names or not names.isdisjoint({version.key, version.name}):
         return
     if not isinstance(mapper, Mapper):
-        if version.onupdate is None:
+        if version.onupdate is None and moved_by_flushes(version) is None:
             return  # the database moves it, or the application
         raise _left(statement.table.description, version.name, f"{version} + 1")
     if made_by_application(mapper) or moves_by_itself(mapper):

@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
+from optilock.guard.natives import moved_by_flushes
 from optilock.version_makers import touch_of
 from optilock.versioned import ignored_columns, joined_tables, token_attribute, versioned_tables
 
@@ -109,33 +110,41 @@ def refuse_update_of_table(statement: Update, params: Any) -> None:
     """Refuse what would change a versioned row and leave its version.
 
     Raises:
-        ConfigurationError: it is an UPDATE of an alias, or of a table whose rows have their
-            version in another one, and it does not write ignored columns only.
+        ConfigurationError: it is an UPDATE of an alias, of a table with SQLAlchemy's own
+            ``version_id_col``, or of one whose rows have their version in another table.
     """
     named = statement.table
     table: Any = getattr(named, "element", named)  # an alias of it
     mapper = joined_tables().get(table)
     version = versioned_tables().get(table)
-    if mapper is None and (version is None or table is named):
-        return
     names = _names(statement, params)
-    ignored = ignored_columns(mapper) if mapper is not None else frozenset()
-    if names and names <= {column.key for column in ignored if column.table is table}:
-        return
-    if mapper is None:
-        assert version is not None
-        if version.key in names or version.onupdate is None:
-            return
-        raise ConfigurationError(
-            f"The UPDATE of an alias of {table.description} leaves {version.name!r}: whoever has"
-            " read the rows would overwrite them unseen. Update the class or the table itself, or"
-            f" name {version.name!r} among the values. Nothing was sent."
-        )
-    cls, apart = mapper.class_.__name__, mapper.version_id_col
-    raise ConfigurationError(
+    if mapper is not None:
+        ignored = {column.key for column in ignored_columns(mapper) if column.table is table}
+        if not names or not names <= ignored:
+            raise _apart(table, mapper)
+    elif version is not None and version.key not in names:
+        native = moved_by_flushes(version)
+        if native is not None or (table is not named and version.onupdate is not None):
+            raise _left(table, version, native)
+
+
+def _apart(table: Any, mapper: Mapper[Any]) -> ConfigurationError:
+    cls, version = mapper.class_.__name__, mapper.version_id_col
+    return ConfigurationError(
         f"The UPDATE of {table.description} leaves the version of {cls}, which is in"
-        f" {getattr(apart, 'table', apart)}: whoever has read the rows would overwrite"
+        f" {getattr(version, 'table', version)}: whoever has read the rows would overwrite"
         f" them unseen. Write update({_class_of(mapper, table)}), which moves it. Nothing was sent."
+    )
+
+
+def _left(table: Any, version: Column[Any], native: str | None) -> ConfigurationError:
+    what, instead = "an alias of ", "the class or the table itself"
+    if native is not None:
+        what, instead = "", f"the class itself, update({native})"
+    return ConfigurationError(
+        f"The UPDATE of {what}{table.description} leaves {version.name!r}: whoever has read the"
+        f" rows would overwrite them unseen. Update {instead}, or name {version.name!r} among the"
+        " values. Nothing was sent."
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
-from sqlalchemy.orm import Mapped, defer, load_only, mapped_column
+from sqlalchemy import ForeignKey, select, update
+from sqlalchemy.orm import Mapped, aliased, defer, load_only, mapped_column
 
-from optilock import ConfigurationError
+from optilock import ConfigurationError, UnguardedStatement, guard_statements
+from optilock.testing import count_statements
 from tests.models import Base, Native, key
 
 
@@ -16,6 +17,25 @@ class NativeDeferred(Base):
     text: Mapped[str | None]
     revision: Mapped[int] = mapped_column(deferred=True)
     __mapper_args__ = {"version_id_col": revision}
+
+
+class NativeParent(Base):
+    __tablename__ = "natives_parent"
+    id: Mapped[int] = key()
+    kind: Mapped[str]
+    revision: Mapped[int] = mapped_column()
+    __mapper_args__ = {
+        "version_id_col": revision,
+        "polymorphic_on": "kind",
+        "polymorphic_identity": "parent",
+    }
+
+
+class NativeChild(NativeParent):
+    __tablename__ = "natives_child"
+    id: Mapped[int] = mapped_column(ForeignKey("natives_parent.id"), primary_key=True)
+    more: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_identity": "child"}
 
 
 @pytest.mark.parametrize(
@@ -46,3 +66,28 @@ def test_a_version_that_the_mapping_defers_is_refused(store, watched, stored):
         session.flush()
     session.rollback()
     assert stored(NativeDeferred, 1)["text"] == "a"
+
+
+def test_statements_that_leave_the_version_are_refused(store, watched, engine, stored):
+    """Nothing moves it but a flush, and ``update(Native)`` of a watched session."""
+    store(Native(id=1, text="a"), NativeChild(id=1))
+    session, natives = watched(), Native.__table__
+    alone = [
+        update(natives).values(text="mine"),
+        update(natives.alias()).values(text="mine"),
+        update(aliased(Native)).values(text="mine"),
+        update(NativeChild.__table__).values(more="mine"),
+    ]
+    with count_statements(engine) as sent:
+        for statement in alone:
+            with pytest.raises(ConfigurationError, match=r"update\(Native|an alias|'revision'"):
+                session.execute(statement)
+    assert sent.count == 0
+    guard_statements(engine, "forbid")
+    for statement in alone:
+        with engine.connect() as connection, pytest.raises(UnguardedStatement):
+            connection.execute(statement)
+    session.execute(update(natives).values(text="mine", revision=natives.c.revision + 1))
+    session.execute(update(NativeChild).values(more="mine"))
+    session.commit()
+    assert (stored(Native, 1)["revision"], stored(NativeChild, 1)["revision"]) == (2, 2)

@@ -39,6 +39,7 @@ AROUND = [
 PASSING = [
     update(ACCOUNTS).where(ACCOUNTS.c.version == 1).values(owner="x"),
     delete(ACCOUNTS).where(ACCOUNTS.c.version == 7),
+    update(ACCOUNTS).values(owner="x", version=5),
     update(Account).values(owner="x"),
     delete(Account).where(Account.id == 5),
     insert(ACCOUNTS).values(id=8),
