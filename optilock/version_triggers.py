@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 from sqlalchemy import DDL, Column, Table, event
@@ -26,6 +27,7 @@ __all__ = [
     "TriggerDDL",
     "create_with_table",
     "keys_without_rowid",
+    "moved_column",
     "trigger_ddl",
     "trigger_name",
 ]
@@ -84,6 +86,17 @@ def trigger_name(table: str, column: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{name.encode()[: _LONGEST - 9].decode(errors='ignore')}_{digest}"
+
+
+def moved_column(table: str, name: str, source: str) -> str | None:
+    """The column that a stored trigger of ours moves; None if the trigger is somebody else's."""
+    found = re.search(r"COALESCE\(OLD\.(.+?), 0\) \+ 1", source)
+    if found is None:
+        return None
+    column = found.group(1)
+    if column[0] in '"`':
+        column = column[1:-1].replace(column[0] * 2, column[0])
+    return column if trigger_name(table, column) == name else None
 
 
 def create_with_table(table: Table, column: Column[Any], token: RowVersion) -> None:

@@ -24,6 +24,7 @@ from optilock.errors import ConfigurationError, OptilockError
 from optilock.guard_trigger import read_mark, short_name
 from optilock.rollout.target import Target, require_present, target_of
 from optilock.tokens import RowVersion, Token
+from optilock.version_triggers import trigger_name
 
 __all__ = [
     "add_column",
@@ -240,13 +241,20 @@ def _column(ways: Ways, token: Token, *, nullable: bool) -> Column[Any]:
 def _require_unguarded(
     operations: Operations, table: str, schema: str | None, token: Token
 ) -> None:
-    """MariaDB would drop the column, and every later UPDATE would fail at the trigger."""
+    """The column would be dropped, and every later UPDATE would fail at the trigger."""
     connection = connection_of(operations)
     if connection is None:
         return
     triggers = database_of(connection.dialect).guard_triggers(connection.dialect)
     for found in triggers.found(connection, schema):
-        guard = read_mark(found.source, table, schema) if found.table == table else None
+        if found.table != table:
+            continue
+        if found.name == trigger_name(table, _name(token)):
+            raise ConfigurationError(
+                f"A trigger moves {table}.{_name(token)}, and without the column every UPDATE would"
+                " fail. Nothing was changed: drop it first, with op.drop_version_trigger."
+            )
+        guard = read_mark(found.source, table, schema)
         if guard is not None and guard.column == _name(token):
             raise ConfigurationError(
                 f"A guard trigger stands on {table}.{_name(token)}. Nothing was changed: drop it"

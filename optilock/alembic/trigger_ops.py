@@ -22,7 +22,7 @@ from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.expected import Expected
 from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
 from optilock.tokens import Counter, RowVersion
-from optilock.version_triggers import trigger_ddl, trigger_name
+from optilock.version_triggers import moved_column, trigger_ddl, trigger_name
 
 __all__ = ["add_trigger_operations", "tables_of"]
 
@@ -95,7 +95,7 @@ class _Comparison:
                     self.before.append(DropVersionTrigger(table, token, schema=schema))
                 self.after.append(CreateVersionTrigger(table, token, schema=schema))
         for one in found:
-            column = _moved_column(one)
+            column = moved_column(table, one.name, one.source)
             if column is not None and one.name != wanted:
                 moved = RowVersion() if column == RowVersion().name else RowVersion(column=column)
                 self.before.append(DropVersionTrigger(table, moved, schema=schema))
@@ -104,15 +104,6 @@ class _Comparison:
         """Does the trigger fire, and is it the one that we would make?"""
         wanted = trigger_ddl(expected.table, expected.column, self.triggers.dialect, schema=schema)
         return there.enabled and there.source.strip() == wanted.source.strip()
-
-
-def _moved_column(found: Found) -> str | None:
-    """The column that a ``RowVersion``'s trigger moves; None if it is another trigger."""
-    start, end = f"{found.table}_", "_moves"
-    name = found.name
-    if not (name.startswith(start) and name.endswith(end)) or "+ 1" not in found.source:
-        return None
-    return name[len(start) : -len(end)]
 
 
 def _stored(

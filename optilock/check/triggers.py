@@ -14,7 +14,7 @@ from optilock.dialects.guard_triggers import Found
 from optilock.errors import ConfigurationError
 from optilock.expected import Expected, expected
 from optilock.guard_trigger import is_guard
-from optilock.version_triggers import trigger_ddl, trigger_name
+from optilock.version_triggers import moved_column, trigger_ddl, trigger_name
 
 __all__ = ["check_triggers"]
 
@@ -54,10 +54,9 @@ def _guard(
             "a foreign UPDATE changes rows and nobody is told",
         )
     elif there is not None:
-        yield Finding(
-            "unasked-trigger",
-            Severity.WARNING,
-            f"{subject.table.fullname}.{there.name}",
+        yield _unasked(
+            subject,
+            there,
             f"The table has a guard trigger, and {subject.name} asks for none.",
             "Set __version_guard__, or drop the trigger: op.drop_guard_trigger, which"
             " autogenerate writes.",
@@ -69,6 +68,16 @@ def _version(
 ) -> Iterator[Finding]:
     """The trigger of a ``RowVersion``."""
     if wanted is None or not wanted.moves_by_trigger:
+        for one in found:
+            moved = moved_column(subject.table.name, one.name, one.source)
+            if moved is not None:
+                yield _unasked(
+                    subject,
+                    one,
+                    f"A trigger moves the column {moved!r}, and {subject.name} has no RowVersion.",
+                    "Use RowVersion(), or drop the trigger: op.drop_version_trigger, which"
+                    " autogenerate writes.",
+                )
         return
     table, column = subject.table, wanted.column
     name = trigger_name(table.name, column.name)
@@ -100,6 +109,11 @@ def _compared(
     else:
         return
     yield Finding(code, Severity.ERROR, subject.table.fullname, message, advice)
+
+
+def _unasked(subject: Subject, there: Found, message: str, advice: str) -> Finding:
+    where = f"{subject.table.fullname}.{there.name}"
+    return Finding("unasked-trigger", Severity.WARNING, where, message, advice)
 
 
 def _unknown_database(subject: Subject, why: str) -> Finding:

@@ -328,5 +328,21 @@ def test_the_default_schema_by_its_name_is_clean(engine, options):
     assert again.empty or again.upgrade is None
 
 
+@pytest.mark.parametrize(
+    ("name", "column"), [("p" * 60, None), ('pa`ge"s', None), ("pages", "rev no")]
+)
+def test_a_version_trigger_goes_with_its_token_whatever_the_names(engine, name, column):
+    old = models(token=RowVersion(column=column), __tablename__=name)
+    run(engine, (first := revise(engine, old)), first.upgrade)
+    assert len(triggers(engine)) == 1
+    new = models(token=Unique(name="stamp"), __tablename__=name)
+    revision = revise(engine, new)
+    run(engine, revision, revision.upgrade)
+    assert triggers(engine) == []
+    assert is_clean(engine, new) is True
+    run(engine, revision, revision.downgrade)
+    assert is_clean(engine, old) is True
+
+
 def _only(schema):
     return lambda name, kind, parents: kind != "schema" or name in (None, schema)

@@ -227,6 +227,14 @@ def test_a_guard_trigger_that_nobody_asked_for(engine):
     assert finding.severity is Severity.WARNING
 
 
+def test_a_version_trigger_that_nobody_asked_for(engine):
+    old, cls = page(**VERSION), page()
+    old.metadata.create_all(engine)
+    [finding] = [f for f in check(cls, engine) if f.subject != "connection"]
+    assert finding.code == "unasked-trigger"
+    assert finding.severity is Severity.WARNING
+
+
 def NAMES(connection):
     asked = {
         "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",

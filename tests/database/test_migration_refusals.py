@@ -184,6 +184,22 @@ def test_dropping_a_trigger_that_is_not_there_is_no_error(engine, parcels):
     assert everything(engine) == before
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda op: op.drop_version_column("parcels", RowVersion()),
+        lambda op: op.change_version_column("parcels", RowVersion(), Unique()),
+        lambda op: op.change_version_column("parcels", RowVersion(), Counter(name="revision")),
+    ],
+    ids=["drop", "change", "rename"],
+)
+def test_a_version_that_a_trigger_moves_is_not_dropped(engine, parcels, work):
+    """Every UPDATE would fail at the trigger."""
+    migrate(engine, lambda op: op.create_version_trigger("parcels", RowVersion()))
+    with nothing_lost(engine, ConfigurationError, "drop_version_trigger"):
+        migrate(engine, work)
+
+
 @pytest.mark.engines("postgresql", "mariadb")
 class TestARightThatIsMissing:
     """A real user of the server, who may change the table and not create triggers."""
