@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
+
 from optilock import events
-from optilock.compared import compared_names
+from optilock.compared import compared_names, compares
 from optilock.conflicts import Values
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
@@ -29,10 +32,31 @@ def check_before(flush: Flush, objects: Any) -> None:
     """Judge the deletes that have dependents."""
     deleted = [obj._sa_instance_state for obj in flush.session.deleted if _asked(obj, objects)]
     stale = look(
-        flush.session, (state for state in deleted if has_dependents(state.mapper)), deleting=True
+        flush.session,
+        (
+            state
+            for state in deleted
+            if has_dependents(state.mapper) or _is_replaced(flush.session, state)
+        ),
+        deleting=True,
     )
     if stale:
         _settle(flush, stale, objects)
+
+
+def _is_replaced(session: Session, state: State) -> bool:
+    """Does a new object take over the row, of which only values are known to compare?
+
+    SQLAlchemy then sends an UPDATE for the new object, and that has read nothing.
+    """
+    if not compares(state.mapper):
+        return False
+    base = state.mapper.base_mapper
+    return any(
+        (new := instance_state(obj)).mapper.base_mapper is base
+        and new.mapper.identity_key_from_instance(obj) == state.key
+        for obj in session.new
+    )
 
 
 def _asked(obj: Any, objects: Any) -> bool:

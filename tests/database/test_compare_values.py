@@ -616,3 +616,31 @@ def test_what_was_read_after_an_undone_statement_must_be_read_again(store, watch
     invoice.note = "mine"
     session.commit()
     assert value(engine, Invoice, 1, "note") == "mine"
+
+
+@pytest.mark.parametrize("model", [Invoice, Card, Delivery, Circle])
+def test_a_new_object_does_not_take_over_a_row_that_has_moved(
+    store, watched, refused, engine, model
+):
+    """One deleted and another added with its key is an UPDATE, and the new object read nothing."""
+    name = {Invoice: "status", Card: "front", Delivery: "state", Circle: "name"}[model]
+    store(model(id=1, **{name: "a"}))
+    session = watched()
+    session.delete(session.get_one(model, 1))
+    session.add(model(id=1, **{name: "mine"}))
+    directly(engine, Shape if model is Circle else model, 1, **{name: "theirs"})
+    [entry] = refused(session).entries
+    assert (entry.identity, entry.action, entry.database[name]) == ((1,), "delete", "theirs")
+    session.rollback()
+    assert value(engine, model, 1, name) == "theirs"
+
+
+@pytest.mark.parametrize("model", [Invoice, Card, Delivery])
+def test_a_new_object_takes_over_a_row_that_nobody_moved(store, watched, engine, model):
+    store(model(id=1))
+    session = watched()
+    session.delete(session.get_one(model, 1))
+    name = {Invoice: "status", Card: "front", Delivery: "state"}[model]
+    session.add(model(id=1, **{name: "mine"}))
+    session.commit()
+    assert value(engine, model, 1, name) == "mine"
