@@ -173,11 +173,16 @@ def recall(state: State) -> None:
         state.expired_attributes.discard(name)
 
 
-def remember_revived(obj: Any, before: Mapping[Place, Any]) -> None:
-    """The delete of ``obj`` is rolled back; ``before`` is that of :func:`remember_rolled_back`."""
+def remember_revived(
+    obj: Any, before: Mapping[Place, Any], written: Collection[State] = ()
+) -> None:
+    """The delete of ``obj`` is rolled back; the others are those of :func:`remember_rolled_back`.
+
+    So is a delete that was refused, and wrote nothing.
+    """
     state: State = obj._sa_instance_state
     if any_compared() and compares(state.mapper):
-        values_unknown(state)
+        (values_unknown if state in written else remember_values)(state)
     token = _token_of(state.mapper)
     if token is not None and state.key is not None:
         version = before.get(_place(state), version_seen(state, token))

@@ -294,7 +294,8 @@ def _after_rollback(session: Session) -> None:
 
 def _revived(session: Session, obj: Any) -> None:
     """SQLAlchemy gives a deleted object back, after the rollback and before it is expired."""
-    remember_revived(obj, watched(session).before)
+    known = watched(session)
+    remember_revived(obj, known.before, known.compared)
 
 
 def _inserted_in_vain(session: Session, obj: Any) -> None:
