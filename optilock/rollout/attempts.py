@@ -39,8 +39,8 @@ class Attempts:
         """Do ``work``, which is to do ``what``, in a transaction, and commit.
 
         Raises:
-            OptilockError: the lock was not to be had for as long as ``patience``, or the user of
-                the connection may not do that.
+            OptilockError: the lock was not to be had for as long as ``patience``, the user of the
+                connection may not do that, or the database refused it for a reason of its own.
         """
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: _lock_was_held(connection, error)),
@@ -59,7 +59,11 @@ class Attempts:
                     " the roll-out again as the table's owner."
                 ) from error
             if not _lock_was_held(connection, error):
-                raise
+                raise OptilockError(
+                    f"The database did not {what}; its own error is the cause of this one. Nothing"
+                    " was changed by this step, and what was done before it stays: when the reason"
+                    " is gone, run the roll-out again, it goes on from here."
+                ) from error
             raise OptilockError(
                 f"A lock was not to be had within {self.lock_timeout:g} seconds, in"
                 f" {self.patience:g} seconds of trying: a transaction holds the table. What was"

@@ -10,7 +10,7 @@ import rich_click as click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.guard_trigger import Policy
@@ -79,7 +79,7 @@ def migrate(
     except ConfigurationError as error:
         _end(2, str(error))
     except OptilockError as error:
-        _end(1, str(error))
+        _end(1, f"{error}{_cause(error)}")
     except SQLAlchemyError as error:
         first_line = str(error).split("\n")[0]
         _end(1, f"The database failed: {first_line}")
@@ -99,6 +99,11 @@ def _sentence(table: str, column: str, report: Report) -> str:
         f" {report.filled:,} rows filled in {report.batches:,} batches,"
         f" {report.waits} waits, {report.seconds:.1f} seconds."
     )
+
+
+def _cause(error: OptilockError) -> str:
+    found = error.__cause__
+    return f" ({str(found.orig).splitlines()[0]})" if isinstance(found, DBAPIError) else ""
 
 
 def _end(code: int, why: str) -> NoReturn:

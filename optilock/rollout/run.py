@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from optilock.backoff import Seconds, in_seconds
 from optilock.dialects import database_of
@@ -55,7 +56,8 @@ def roll_out(
         ConfigurationError: no such table or column, no primary key, a column of that name with
             another type, a token that this database cannot make; nothing was changed.
         OptilockError: another roll-out of the table runs; or a lock was not to be had; or the user
-            may not change the table. What was done stays, and running it again goes on.
+            may not change the table; or the database refused a step. What was done stays, and
+            running it again goes on.
     """
     token = Counter() if token is None else token
     require_column(token)
@@ -103,7 +105,8 @@ def _alone(engine: Engine, ways: Ways, table: str, schema: str | None) -> Iterat
         try:
             yield
         finally:
-            ways.release(connection)
+            with suppress(DBAPIError):  # a connection that is lost has no right to give back
+                ways.release(connection)
 
 
 class _Rollout:

@@ -135,6 +135,82 @@ class TestHeld:
         assert None not in [version for (version,) in rows(engine, "version")]
 
 
+class TestRefused:
+    """The database has a reason of its own."""
+
+    def test_a_trigger_that_refuses_every_update(self, engine, table):
+        send(engine, *_REFUSES[engine.dialect.name])
+        with pytest.raises(OptilockError, match="did not write the rows of parcels") as caught:
+            roll_out(engine, "parcels", token=Unique())
+        assert "not now" in str(caught.value.__cause__)
+        assert "not now" not in str(caught.value)
+        on = " ON parcels" if engine.dialect.name == "postgresql" else ""
+        send(engine, f"DROP TRIGGER refuses{on}")
+        works(engine)
+        roll_out(engine, "parcels", token=Unique())
+        works(engine)
+
+    @pytest.mark.engines("postgresql")
+    @pytest.mark.parametrize("at", ["add the column", "fill", "require it"])
+    def test_a_server_that_ends_all_connections(self, engine, database, table, at):
+        administrator = database.engine()
+
+        class Ends(Silent):
+            def step(self, name: str, total: int | None = None) -> None:
+                if name == at:
+                    send(administrator, _END_ALL)
+
+        with pytest.raises(OptilockError, match="run the roll-out again"):
+            roll_out(engine, "parcels", **GUARDED, progress=Ends())
+        administrator.dispose()
+        works(engine)
+        roll_out(engine, "parcels", **GUARDED)
+        works(engine)
+
+    @pytest.mark.engines("sqlite-wal")
+    def test_a_strict_table_that_has_no_such_type(self, engine):
+        send(engine, "CREATE TABLE parcels (id INTEGER PRIMARY KEY, owner TEXT) STRICT")
+        send(engine, "INSERT INTO parcels VALUES (1, 'Ada'), (2, 'Bob'), (3, 'Eve')")
+        with pytest.raises(OptilockError, match="did not change parcels"):
+            roll_out(engine, "parcels", **GUARDED)
+        works(engine)
+
+    @pytest.mark.engines("postgresql", "mariadb")
+    def test_two_at_once_however_the_schema_is_named(self, engine, table):
+        schema = engine.dialect.default_schema_name or engine.url.database
+        refused: list[str] = []
+
+        class Again(Silent):
+            def step(self, name: str, total: int | None = None) -> None:
+                with pytest.raises(OptilockError, match="Another roll-out") as caught:
+                    roll_out(engine, "parcels", schema=schema)
+                refused.append(str(caught.value))
+
+        roll_out(engine, "parcels", progress=Again())
+        assert len(refused) == 3
+        works(engine)
+
+
+_END_ALL = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+)
+_REFUSES = {
+    "sqlite": (
+        "CREATE TRIGGER refuses BEFORE UPDATE ON parcels BEGIN SELECT RAISE(ABORT, 'not now'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION refuses() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'not now'; END $$",
+        "CREATE TRIGGER refuses BEFORE UPDATE ON parcels FOR EACH ROW EXECUTE FUNCTION refuses()",
+    ),
+    "mysql": (
+        "CREATE TRIGGER refuses BEFORE UPDATE ON parcels FOR EACH ROW"
+        " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not now'",
+    ),
+}
+
+
 class TestRights:
     """A user who may do some of it."""
 
