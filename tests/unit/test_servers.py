@@ -51,6 +51,7 @@ def test_mariadb_answers_on_loopback_and_on_its_socket_and_is_gone_afterwards() 
         for url in (server.url, server.socket_url):
             assert asked(url, "SELECT 42") == 42
         assert asked(server.url, "SELECT @@bind_address") == "127.0.0.1"
+        assert asked(server.url, "SELECT locate(@@tmpdir, @@datadir)") == 1
         assert (
             asked(
                 server.url,

@@ -38,9 +38,10 @@ def mariadb() -> Iterator[Server]:
     daemon, installer = _program("mariadbd"), _program("mariadb-install-db")
     with folder_for("maria") as folder:
         user = account(folder, "mysql", "nobody")
-        port, data = free_port(), f"--datadir={folder}/data"
-        user.run(installer, "--no-defaults", data, *_INSTALL)
-        with _running(user, [daemon, "--no-defaults", data, *_listening(folder, port)], port):
+        # In a directory that it shares, a server that starts deletes the others' temporary tables.
+        port, places = free_port(), (f"--datadir={folder}/data", f"--tmpdir={folder}")
+        user.run(installer, "--no-defaults", *places, *_INSTALL)
+        with _running(user, [daemon, "--no-defaults", *places, *_listening(folder, port)], port):
             address = f"mysql+pymysql://root@127.0.0.1:{port}"
             _create_database(address)
             yield Server(
