@@ -8,7 +8,8 @@ written, the attributes that must be stored as they were read.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,6 +35,7 @@ __all__ = [
     "forget_values",
     "is_guarded",
     "remember_values",
+    "values_in_mind",
     "values_moved",
     "values_read",
     "values_unknown",
@@ -124,6 +126,15 @@ def remember_values(state: InstanceState[Any], names: Collection[str] | None = N
         if value is not NO_VALUE:
             seen[name] = copy.deepcopy(value)
     state.__dict__[_SEEN] = {**seen, **(known or {})}
+
+
+@contextmanager
+def values_in_mind(state: InstanceState[Any]) -> Iterator[None]:
+    """What is read meanwhile is not what the author of the delete has seen."""
+    seen = state.__dict__.get(_SEEN)
+    yield
+    if seen is not None:
+        state.__dict__[_SEEN] = seen
 
 
 def values_unknown(state: InstanceState[Any]) -> None:

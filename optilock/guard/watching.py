@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, event
+from sqlalchemy import Column, event, inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.orm.exc import ObjectDeletedError
+from sqlalchemy.orm.state import InstanceState
 
-from optilock.compared import any_compared
+from optilock.compared import any_compared, values_in_mind
 from optilock.connections import refuse_shards
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
@@ -127,6 +128,9 @@ def guard_class(cls: type[Session]) -> None:
     cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
     if hasattr(cls, "merge_all"):
         setattr(cls, "merge_all", guarded_merge_all(cls.merge_all))  # noqa: B010
+    cls.delete = _unread_delete(cls.delete)  # type: ignore[method-assign]
+    if hasattr(cls, "delete_all"):
+        setattr(cls, "delete_all", _delete_all)  # noqa: B010
     cls.expire = _remembering(cls.expire, flushing=False)  # type: ignore[method-assign]
     cls.refresh = guarded_refresh(  # type: ignore[method-assign]
         _remembering(cls.refresh, flushing=True)
@@ -193,6 +197,28 @@ def _guarded_commit(original: Callable[..., None]) -> Callable[..., None]:
             raise conflict_after_rollback(self, error) from error
 
     return commit
+
+
+def _unread_delete(original: Callable[..., None]) -> Callable[..., None]:
+    """``Session.delete``, which reads an expired object when it looks for what goes with it."""
+
+    @functools.wraps(original)
+    def delete(self: Session, instance: Any) -> None:
+        state = inspect(instance, raiseerr=False)
+        if not isinstance(state, InstanceState):
+            original(self, instance)  # SQLAlchemy says so
+            return
+        recall(state)
+        with values_in_mind(state):
+            original(self, instance)
+
+    return delete
+
+
+def _delete_all(self: Session, instances: Iterable[Any]) -> None:
+    """``Session.delete_all`` (SQLAlchemy 2.1), one by one."""
+    for instance in instances:
+        self.delete(instance)
 
 
 def _remembering(original: Callable[..., None], *, flushing: bool) -> Callable[..., None]:

@@ -313,3 +313,34 @@ def test_a_delete_after_several_flushes_expects_the_last_version(store, watched,
     session.commit()
 
     assert stored(Account, 1) is None
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["children-unknown", "children-loaded"])
+def test_an_expired_parent_is_deleted_in_the_version_that_was_seen(
+    store, watched, other, stored, loaded
+):
+    """Looking for its children, session.delete() reads the parent: nobody has seen that."""
+    store(Post(id=1, title="a", comments=[Comment(id=1, text="b")]))
+    session = watched()
+    post = session.get_one(Post, 1)
+    if loaded:
+        assert len(post.comments) == 1
+    session.commit()
+    other(Post, 1, title="theirs")
+    session.delete(post)
+    with pytest.raises(ConcurrencyError) as caught:
+        session.flush()
+    assert [entry.model for entry in caught.value.entries] == [Post]
+    session.rollback()
+    assert stored(Post, 1)["title"] == "theirs"
+
+
+def test_an_expired_parent_that_nobody_moved_is_deleted(store, watched, stored):
+    store(Post(id=1, title="a", comments=[Comment(id=1, text="b")]))
+    session = watched()
+    post = session.get_one(Post, 1)
+    session.commit()
+    session.delete(post)
+    session.commit()
+    assert stored(Post, 1) is None
+    assert stored(Comment, 1) is None
