@@ -502,6 +502,7 @@ def test_a_stale_touch_is_refused_until_it_is_settled(
         assert row.id == 1
         refused(session)
     session.rollback()
+    session.refresh(row)  # without it, nobody has seen what the other writer wrote
     touch(row)
     session.commit()
     assert stored(cls, 1)["title"] == "theirs"
