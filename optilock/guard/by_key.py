@@ -66,9 +66,21 @@ def update_by_key(
             " then SQLAlchemy cannot check the versions of the rows: leave it out, use"
             " optilock.bulk_update(), or execute an update() for each row. Nothing was sent."
         )
+    _refuse_system_column(mapper)
     _require_versions(mapper, rows)
     with _telling(session, lambda: _attempts(mapper, rows)):
         return send()
+
+
+def _refuse_system_column(mapper: Mapper[Any]) -> None:
+    """SQLAlchemy would set the version that a row names, and nobody can set ``xmin``."""
+    column: Any = mapper.version_id_col
+    if column.system:
+        raise ConfigurationError(
+            f"{mapper.class_.__name__}.{token_attribute(mapper)} is a column of the database"
+            " itself, and SQLAlchemy's UPDATE by primary key would set it: use"
+            " optilock.bulk_update(). Nothing was sent."
+        )
 
 
 def guarded_bulk_update(original: Execute) -> Execute:
@@ -81,6 +93,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
         if not isinstance(found, Mapper) or token_attribute(found) is None:
             original(self, mapper, rows)
             return
+        _refuse_system_column(found)
         _require_versions(found, rows)
         with _telling(self, lambda: _attempts(found, rows)):
             original(self, mapper, rows)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session
 
-from optilock import ConfigurationError, bulk_delete, bulk_update
+from optilock import ConfigurationError, RowVersion, Versioned, bulk_delete, bulk_update
 from optilock.bulk import Done
 from optilock.testing import count_statements
-from tests.models import Account, Dog, Kinds, Native, Note, Ranked, Seat, Stamped, Tag
+from tests.models import Account, Base, Dog, Kinds, Native, Note, Ranked, Seat, Stamped, Tag, key
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -306,3 +306,28 @@ def test_an_object_that_is_older_than_an_update_by_primary_key_stays_stale(
 
 def stored_version(session, model):
     return session.connection().scalar(select(model.__table__.c.version))
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("how", ["execute", "bulk_update_mappings"])
+def test_an_update_by_primary_key_does_not_set_a_system_column(store, watched, stored, how):
+    store(Numbered(id=1, name="a"))
+    session = watched()
+    row = {"id": 1, "version": session.get_one(Numbered, 1).version, "name": "b"}
+    with pytest.raises(ConfigurationError, match="bulk_update"):
+        if how == "execute":
+            session.execute(update(Numbered), [row])
+        else:
+            session.bulk_update_mappings(Numbered, [row])
+    assert bulk_update(session, Numbered, [row]).conflicts == ()
+    session.commit()
+    assert stored(Numbered, 1)["name"] == "b"
+
+
+class Numbered(Versioned, Base):
+    """The version is the number of the transaction that wrote the row."""
+
+    __tablename__ = "numbered_in_bulk"
+    __version_token__ = RowVersion(xmin=True)
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
