@@ -447,7 +447,11 @@ class Flush:
             missed = self._missed_row(connection, write)
             by_mapper.setdefault(missed.state.mapper, []).append(missed)
         for mapper, some in by_mapper.items():
-            stored = read_stored(connection, mapper, [m.attempt.identity for m in some])
+            try:
+                stored = read_stored(connection, mapper, [m.attempt.identity for m in some])
+            except DBAPIError:  # such as a lock timeout: nobody knows whether the row is there
+                self.misses = [missed for missed in self.misses if missed not in some]
+                raise
             for missed in some:
                 missed.stored = stored.get(missed.attempt.identity)
                 missed.problem = missed.problem or not_written(missed)

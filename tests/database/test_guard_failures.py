@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import event, insert, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
@@ -325,3 +325,17 @@ def test_a_connection_that_is_gone_is_its_own_error(store, watched, engine):
     assert not isinstance(caught.value, ConcurrencyError)
     with Session(engine) as reader:
         assert reader.get_one(Account, 1).owner == "a"
+
+
+@pytest.mark.engines("postgresql")
+def test_a_row_that_could_not_be_read_is_not_told_as_deleted(store, watched, other, engine):
+    """Somebody holds a lock on the row that missed: what is stored is not known."""
+    store(Account(id=1, owner="Ada"))
+    session = watched()
+    session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+    session.get_one(Account, 1).owner = "mine"
+    other(Account, 1, owner="theirs")
+    with engine.connect() as somebody:
+        somebody.execute(text("SELECT 1 FROM accounts WHERE id = 1 FOR UPDATE"))
+        with pytest.raises(OperationalError, match="lock timeout"):
+            session.flush()
