@@ -32,11 +32,11 @@ from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty, 
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.aggregate_roots import AS_FAR_AS_KNOWN, find_roots
-from optilock.compared import changed_names
 from optilock.errors import ConfigurationError
 from optilock.guard.state import stands_still
-from optilock.version_makers import made_by_application, touch_state
+from optilock.mapping.compared import changed_names
+from optilock.mapping.makers import made_by_application, touch_state
+from optilock.mapping.roots import AS_FAR_AS_KNOWN, find_roots
 from optilock.versioned import ignored_columns
 
 __all__ = ["cover"]

@@ -31,7 +31,6 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock import events
 from optilock.bulk_rows import Rows, rows_to_delete, rows_to_update
-from optilock.compared import values_moved
 from optilock.conflicts import Attempt, columns_of, entry_of, read_stored
 from optilock.connections import connection_to_write
 from optilock.entry import Entry
@@ -40,8 +39,9 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
 from optilock.guard.state import is_watched, watched
 from optilock.guard.writes import Write
+from optilock.mapping.compared import values_moved
+from optilock.mapping.makers import made_by_database
 from optilock.seen import moved_by_us, version_seen
-from optilock.version_makers import made_by_database
 from optilock.versioned import token_attribute
 
 __all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]

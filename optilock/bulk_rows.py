@@ -12,10 +12,10 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import ClauseElement
 
-from optilock.columns import columns_of
 from optilock.errors import ConfigurationError
 from optilock.guard.writes import Shape, Write, shape_of
-from optilock.version_makers import made_by_application
+from optilock.mapping.columns import columns_of
+from optilock.mapping.makers import made_by_application
 from optilock.versioned import token_attribute
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]

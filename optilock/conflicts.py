@@ -23,12 +23,12 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
-from optilock.columns import columns_of, same
-from optilock.compared import as_read, compared_names
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
+from optilock.mapping.columns import columns_of, same
+from optilock.mapping.compared import as_read, compared_names
+from optilock.mapping.makers import made_by_application
 from optilock.seen import younger_names
-from optilock.version_makers import made_by_application
 from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = [

@@ -18,12 +18,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.columns import columns_of, same
-from optilock.compared import as_read, compared_names
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.connections import connection_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
+from optilock.mapping.columns import columns_of, same
+from optilock.mapping.compared import as_read, compared_names
 from optilock.seen import version_seen
 from optilock.versioned import token_attribute
 

@@ -34,7 +34,6 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
-from optilock.columns import columns_of, same
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.connections import connection_to_write
 from optilock.entry import Action
@@ -43,6 +42,7 @@ from optilock.etag import etag_text
 from optilock.guard.hold import promise
 from optilock.guard.look import expected_version
 from optilock.guard.state import is_watched
+from optilock.mapping.columns import columns_of, same
 from optilock.versioned import token_attribute
 
 __all__ = [

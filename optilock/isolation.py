@@ -39,7 +39,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.parts import Part
+from optilock.unit.parts import Part
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     )
 
     from optilock.asyncio import AsyncUnitOfWork
+    from optilock.unit.options import UnitOptionsWithoutIsolation
     from optilock.unit_of_work import UnitOfWork
-    from optilock.unit_options import UnitOptionsWithoutIsolation
 
     AS = TypeVar("AS", bound=AsyncSession)
 
@@ -163,7 +163,7 @@ def repeatable_read(sessions: Any, **options: Any) -> Any:
 
 def _unit(sessions: Any, level: Isolation, options: dict[str, Any]) -> Any:
     # Imported late: units are made of parts, and this file has parts and makes units.
-    from optilock.unit_sessions import is_async
+    from optilock.unit.sessions import is_async
 
     if "isolation" in options:
         raise ConfigurationError(

@@ -35,7 +35,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.compared import any_compared, compares, remember_values, values_unknown
+from optilock.mapping.compared import any_compared, compares, remember_values, values_unknown
 from optilock.versioned import token_attribute
 
 __all__ = [

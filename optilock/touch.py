@@ -18,8 +18,8 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.guard.state import stands_still
+from optilock.mapping.makers import made_by_application, touch_state
 from optilock.seen import recall
-from optilock.version_makers import made_by_application, touch_state
 from optilock.versioned import token_attribute
 
 __all__ = ["touch"]

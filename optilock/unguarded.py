@@ -30,7 +30,7 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnClause, False_
 
 from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
-from optilock.guard.upserts import set_by_upsert
+from optilock.guard.statements.upserts import set_by_upsert
 from optilock.versioned import joined_tables, versioned_tables
 
 __all__ = ["guard_statements"]

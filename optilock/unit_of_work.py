@@ -41,18 +41,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock import running
 from optilock.errors import ConfigurationError
 from optilock.retry import Policy
-from optilock.transaction import Joined, OwnTransaction, Savepoint, Transaction
-from optilock.unit_options import (
+from optilock.unit import running
+from optilock.unit.options import (
     Options,
     RetriedUnitOptions,
     UnitOptions,
     options_from,
     policy_from,
 )
-from optilock.unit_sessions import is_async, make_session, registry_of
+from optilock.unit.sessions import is_async, make_session, registry_of
+from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (

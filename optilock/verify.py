@@ -35,13 +35,13 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from optilock.compared import compares
 from optilock.conflicts import Attempt, entry_of
 from optilock.errors import ConcurrencyError, ConfigurationError
 from optilock.expect import GONE, loaded_version, state_in_watched_session
 from optilock.guard.hold import promise, promises_of
 from optilock.guard.promises import Promise
-from optilock.parts import Part
+from optilock.mapping.compared import compares
+from optilock.unit.parts import Part
 from optilock.versioned import token_attribute
 
 __all__ = ["VerifyReads", "verify"]

@@ -45,16 +45,12 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
-from optilock.compared import compare, compares
 from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.guard_trigger import Policy
-from optilock.originals import follow_committed, keep_originals
-from optilock.resolvers import Resolution, Resolver
-from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
-from optilock.version_attribute import close, compare_in_merge, load_always, require
-from optilock.version_checks import (
+from optilock.mapping.attribute import close, compare_in_merge, load_always, require
+from optilock.mapping.checks import (
     check_attribute,
     check_options,
     check_parents,
@@ -63,9 +59,13 @@ from optilock.version_checks import (
     check_tokens,
     check_version_id,
 )
-from optilock.version_makers import check_post_update, move_with_joined
-from optilock.version_moves import require_moves
-from optilock.version_triggers import create_with_table
+from optilock.mapping.compared import compare, compares
+from optilock.mapping.makers import check_post_update, move_with_joined
+from optilock.mapping.moves import require_moves
+from optilock.mapping.originals import follow_committed, keep_originals
+from optilock.mapping.triggers import create_with_table
+from optilock.resolvers import Resolution, Resolver
+from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped

@@ -22,9 +22,9 @@ from optilock.dialects.quoting import plain, quoted, quoted_table
 from optilock.dialects.rollout import Ways
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.guard_trigger import read_mark, short_name
+from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import Target, require_present, target_of
 from optilock.tokens import RowVersion, Token
-from optilock.version_triggers import trigger_name
 
 __all__ = [
     "add_column",

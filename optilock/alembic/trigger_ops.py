@@ -19,10 +19,10 @@ from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
-from optilock.expected import Expected
 from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
+from optilock.mapping.expected import Expected
+from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.tokens import Counter, RowVersion
-from optilock.version_triggers import moved_column, trigger_ddl, trigger_name
 
 __all__ = ["add_trigger_operations", "tables_of"]
 

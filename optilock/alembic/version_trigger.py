@@ -6,7 +6,7 @@
     op.drop_version_trigger("items", RowVersion())
 
 ``metadata.create_all()`` makes it with the table; a migration makes it by this operation, after the
-table or the column. Its SQL is :func:`optilock.version_triggers.trigger_ddl`.
+table or the column. Its SQL is :func:`optilock.mapping.triggers.trigger_ddl`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from optilock.alembic.columns import look, permitted
 from optilock.alembic.guard_trigger import run
 from optilock.alembic.operation import Call, VersionOperation
 from optilock.errors import ConfigurationError
+from optilock.mapping.triggers import TriggerDDL, trigger_ddl
 from optilock.rollout.target import require_present
 from optilock.tokens import RowVersion
-from optilock.version_triggers import TriggerDDL, trigger_ddl
 
 __all__ = ["CreateVersionTrigger", "DropVersionTrigger"]
 

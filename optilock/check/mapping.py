@@ -9,8 +9,8 @@ from sqlalchemy import Column, types
 from sqlalchemy.orm import Mapper
 
 from optilock.check.finding import Finding, Severity
-from optilock.columns import columns_of
-from optilock.compared import compared_names, is_guarded
+from optilock.mapping.columns import columns_of
+from optilock.mapping.compared import compared_names, is_guarded
 from optilock.versioned import Versioned, ignored_columns
 
 __all__ = ["check_mapping"]

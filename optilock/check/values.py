@@ -18,9 +18,9 @@ from sqlalchemy.orm import Mapper
 from optilock.check.finding import Finding, Severity
 from optilock.check.resolution import microseconds
 from optilock.check.stored import StoredTable
-from optilock.columns import columns_of, same
-from optilock.compared import compared_names, is_guarded
 from optilock.dialects import database_of
+from optilock.mapping.columns import columns_of, same
+from optilock.mapping.compared import compared_names, is_guarded
 from optilock.versioned import ignored_columns
 
 __all__ = ["check_values"]

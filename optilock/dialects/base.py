@@ -83,7 +83,7 @@ class Database:
         """``query`` with its rows locked against writers, and open to other readers."""
         return query.with_for_update(of=table, read=True)
 
-    # -- versions that the database makes (asked by optilock.version_triggers) -----------------
+    # -- versions that the database makes (asked by optilock.mapping.triggers) -----------------
 
     #: Does RETURNING show the row as it was before an AFTER trigger changed it?
     returns_before_triggers: bool = False

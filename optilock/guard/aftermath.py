@@ -16,7 +16,6 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.compared import is_guarded
 from optilock.conflicts import Attempt, Identity, attempt_of, entry_of, has_moved, read_stored
 from optilock.connections import engine_to_write
 from optilock.entry import Entry
@@ -25,6 +24,7 @@ from optilock.guard.promises import conflict_of
 from optilock.guard.state import Watched, watched
 from optilock.guard.words import in_sqlalchemys_words
 from optilock.guard.writes import Write
+from optilock.mapping.compared import is_guarded
 from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute

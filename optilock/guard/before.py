@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
-from optilock.compared import compared_names, compares
 from optilock.conflicts import Values
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
 from optilock.guard.dependents import has_dependents
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
+from optilock.mapping.compared import compared_names, compares
 from optilock.versioned import token_attribute
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Column, Update
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
-from optilock.guard.version_apart import is_ordered
+from optilock.guard.statements.apart import is_ordered
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

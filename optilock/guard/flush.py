@@ -22,7 +22,6 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
-from optilock.compared import any_compared
 from optilock.conflicts import Attempt, attempt_of, read_stored
 from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
@@ -45,8 +44,9 @@ from optilock.guard.unversioned import never_seen, no_version
 from optilock.guard.values import judge_values, write_one
 from optilock.guard.words import Short
 from optilock.guard.writes import Shape, Write, shape_of
+from optilock.mapping.compared import any_compared
+from optilock.mapping.makers import untouched
 from optilock.seen import never_read
-from optilock.version_makers import untouched
 from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = ["Flush"]

@@ -14,7 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
-from optilock.version_makers import made_by_application, touch_state
+from optilock.mapping.makers import made_by_application, touch_state
 from optilock.versioned import token_attribute
 
 __all__ = ["Kept"]

@@ -11,13 +11,13 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.columns import columns_of, same
-from optilock.compared import is_guarded, values_read
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, locked_table, read_stored
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.guard.unversioned import never_seen, no_version
+from optilock.mapping.columns import columns_of, same
+from optilock.mapping.compared import is_guarded, values_read
 from optilock.resolvers import Resolution
 from optilock.seen import never_read
 from optilock.versioned import token_attribute

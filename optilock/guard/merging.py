@@ -16,13 +16,13 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.compared import any_compared, compares
 from optilock.detached import gone_entry, has_other_values, is_stale, moved_entry
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
+from optilock.mapping.attribute import compare_in_merge
+from optilock.mapping.compared import any_compared, compares
+from optilock.mapping.makers import made_by_application
 from optilock.seen import version_seen
-from optilock.version_attribute import compare_in_merge
-from optilock.version_makers import made_by_application
 from optilock.versioned import token_attribute
 
 __all__ = ["guarded_merge", "guarded_merge_all"]

@@ -12,9 +12,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.compared import is_guarded
 from optilock.conflicts import Attempt, Values, entry_of, has_moved
 from optilock.entry import Entry
+from optilock.mapping.compared import is_guarded
 from optilock.resolvers import Resolution
 
 __all__ = ["Missed", "not_written"]

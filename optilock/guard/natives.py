@@ -16,7 +16,7 @@ from sqlalchemy import Column, event
 from sqlalchemy.orm import Mapper, mapperlib
 
 from optilock.errors import ConfigurationError
-from optilock.version_attribute import load_always
+from optilock.mapping.attribute import load_always
 from optilock.versioned import know_tables
 
 __all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]

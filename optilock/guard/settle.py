@@ -25,7 +25,7 @@ from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
 from optilock.guard.words import in_sqlalchemys_words
-from optilock.version_makers import made_by_database
+from optilock.mapping.makers import made_by_database
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -11,7 +11,7 @@ from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.guard.state import stands_still, watched
 from optilock.guard.writes import Write
-from optilock.version_makers import moves_by_itself
+from optilock.mapping.makers import moves_by_itself
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

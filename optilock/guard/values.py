@@ -16,14 +16,14 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.columns import columns_of
-from optilock.compared import changed_names, compares, forget_values, values_read
 from optilock.conflicts import attempt_of, read_stored
 from optilock.dialects import database_of
 from optilock.guard.answers import Counted
 from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.writes import compared_columns
+from optilock.mapping.columns import columns_of
+from optilock.mapping.compared import changed_names, compares, forget_values, values_read
 from optilock.versioned import token_attribute
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.compared import any_compared, values_in_mind
 from optilock.connections import refuse_shards
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
@@ -35,7 +34,6 @@ from optilock.guard.aftermath import (
     gone_in_flush,
 )
 from optilock.guard.before import check_before
-from optilock.guard.by_key import guarded_bulk_insert, guarded_bulk_save, guarded_bulk_update
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.hold import check_pending
@@ -44,11 +42,17 @@ from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
 from optilock.guard.settle import settle
 from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
-from optilock.guard.statements import guarded_execute
+from optilock.guard.statements.by_key import (
+    guarded_bulk_insert,
+    guarded_bulk_save,
+    guarded_bulk_update,
+)
+from optilock.guard.statements.execute import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
-from optilock.originals import any_kept, written
+from optilock.mapping.compared import any_compared, values_in_mind
+from optilock.mapping.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import (
     attached,

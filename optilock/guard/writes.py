@@ -28,7 +28,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
-from optilock.compared import compares
+from optilock.mapping.compared import compares
 from optilock.versioned import ignored_columns
 
 if TYPE_CHECKING:

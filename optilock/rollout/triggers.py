@@ -15,11 +15,11 @@ from sqlalchemy.engine import Connection
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
-from optilock.expected import keys_without_rowid
 from optilock.guard_trigger import GuardTrigger, Policy
+from optilock.mapping.expected import keys_without_rowid
+from optilock.mapping.triggers import trigger_ddl, trigger_name
 from optilock.rollout.target import Target, require_present
 from optilock.tokens import RowVersion, Token
-from optilock.version_triggers import trigger_ddl, trigger_name
 
 __all__ = ["Missing", "completed", "guard_of", "missing", "require_known"]
 

@@ -12,7 +12,7 @@ Programs that know nothing of the version move it as well: raw SQL, a console, a
 That is what the other tokens cannot promise.
 
 The trigger is made with the table by ``metadata.create_all()`` and goes with ``drop_all()``. For
-migrations :func:`optilock.version_triggers.trigger_ddl` gives its SQL. A table without it is
+migrations :func:`optilock.mapping.triggers.trigger_ddl` gives its SQL. A table without it is
 noticed by the first write, and refused.
 
 ``xmin`` is the number of the transaction that wrote the row's current version

@@ -7,8 +7,8 @@ from sqlalchemy import Engine, String, inspect, select, text, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import ConcurrencyError, ConfigurationError, RowVersion, Versioned, watch
+from optilock.mapping.triggers import trigger_ddl
 from optilock.testing import count_statements
-from optilock.version_triggers import trigger_ddl
 from tests.models import Base, key
 
 

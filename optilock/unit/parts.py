@@ -1,6 +1,6 @@
 """What an option of a unit of work is: a *part*, which is told when the unit gets somewhere.
 
-A new option is a file with a part and one line in ``optilock/unit_options.py``; the unit itself
+A new option is a file with a part and one line in ``optilock/unit/options.py``; the unit itself
 does not change. A part that needs more than these moments listens to the session's own events
 from ``begin``.
 """

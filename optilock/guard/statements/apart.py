@@ -20,7 +20,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.guard.natives import moved_by_flushes
-from optilock.version_makers import touch_of
+from optilock.mapping.makers import touch_of
 from optilock.versioned import ignored_columns, joined_tables, token_attribute, versioned_tables
 
 __all__ = [

@@ -10,9 +10,9 @@ from optilock.backoff import Seconds
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
 from optilock.isolation import AtLevel, Isolation, ReadOnly
-from optilock.parts import Part
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.retry import Hook, On, Policy
+from optilock.unit.parts import Part
 from optilock.verify import VerifyReads
 
 __all__ = [

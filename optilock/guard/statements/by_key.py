@@ -26,16 +26,16 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
-from optilock.columns import columns_of, same
 from optilock.conflicts import Attempt, Values, entry_of, read_stored
 from optilock.connections import connection_to_write, engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.state import watched
+from optilock.mapping.checks import check_tokens
+from optilock.mapping.columns import columns_of, same
+from optilock.mapping.makers import made_by_application
 from optilock.seen import version_seen
 from optilock.tokens import Counter
-from optilock.version_checks import check_tokens
-from optilock.version_makers import made_by_application
 from optilock.versioned import token_attribute
 
 __all__ = [

@@ -21,8 +21,8 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
+from optilock.mapping.makers import any_changed
 from optilock.tokens import RowVersion
-from optilock.version_makers import any_changed
 
 __all__ = ["require_moves"]
 
@@ -88,7 +88,7 @@ def _does_not_move(mapper: Mapper[Any], column: Column[Any], key: str) -> Config
         f" {column.table}.{column.name} is missing, and lost updates would not be noticed. The"
         " transaction is rolled back. metadata.create_all() makes the trigger with the table; for"
         " a table that exists, op.create_version_trigger() of optilock.alembic does, or run the"
-        " statements that optilock.version_triggers.trigger_ddl("
+        " statements that optilock.mapping.triggers.trigger_ddl("
         f"{mapper.class_.__name__}.__table__, {mapper.class_.__name__}.__table__.c."
         f"{column.key}, engine.dialect).create gives."
     )

@@ -14,9 +14,9 @@ from sqlalchemy import Insert
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.guard.by_key import refuse_first_versions
 from optilock.guard.natives import moved_by_flushes
-from optilock.version_makers import made_by_application, moves_by_itself
+from optilock.guard.statements.by_key import refuse_first_versions
+from optilock.mapping.makers import made_by_application, moves_by_itself
 from optilock.versioned import token_attribute, versioned_tables
 
 __all__ = ["refuse_insert", "set_by_upsert"]

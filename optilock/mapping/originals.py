@@ -25,7 +25,7 @@ from sqlalchemy.orm.state import InstanceState
 
 __all__ = ["any_kept", "follow_committed", "keep_originals", "original_of", "written"]
 
-_KEY = "optilock.originals"
+_KEY = "optilock.mapping.originals"
 #: The values of these types cannot be changed in place.
 _PLAIN_TYPES = (
     types.String,

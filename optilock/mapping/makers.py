@@ -22,8 +22,8 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
+from optilock.mapping.checks import check_tokens
 from optilock.tokens import Token
-from optilock.version_checks import check_tokens
 
 __all__ = [
     "any_changed",

@@ -19,9 +19,9 @@ from sqlalchemy import Column, Table, inspect
 from sqlalchemy.orm import Mapper
 
 from optilock.guard_trigger import GuardTrigger
+from optilock.mapping.checks import check_tokens
+from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import RowVersion, Token
-from optilock.version_checks import check_tokens
-from optilock.version_triggers import keys_without_rowid
 from optilock.versioned import Versioned, ignored_columns
 
 __all__ = ["Expected", "expected", "is_version", "keys_without_rowid"]

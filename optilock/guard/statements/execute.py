@@ -14,11 +14,11 @@ sees to three more things.
   one SELECT, and is sent only when the session holds objects of the class. With
   ``synchronize_session=False`` there is none, and the objects conflict until they are refreshed.
 * Where the columns and the version are in different tables of one object, the version moves as
-  well: :mod:`optilock.guard.version_apart`. An UPDATE of an alias is refused.
+  well: :mod:`optilock.guard.statements.apart`. An UPDATE of an alias is refused.
 * Where only ignored columns change, the version stays as it is.
 
-Rows by primary key: :mod:`optilock.guard.by_key`. An upsert has to move the version:
-:mod:`optilock.guard.upserts`.
+Rows by primary key: :mod:`optilock.guard.statements.by_key`. An upsert has to move the version:
+:mod:`optilock.guard.statements.upserts`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,10 @@ from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
-from optilock.compared import is_guarded
 from optilock.conflicts import locked_table, read_stored
 from optilock.dialects import database_of
-from optilock.guard.by_key import counts, update_by_key
-from optilock.guard.own_statements import binds_of, keep_promises, note, promised_rows
 from optilock.guard.state import watched
-from optilock.guard.upserts import refuse_insert
-from optilock.guard.version_apart import (
+from optilock.guard.statements.apart import (
     is_ordered,
     move_apart,
     moving,
@@ -51,8 +47,12 @@ from optilock.guard.version_apart import (
     refuse_update_of_table,
     versioned_children,
 )
+from optilock.guard.statements.by_key import counts, update_by_key
+from optilock.guard.statements.own import binds_of, keep_promises, note, promised_rows
+from optilock.guard.statements.upserts import refuse_insert
+from optilock.mapping.compared import is_guarded
+from optilock.mapping.makers import made_by_application
 from optilock.seen import moved_by_us, version_seen
-from optilock.version_makers import made_by_application
 from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = ["guarded_execute"]

@@ -20,9 +20,9 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
-from optilock.columns import columns_of, same
 from optilock.errors import ConfigurationError
-from optilock.originals import original_of
+from optilock.mapping.columns import columns_of, same
+from optilock.mapping.originals import original_of
 from optilock.tokens import CompareValues
 
 __all__ = [

@@ -1,0 +1,8 @@
+"""What ``Versioned`` does to a class while it is being mapped, and what the mapping then knows.
+
+:mod:`checks` refuses what cannot carry a version. :mod:`attribute` keeps the version loaded and
+unassigned. :mod:`makers` says who makes the next one, :mod:`moves` whether it really moves, and
+:mod:`triggers` moves it in the database. :mod:`compared` is the other way, without a version, and
+:mod:`originals` keeps what was read of values that are changed in place. :mod:`roots` are the paths
+from a child to its aggregate. :mod:`expected` tells what the database should have of all this.
+"""
