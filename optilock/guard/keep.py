@@ -34,6 +34,8 @@ class Kept:
     before: Values
     #: The next version was to be written, whatever else changes.
     touched: bool = False
+    #: An orphan: it was to be deleted without ``session.delete()``, because its parent let it go.
+    orphan: bool = False
 
     @classmethod
     def of(cls, missed: Missed) -> Kept:
@@ -53,7 +55,7 @@ class Kept:
         touched = missed.attempt.action == "update" and (
             missed.touched or not missed.attempt.changes
         )
-        return cls(state, missed.obj, token, version, pending, before, touched)
+        return cls(state, missed.obj, token, version, pending, before, touched, _is_orphan(missed))
 
     def put_back(self) -> None:
         """Make the object as dirty as it was, without events or validators."""
@@ -67,3 +69,14 @@ class Kept:
             state._modified_event(state.dict, state.manager[name].impl, self.before[name])
         if self.touched and self.token is not None:
             touch_state(state)
+        if self.orphan and state.session is not None:
+            state.session.delete(self.obj)  # its parent has let it go, and does not tell again
+
+
+def _is_orphan(missed: Missed) -> bool:
+    session = missed.state.session
+    return (
+        missed.attempt.action == "delete"
+        and session is not None
+        and missed.obj not in session.deleted
+    )

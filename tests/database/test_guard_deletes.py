@@ -297,6 +297,26 @@ def test_an_orphan_that_was_changed_is_not_deleted(store, watched, other, refuse
 
 
 @alive
+def test_a_refused_orphan_is_refused_again_until_it_is_decided(
+    store, watched, other, refused, engine
+):
+    a_post(store)
+    session = watched()
+    post = session.get_one(Post, 1)
+    orphan = post.comments[0]
+    key = orphan.id
+    post.comments.remove(orphan)
+    other(Comment, key, text="theirs")
+    refused(session)
+    assert orphan in session.deleted
+    [entry] = refused(session).entries
+    assert (entry.identity, entry.action) == ((key,), "delete")
+    session.add(orphan)  # not deleted after all
+    session.commit()
+    assert count(engine, Comment) == 2
+
+
+@alive
 def test_link_rows_of_a_row_that_missed_are_not_kept_by_dropping_its_edits(
     store, watched, other, engine
 ):
