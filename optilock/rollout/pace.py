@@ -18,12 +18,12 @@ __all__ = ["Pace"]
 class Pace:
     """``seconds`` for a batch, its limits in rows, and rows a second at most."""
 
-    seconds: float = 0.01
-    smallest: int = 50
+    seconds: float = 0.003
+    smallest: int = 100
     largest: int = 5_000
     rate: float | None = None
     #: The part of the time that is spent working; the rest of it the processor is the writers'.
-    share: float = 0.2
+    share: float = 0.15
 
     def __post_init__(self) -> None:
         if self.rate is not None and not self.rate > 0:
