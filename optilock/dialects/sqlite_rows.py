@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from sqlalchemy import event
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.rows import by_shape
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["RowByRow"]
 
 _OPTION = "optilock_counts"
+#: Not asked of ``event.contains``, which knows a dialect by its address, and so takes a new one now
+#: and then for one that is gone.
+_listening: WeakSet[Dialect] = WeakSet()
 
 
 class RowByRow:
@@ -28,8 +32,9 @@ class RowByRow:
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
-        if not event.contains(connection.dialect, "do_executemany", _counting):
+        if connection.dialect not in _listening:
             event.listen(connection.dialect, "do_executemany", _counting)
+            _listening.add(connection.dialect)
         missed: list[Write] = []
         for shape, group in groupby(sorted(writes, key=by_shape), key=lambda write: write.shape):
             some = list(group)

@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
+from sqlalchemy.pool import Pool
 
 __all__ = ["undo_with"]
 
 _KEY = "optilock.undo"
 _log = logging.getLogger("optilock")
+#: Not asked of ``event.contains``, which knows a pool by its address, and so takes a new pool now
+#: and then for one that is gone.
+_pools: WeakSet[Pool] = WeakSet()
 
 
 def undo_with(connection: Connection, statement: str) -> None:
     """Send ``statement`` when ``connection`` goes back to its pool; the last asked for first."""
     connection.info.setdefault(_KEY, []).append(statement)
     pool = connection.engine.pool
-    if not event.contains(pool, "checkin", _checkin):
+    if pool not in _pools:
         event.listen(pool, "checkin", _checkin)
+        _pools.add(pool)
 
 
 def _checkin(dbapi_connection: Any, record: Any) -> None:

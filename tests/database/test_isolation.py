@@ -280,6 +280,18 @@ def test_a_session_that_was_closed_inside_its_unit_leaves_nothing_behind(session
     assert state_of_the_pooled(engine, driver) == before
 
 
+def test_a_pool_at_the_address_of_one_that_is_gone_is_put_right_too(sessions, engine, monkeypatch):
+    """SQLAlchemy knows a listener's target by its address, which a new engine may have got."""
+    monkeypatch.setattr(event, "contains", lambda *_: True)
+    with engine.connect() as connection:
+        before = state(engine, connection)
+    with repeatable_read(sessions, read_only=True) as session:
+        driver = session.connection().connection.dbapi_connection
+        shifts(session, 1)
+
+    assert state_of_the_pooled(engine, driver) == before
+
+
 # -- refused ---------------------------------------------------------------------------------------
 
 
