@@ -26,10 +26,11 @@ from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.conflicts import Attempt, Identity, entry_of
+from optilock.demanded import check_version, demanded_version, matches
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.expect import check_version, demanded_version, expect, failed, loaded_version, matches
+from optilock.expect import expect, failed, loaded_version
 from optilock.guard.state import is_watched
-from optilock.versioned import token_attribute
+from optilock.versioned import GIVE_ONE, token_attribute
 
 __all__ = ["apply"]
 
@@ -56,14 +57,14 @@ def apply(
     mapper = _checked(session, model)
     _check_names(mapper, changes)
     identity = _identity(mapper, pk)
-    check_version(model.__name__, expected)
+    check_version("apply", model.__name__, expected)
     obj = session.get(model, identity)
     if obj is None:
         raise _gone(mapper, identity, changes, expected)
     _read_again_if_older(session, obj, expected)
     state = inspect(obj)
     version = loaded_version(state, "apply")
-    if not matches(state, version, expected):
+    if not matches("apply", state, version, expected):
         raise failed(session, state, version, expected, changes=changes)
     expect(obj, expected)
     _set(session, obj, changes)
@@ -86,8 +87,7 @@ def _checked(session: Any, model: Any) -> Mapper[Any]:
         raise ConfigurationError(f"apply() got {model!r}, which is not a mapped class.")
     if token_attribute(mapper) is None:
         raise ConfigurationError(
-            f"apply() got {mapper.class_.__name__}, whose rows have no version: give the class one"
-            " (optilock.Versioned)."
+            f"apply() got {mapper.class_.__name__}, whose rows have no version: {GIVE_ONE}."
         )
     return mapper
 
@@ -154,7 +154,7 @@ def _read_again_if_older(session: Session, obj: object, expected: object) -> Non
     assert state is not None
     if state.modified or obj in session.deleted:
         return
-    if not matches(state, loaded_version(state, "apply"), expected):
+    if not matches("apply", state, loaded_version(state, "apply"), expected):
         session.refresh(obj)
 
 

@@ -16,7 +16,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.writes import Shape, Write, shape_of
 from optilock.mapping.columns import columns_of
 from optilock.mapping.makers import made_by_application
-from optilock.versioned import token_attribute
+from optilock.versioned import GIVE_ONE, token_attribute
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]
 
@@ -132,8 +132,8 @@ def _mapper(model: Any, call: str) -> Mapper[Any]:
         raise ConfigurationError(f"{call}() takes a mapped class, not {model!r}.")
     if mapper.version_id_col is None:
         raise ConfigurationError(
-            f"{call}({model.__name__}): the class has no version, so nothing could be checked. Add"
-            " the mixin optilock.Versioned with a token that has a column."
+            f"{call}({model.__name__}): the class has no version, so nothing could be checked:"
+            f" {GIVE_ONE}."
         )
     if made_by_application(mapper):
         raise ConfigurationError(
@@ -148,7 +148,8 @@ def _mapper(model: Any, call: str) -> Mapper[Any]:
 def _require(where: str, row: Any, names: Iterable[str]) -> None:
     if not isinstance(row, Mapping):
         raise ConfigurationError(
-            f"{where} is a {type(row).__name__}: write a dictionary of attribute names."
+            f"{where} is of type {type(row).__name__}: write a mapping of attribute names to"
+            " values."
         )
     missing = [name for name in names if row.get(name) is None]
     if missing:

@@ -18,11 +18,12 @@ from typing import Any
 
 from sqlalchemy import Column, Select, Table, select, tuple_
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
+from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
 from optilock.mapping.columns import columns_of, same
@@ -40,6 +41,7 @@ __all__ = [
     "locked_table",
     "read_stored",
     "same",
+    "stored_or_loaded",
 ]
 
 Identity = tuple[Any, ...]
@@ -157,6 +159,16 @@ def read_stored(
         for row in type(connection).execute(connection, some):
             found[tuple(row[: len(keys)])] = dict(zip(names, row[len(keys) :], strict=True))
     return found
+
+
+def stored_or_loaded(session: Session, state: InstanceState[Any], loaded: Values) -> Values:
+    """The row as the session has loaded it; read, without a lock, if a column is missing there."""
+    if loaded.keys() >= columns_of(state.mapper).keys():
+        return loaded
+    assert state.key is not None
+    identity = tuple(state.key[1])
+    connection = connection_to_write(session, state.mapper)
+    return read_stored(connection, state.mapper, [identity], lock=False).get(identity, loaded)
 
 
 def locked_table(mapper: Mapper[Any]) -> Table:

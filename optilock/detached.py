@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, Values, attempt_of, entry_of, read_stored
-from optilock.connections import connection_to_write
+from optilock.conflicts import Attempt, attempt_of, entry_of, stored_or_loaded
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.mapping.columns import columns_of, same
@@ -95,16 +93,5 @@ def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
     token = token_attribute(source.mapper)
     seen, held = (None if token is None else version_seen(one, token) for one in (source, merged))
     attempt: Attempt = attempt_of(source, "update", seen)
-    return entry_of(attempt, _stored(session, merged, attempt_of(merged, "update", held).original))
-
-
-def _stored(session: Session, merged: State, loaded: Values) -> Values:
-    """The row as the session has loaded it, or read if a column is missing."""
-    columns: dict[str, Column[Any]] = columns_of(merged.mapper)
-    if loaded.keys() >= columns.keys():
-        return loaded
-    assert merged.key is not None
-    identity = tuple(merged.key[1])
-    connection = connection_to_write(session, merged.mapper)
-    found = read_stored(connection, merged.mapper, [identity], lock=False)
-    return found.get(identity, loaded)
+    loaded = attempt_of(merged, "update", held).original
+    return entry_of(attempt, stored_or_loaded(session, merged, loaded))

@@ -85,8 +85,8 @@ def _state_of(obj: object) -> InstanceState[Any]:
 def _version_attribute(mapper: Mapper[Any]) -> str:
     if mapper.version_id_col is None:
         raise ConfigurationError(
-            f"{mapper.class_.__name__} has no version, so there is nothing to make an ETag of: add"
-            " the mixin optilock.Versioned to the class."
+            f"{mapper.class_.__name__} has no version, so there is nothing to make an ETag of: give"
+            " the class one (optilock.Versioned, with a token that has a column: Counter())."
         )
     return mapper.get_property_by_column(mapper.version_id_col).key
 
@@ -112,6 +112,6 @@ def _opaque(version: Any, name: str) -> str:
         case str():
             return quote(version, safe=":+=@")
     raise ConfigurationError(
-        f"The version of {name} is a {type(version).__name__}, which has no agreed text: use a"
-        " number, a UUID, bytes, a datetime or a string as the version."
+        f"The version of {name} is of type {type(version).__name__}, which has no agreed text: use"
+        " a number, a UUID, bytes, a datetime or a string as the version."
     )

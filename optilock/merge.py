@@ -84,7 +84,7 @@ def _kind_of_number(value: Any) -> type[Any]:
             return kind
     if value is None:
         raise CannotMerge("add_delta cannot add to NULL: nobody can say what it counted")
-    raise CannotMerge(f"add_delta cannot add a {type(value).__name__}")
+    raise CannotMerge(f"add_delta cannot add {_named(value)}")
 
 
 def _is_finite(value: Any) -> bool:
@@ -151,7 +151,7 @@ def _set_type(value: Any) -> Callable[[Iterable[Any]], Any]:
         if isinstance(value, kind):
             return kind
     hint = ": text is not a set, store a list" if isinstance(value, str) else ""
-    raise CannotMerge(f"merge_set cannot merge a {type(value).__name__}{hint}")
+    raise CannotMerge(f"merge_set cannot merge {_named(value)}{hint}")
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def merge_text(original: str, current: str, database: str) -> str:
     """
     for value in (original, current, database):
         if not isinstance(value, str):
-            raise CannotMerge(f"merge_text cannot merge a {_named(value)}")
+            raise CannotMerge(f"merge_text cannot merge {_named(value)}")
     if current in (original, database):
         return database
     if database == original:
@@ -273,4 +273,4 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    return "NULL" if value is None else type(value).__name__
+    return "NULL" if value is None else f"a value of type {type(value).__name__}"

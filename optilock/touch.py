@@ -20,7 +20,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.state import stands_still
 from optilock.mapping.makers import made_by_application, touch_state
 from optilock.seen import recall
-from optilock.versioned import token_attribute
+from optilock.versioned import GIVE_ONE, token_attribute
 
 __all__ = ["touch"]
 
@@ -48,10 +48,7 @@ def touch(obj: object) -> None:
             " touch the object that the session has loaded."
         )
     if token_attribute(state.mapper) is None:
-        raise ConfigurationError(
-            f"{name} has no version to move: add the mixin optilock.Versioned with a token that"
-            " has a column, such as Counter()."
-        )
+        raise ConfigurationError(f"{name} has no version to move: {GIVE_ONE}.")
     if made_by_application(state.mapper):
         raise ConfigurationError(
             f"The version of {name} moves when your program assigns it (Manual): assign the next"

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, and_, inspect, or_
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.versioned import token_attribute
+from optilock.versioned import GIVE_ONE, token_attribute
 
 __all__ = ["unchanged"]
 
@@ -39,15 +39,13 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState) or state.key is None:
         raise ConfigurationError(
-            f"unchanged() takes objects that a session has loaded, not a {type(obj).__name__}"
-            " that is not stored yet or not mapped."
+            f"unchanged() takes objects that a session has loaded: this one, of type"
+            f" {type(obj).__name__}, is not stored yet, or not mapped."
         )
     mapper = state.mapper
     token = token_attribute(mapper)
     if token is None:
-        raise ConfigurationError(
-            f"{mapper.class_.__name__} has no version column: add the mixin optilock.Versioned."
-        )
+        raise ConfigurationError(f"{mapper.class_.__name__} has no version to compare: {GIVE_ONE}.")
     version = state.committed_state.get(token, state.dict.get(token))
     if version is None:
         raise ConfigurationError(

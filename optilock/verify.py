@@ -36,8 +36,9 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from optilock.conflicts import Attempt, entry_of
+from optilock.demanded import GONE
 from optilock.errors import ConcurrencyError, ConfigurationError
-from optilock.expect import GONE, loaded_version, state_in_watched_session
+from optilock.expect import loaded_version, state_in_watched_session
 from optilock.guard.hold import promise, promises_of
 from optilock.guard.promises import Promise
 from optilock.mapping.compared import compares
@@ -83,7 +84,7 @@ def _loaded(session: Session, obj: Any) -> None:
         )
     elif token is None and compares(mapper):
         raise ConfigurationError(
-            f"verify_reads cannot verify a {mapper.class_.__name__}: the class compares values"
-            " (CompareValues) and has no version. Give it a version as well, read it in a unit"
-            " without verify_reads, or run the unit at optilock.serializable."
+            f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"
+            " values (CompareValues) and has no version. Give it a version as well, read it in a"
+            " unit without verify_reads, or run the unit with optilock.serializable()."
         )

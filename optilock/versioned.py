@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
 
 __all__ = [
+    "GIVE_ONE",
     "Versioned",
     "ignored_columns",
     "joined_tables",
@@ -78,6 +79,9 @@ __all__ = [
     "token_attribute",
     "versioned_tables",
 ]
+
+#: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
+GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
 
 #: Table -> its version column, for every class of the mixin that has one.
 _tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()

@@ -124,10 +124,9 @@ def load_always(mapper: Mapper[Any]) -> None:
 
 def _assigned(cls: type[Any], key: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{cls.__name__}.{key} is the version of the row and is moved by"
-        " optilock alone: assigning it would hide another writer's change. To demand a"
-        " version, compare it yourself before you edit; to take over a loaded value, use"
-        " sqlalchemy.orm.attributes.set_committed_value()."
+        f"{cls.__name__}.{key} is the version of the row and is moved by optilock alone: assigning"
+        " it would hide another writer's change. To demand a version, use optilock.expect(); to"
+        " take over one that was seen, sqlalchemy.orm.attributes.set_committed_value()."
     )
 
 

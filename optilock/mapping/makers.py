@@ -212,7 +212,7 @@ def check_post_update(mapper: Mapper[Any], cls: type[Any]) -> None:
             version: Any = row.version_id_col
             if made_by_database(row) and version.table in written:
                 raise ConfigurationError(
-                    f"{cls.__name__}.{relationship.key} has post_update=True, which writes a"
+                    f"{cls.__name__}.{relationship.key} has post_update=True, which writes rows of"
                     f" {row.class_.__name__} a second time, and SQLAlchemy does not read back the"
                     " version that the database makes then. Use Counter() or Unique(), or remove"
                     " post_update=."

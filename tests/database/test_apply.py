@@ -194,3 +194,12 @@ async def test_async_sessions_have_the_same_call(async_engine: AsyncEngine) -> N
         async with AsyncUnitOfWork(async_engine) as session:
             await optilock.asyncio.apply(session, Account, 1, {"owner": "x"}, expected='"1"')
     await async_engine.dispose()
+
+
+@pytest.mark.parametrize("expected", [None, "*", 'x"', 2.5])
+def test_what_is_no_version_is_refused_in_the_name_of_apply(
+    account: Any, watched: Do, expected: object
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"^apply\(\) got .*Account") as caught:
+        apply(watched(), Account, 1, {"owner": "Eve"}, expected=expected)
+    assert "expect()" not in str(caught.value)

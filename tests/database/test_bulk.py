@@ -179,7 +179,7 @@ def test_rows_are_deleted_in_their_version(store, watched, other, engine, many):
         ([{"id": 1, "version": 1, "nothing": 1}], "not a column attribute"),
         ([{"id": 1, "version": 1, "owner": Account.note}], "SQL expression"),
         (rows(1, 1, owner="a"), "same key"),
-        (["text"], "is a str"),
+        (["text"], "is of type str"),
     ],
 )
 def test_bad_rows_are_refused_as_a_whole(store, watched, engine, given, why):

@@ -6,9 +6,30 @@ import copy
 import pickle
 
 import pytest
-from sqlalchemy.orm import DeclarativeBase, Mapped, deferred, mapped_column, registry
+from sqlalchemy import create_engine
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    mapped_column,
+    registry,
+    sessionmaker,
+)
 
-from optilock import CompareValues, ConfigurationError, Counter, Unique, Versioned
+from optilock import (
+    CompareValues,
+    ConfigurationError,
+    Counter,
+    Unique,
+    Versioned,
+    apply,
+    bulk_update,
+    etag_of,
+    expect,
+    touch,
+    unchanged,
+    verify,
+    watch,
+)
 
 
 def base() -> type[DeclarativeBase]:
@@ -26,7 +47,7 @@ def mapped(token, ignored=()):
         id: Mapped[int] = mapped_column(primary_key=True)
         a: Mapped[str]
         b: Mapped[str]
-        late: Mapped[str] = deferred(mapped_column())
+        late: Mapped[str] = mapped_column(deferred=True)
 
     return Row
 
@@ -95,3 +116,29 @@ def test_a_subclass_compares_as_its_parent_does():
 
         class Other(parent):
             __version_token__ = Counter()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda session, row: apply(session, type(row), 1, {}, expected=1),
+        lambda session, row: bulk_update(session, type(row), [{"id": 1, "version": 1, "a": "x"}]),
+        lambda session, row: etag_of(row),
+        lambda session, row: expect(row, 1),
+        lambda session, row: touch(row),
+        lambda session, row: unchanged(row),
+        lambda session, row: verify(row),
+    ],
+    ids=["apply", "bulk_update", "etag_of", "expect", "touch", "unchanged", "verify"],
+)
+def test_what_names_a_version_asks_for_a_token_that_has_one(call):
+    model = mapped(CompareValues("a"))
+    engine = create_engine("sqlite://")
+    model.metadata.create_all(engine)
+    with watch(sessionmaker(engine))() as session:
+        row = model(id=1, a="a", b="b", late="late")
+        session.add(row)
+        session.flush()
+        with pytest.raises(ConfigurationError, match=r"with a token that has a column: Counter"):
+            call(session, row)
+    engine.dispose()
