@@ -13,7 +13,8 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
-from optilock.guard.writes import Shape, Write, shape_of
+from optilock.guard.shapes import shape_of
+from optilock.guard.writes import Shape, Write
 from optilock.mapping.columns import columns_of
 from optilock.mapping.makers import made_by_application
 from optilock.versioned import GIVE_ONE, token_attribute

@@ -32,7 +32,7 @@ from optilock.conflicts import Attempt, Values, attempt_of, entry_of, stored_or_
 from optilock.demanded import GONE, check_version, demanded_version, matches
 from optilock.entry import Action
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.guard.hold import promise
+from optilock.guard.check_promises import promise
 from optilock.guard.look import expected_version
 from optilock.guard.state import is_watched
 from optilock.versioned import GIVE_ONE, token_attribute

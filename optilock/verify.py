@@ -39,7 +39,7 @@ from optilock.conflicts import Attempt, entry_of
 from optilock.demanded import GONE
 from optilock.errors import ConcurrencyError, ConfigurationError
 from optilock.expect import loaded_version, state_in_watched_session
-from optilock.guard.hold import promise, promises_of
+from optilock.guard.check_promises import promise, promises_of
 from optilock.guard.promises import Promise
 from optilock.mapping.compared import compares
 from optilock.unit.parts import Part

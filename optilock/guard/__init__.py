@@ -1,7 +1,7 @@
 """The guarded flush: watching sessions, holding writes, judging rows, settling conflicts."""
 
 from optilock.guard.aftermath import capture, clear, conflict_after_rollback
-from optilock.guard.hold import check_before_commit
+from optilock.guard.check_promises import check_before_commit
 from optilock.guard.state import is_watched, options
 from optilock.guard.watching import watch
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapper, RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import columns_of
-from optilock.guard.writes import compared_columns
+from optilock.guard.shapes import compared_columns
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

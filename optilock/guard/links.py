@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from optilock.deletes import OnDelete, policy_for
 from optilock.errors import LinkGone
 from optilock.guard.answers import Counted
-from optilock.guard.writes import compared_columns
+from optilock.guard.shapes import compared_columns
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

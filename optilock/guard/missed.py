@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column
 from sqlalchemy.engine import Connection
@@ -16,6 +16,9 @@ from optilock.conflicts import Attempt, Values, entry_of, has_moved
 from optilock.entry import Entry
 from optilock.mapping.compared import is_guarded
 from optilock.resolvers import Resolution
+
+if TYPE_CHECKING:
+    from optilock.guard.look import Stale
 
 __all__ = ["Missed", "not_written"]
 
@@ -40,6 +43,13 @@ class Missed:
     restored: bool = False
     #: The version was to move, whatever else changes.
     touched: bool = False
+
+    @classmethod
+    def found_before(cls, stale: Stale) -> Missed:
+        """A row that was looked at before anything was written on its account."""
+        found = cls(stale.state, stale.obj, stale.connection, stale.attempt, {}, {})
+        found.stored, found.problem = stale.stored, stale.problem
+        return found
 
     @cached_property
     def entry(self) -> Entry[Any]:

@@ -21,7 +21,7 @@ from optilock.dialects import database_of
 from optilock.guard.answers import Counted
 from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
-from optilock.guard.writes import compared_columns
+from optilock.guard.shapes import compared_columns
 from optilock.mapping.columns import columns_of
 from optilock.mapping.compared import changed_names, compares, forget_values, values_read
 from optilock.versioned import token_attribute
@@ -88,18 +88,7 @@ def judge_values(flush: Flush, connection: Connection, statement: Any, params: A
         some = [state for state in mine if flush.is_delete(state) is deleting]
         for stale in look(flush.session, some, deleting=deleting) if some else ():
             flush.skipped |= {stale.state}
-            flush.misses.append(
-                Missed(
-                    stale.state,
-                    stale.obj,
-                    stale.connection,
-                    stale.attempt,
-                    {},
-                    {},
-                    stale.stored,
-                    problem=stale.problem,
-                )
-            )
+            flush.misses.append(Missed.found_before(stale))
 
 
 def note_written(flush: Flush) -> None:

@@ -33,10 +33,11 @@ from optilock.guard.aftermath import (
     first_expected,
     gone_in_flush,
 )
+from optilock.guard.arming import arm, disarm
 from optilock.guard.before import check_before
+from optilock.guard.check_promises import check_pending
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
-from optilock.guard.hold import check_pending
 from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
@@ -180,7 +181,7 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             known.announced = ()
             running, known.flush = known.flush, None
             if running is not None:
-                running.disarm_all()
+                disarm(running)
         if running is not None:
             running.conclude()
 
@@ -258,7 +259,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
         if connection not in known.connections:
             known.connections.append(connection)
         if known.flush is not None:
-            known.flush.arm(connection)
+            arm(known.flush, connection)
 
 
 def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
@@ -271,7 +272,8 @@ def _before_flush(session: Session | None = None, uow: Any = None, objects: Any 
             refuse_moving(session)
         refuse_unread(session, objects)
         known.flush = running = Flush(session, known)
-        running.arm_all()
+        for connection in known.connections:
+            arm(running, connection)
         if session.deleted or known.promises:
             try:
                 for obj in session.deleted:

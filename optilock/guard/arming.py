@@ -1,0 +1,84 @@
+"""The session's own connections answer through the guard, for the length of one flush.
+
+A connection stays the same object of the same type: its ``execute`` is covered by a function of
+its own, and uncovered when the flush is over. Nothing private of the compiler or the driver is
+touched. If SQLAlchemy ever stops sending the unit of work's statements this way, the guard sees
+none of them and native checking goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Delete, Update
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from optilock.guard.by_hand import of_own_row
+from optilock.guard.routing import links, unguarded, written
+
+if TYPE_CHECKING:
+    from optilock.guard.flush import Flush
+
+__all__ = ["arm", "arm_wholly", "disarm"]
+
+_CHANGES = (Update, Delete)
+
+
+def arm(flush: Flush, connection: Connection) -> None:
+    """Answer for ``connection``."""
+    native = type(connection).execute.__get__(connection)
+
+    def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
+        try:
+            if flush.broken is not None:
+                raise flush.broken
+            if type(statement) in _CHANGES:
+                if "compiled_cache" in (options.get("execution_options") or ()):
+                    return written(flush, connection, native, statement, parameters, options)
+                if type(parameters) is list:  # link rows come without that option
+                    return links(flush, connection, native, statement, parameters, options)
+                if flush.skipped:
+                    return unguarded(flush, connection, native, statement, parameters, options)
+                if type(statement) is Update:
+                    statement = of_own_row(flush, statement, parameters)
+            flush.drain(connection)
+            return native(statement, parameters, **options)
+        except DBAPIError:
+            flush.remember()
+            raise
+
+    # As an attribute, not through __dict__: CPython keeps the object compact that way.
+    setattr(connection, "execute", execute)  # noqa: B010
+    if connection not in flush.armed:
+        flush.armed.append(connection)
+
+
+def arm_wholly(flush: Flush, connection: Connection) -> None:
+    """Once something is held, nothing may pass it by."""
+    if connection in flush.armed_wholly:
+        return
+    flush.armed_wholly.append(connection)
+    execute = connection.execute
+
+    def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
+        return execute(statement, parameters, **options).scalar()
+
+    def exec_driver_sql(*args: Any, **options: Any) -> Any:
+        try:
+            flush.drain(connection)
+            return type(connection).exec_driver_sql(connection, *args, **options)
+        except DBAPIError:
+            flush.remember()
+            raise
+
+    connection.__dict__.update(scalar=scalar, exec_driver_sql=exec_driver_sql)
+
+
+def disarm(flush: Flush) -> None:
+    """The flush is over: connections answer for themselves."""
+    for connection in flush.armed:
+        delattr(connection, "execute")
+    for connection in flush.armed_wholly:
+        delattr(connection, "scalar")
+        delattr(connection, "exec_driver_sql")
