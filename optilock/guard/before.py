@@ -14,9 +14,10 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.conflicts import Values
+from optilock.deletes import settled_by_policy
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
-from optilock.guard.dependents import has_dependents
+from optilock.guard.dependents import has_dependents, refers_to_one_of
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.mapping.compared import compared_names, compares
@@ -67,7 +68,7 @@ def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
     for row in stale:
         if row.problem is not None:
             raise row.problem
-    error = decide(stale, flush.known)
+    error = decide(stale, flush.known) or _without_parents(flush, stale)
     if type(error) in (ConcurrencyError, PreconditionFailed):
         assert isinstance(error, ConcurrencyError)
         error = _with_all(flush, error, stale, objects)
@@ -90,7 +91,11 @@ def _with_all(
         for obj in (*flush.session.dirty, *flush.session.deleted)
         if _asked(obj, objects) and id(obj._sa_instance_state) not in seen
     ]
-    more = [s for s in look(flush.session, others, deleting=False) if s.problem is None]
+    more = [
+        row
+        for row in look(flush.session, others, deleting=False)
+        if row.problem is None and settled_by_policy(row.entry, flush.known.on_delete) is None
+    ]
     if not more:
         return error
     complete = type(error)([*error.entries, *(row.entry for row in more)])
@@ -134,8 +139,40 @@ def _take_stored(flush: Flush, row: Stale) -> None:
 def _undelete(flush: Flush, row: Stale) -> None:
     """Take back ``session.delete()``, together with what it cascaded to."""
     session = flush.session
-    doomed = [row.obj]
-    doomed += [obj for obj, *_ in row.state.mapper.cascade_iterator("delete", row.state)]
-    for obj in doomed:
+    for obj in _with_children(row):
         if obj in session.deleted:
             session.add(obj)
+
+
+def _with_children(row: Stale) -> list[Any]:
+    cascaded = row.state.mapper.cascade_iterator("delete", row.state)
+    return [row.obj, *(obj for obj, *_ in cascaded)]
+
+
+def _without_parents(flush: Flush, stale: list[Stale]) -> ConcurrencyError | None:
+    """The conflict of rows that are to be kept, and whose parents this flush deletes."""
+    kept = [row for row in stale if _is_kept(row)]
+    if not kept:
+        return None
+    spared = {id(obj) for row in kept for obj in _with_children(row)}
+    deleted = flush.session.deleted
+    doomed = [obj._sa_instance_state for obj in deleted if id(obj) not in spared]
+    lost = [row for row in kept if refers_to_one_of(doomed, row.state, _as_kept(row))]
+    if not lost:
+        return None
+    conflict = ConcurrencyError(row.entry for row in stale)
+    for row in lost:
+        conflict.add_note(
+            f"optilock: {row.entry.describe()}: its parent is deleted in the same flush"
+        )
+    return conflict
+
+
+def _is_kept(row: Stale) -> bool:
+    assert row.resolution is not None
+    return row.stored is not None and row.resolution.decision != "overwrite"
+
+
+def _as_kept(row: Stale) -> Values:
+    assert row.stored is not None and row.resolution is not None
+    return {**row.stored, **row.resolution.values}

@@ -6,21 +6,27 @@ were already written cannot quietly be left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Table
 from sqlalchemy.orm import Mapper, RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import columns_of
+from optilock.conflicts import Values, columns_of
 from optilock.guard.shapes import compared_columns
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
     from optilock.guard.missed import Missed
 
-__all__ = ["changed_links", "has_dependents", "kept_by_a_deleted_parent", "without_missed"]
+__all__ = [
+    "changed_links",
+    "has_dependents",
+    "kept_by_a_deleted_parent",
+    "refers_to_one_of",
+    "without_missed",
+]
 
 
 def has_dependents(mapper: Mapper[Any]) -> bool:
@@ -90,19 +96,26 @@ def _links(
 def kept_by_a_deleted_parent(flush: Flush, missed: Missed) -> bool:
     """Is the row, which is to stay, a child of one that this flush deletes?"""
     assert flush.uow is not None and missed.stored is not None
-    names = {column: name for name, column in columns_of(missed.state.mapper).items()}
     doomed = [state for state, (deleting, _) in flush.uow.states.items() if deleting]
+    return refers_to_one_of(doomed, missed.state, missed.stored)
+
+
+def refers_to_one_of(
+    doomed: Iterable[InstanceState[Any]], state: InstanceState[Any], stored: Values
+) -> bool:
+    """Has the row of ``state``, as it is stored, a foreign key to the row of one of ``doomed``?"""
+    names = {column: name for name, column in columns_of(state.mapper).items()}
     return any(
-        constraint.referred_table in state.mapper.tables
+        constraint.referred_table in other.mapper.tables
         and all(
-            missed.stored.get(names.get(key.parent, "")) == _key_in(state, key.column)
+            stored.get(names.get(key.parent, "")) == _key_in(other, key.column)
             for key in constraint.elements
         )
-        for table in missed.state.mapper.tables
+        for table in state.mapper.tables
         if isinstance(table, Table)
         for constraint in table.foreign_key_constraints
-        for state in doomed
-        if state is not missed.state
+        for other in doomed
+        if other is not state
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import ForeignKey, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
-from optilock import ConcurrencyError, OnDelete, Versioned, client_wins, store_wins
+from optilock import ConcurrencyError, OnDelete, Resolution, Versioned, client_wins, store_wins
 from tests.models import Account, Base, Comment, Note, Post, key
 
 ANY = OnDelete.IGNORE_VERSION
@@ -63,6 +63,19 @@ class City(Versioned, Base):
     country_code: Mapped[str | None] = mapped_column(
         ForeignKey("countries.code", onupdate="CASCADE")
     )
+
+
+class Branch(Versioned, Base):
+    """A tree: each node is checked before its children are deleted."""
+
+    __tablename__ = "branches"
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    up_id: Mapped[int | None] = mapped_column(ForeignKey("branches.id"))
+    downs: Mapped[list[Branch]] = relationship(
+        back_populates="up", cascade="all, delete-orphan", order_by="Branch.id"
+    )
+    up: Mapped[Branch | None] = relationship(back_populates="downs", remote_side=id)
 
 
 def count(engine, table):
@@ -344,3 +357,70 @@ def test_an_expired_parent_that_nobody_moved_is_deleted(store, watched, stored):
     session.commit()
     assert stored(Post, 1) is None
     assert stored(Comment, 1) is None
+
+
+# -- trees ----------------------------------------------------------------------------------------
+
+
+def a_tree(store):
+    store(Branch(id=1, downs=[Branch(id=2, downs=[Branch(id=4)]), Branch(id=3)]))
+
+
+def doomed_tree(session):
+    [branch.downs for branch in session.scalars(select(Branch)).all()]
+    session.delete(session.get_one(Branch, 1))
+
+
+@alive
+@pytest.mark.parametrize("changed", [2, 3, 4])
+@pytest.mark.parametrize(
+    "resolver",
+    [store_wins, lambda entry: Resolution.write({"name": "ours"})],
+    ids=["keep", "write"],
+)
+def test_a_node_is_not_kept_where_its_parent_is_deleted(
+    store, watched, other, stored, refused, changed, resolver
+):
+    """It would be an error of the foreign key, or be taken along unseen: the conflict is told."""
+    a_tree(store)
+    session = watched(resolver)
+    doomed_tree(session)
+    other(Branch, changed, name="theirs")
+    error = refused(session)
+    assert [e.identity for e in error.entries] == [(changed,)]
+    assert "its parent is deleted in the same flush" in error.__notes__[0]
+    assert session.is_active
+    session.rollback()
+
+    assert [stored(Branch, n) is not None for n in (1, 2, 3, 4)] == [True] * 4
+    assert stored(Branch, changed)["name"] == "theirs"
+
+
+@alive
+def test_a_node_may_be_kept_under_another_parent_or_with_the_whole_tree(
+    store, watched, other, stored
+):
+    a_tree(store)
+    session = watched({Branch: lambda entry: Resolution.write({"up_id": None})})
+    doomed_tree(session)
+    other(Branch, 4, name="theirs")
+    session.commit()
+    assert [stored(Branch, n) is not None for n in (1, 2, 3, 4)] == [False, False, False, True]
+
+    session = watched(store_wins)
+    session.delete(session.get_one(Branch, 4))
+    other(Branch, 4, name="again")
+    session.commit()
+    assert (stored(Branch, 4)["name"], stored(Branch, 4)["up_id"]) == ("again", None)
+
+
+@alive
+def test_a_tree_whose_root_is_kept_is_kept_as_a_whole(store, watched, other, stored):
+    a_tree(store)
+    session = watched(store_wins)
+    doomed_tree(session)
+    other(Branch, 1, name="theirs")
+    other(Branch, 4, name="theirs")
+    session.commit()
+
+    assert [stored(Branch, n) is not None for n in (1, 2, 3, 4)] == [True] * 4
