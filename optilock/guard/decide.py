@@ -46,18 +46,19 @@ def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
     """Give every row that has none its resolution, or return what is to be raised instead.
 
     A row whose version was promised (``expect``, ``verify``) is not settled, and then none is.
-    What the policy for deletes settles is no conflict, and no resolver is asked.
+    What the policy for deletes settles is no conflict: no resolver is asked, and it is no entry.
     A resolver that raises leaves the conflict as the error, with its own error as the cause. One
     that returns something that cannot be done is a ``ConfigurationError``.
     """
     entries = [row.entry for row in rows]
     if rules.promises and any(_promised(row, rules.promises) for row in rows):
         return conflict_of(entries, rules.promises)
-    for row, entry in zip(rows, entries, strict=True):
+    policies = [settled_by_policy(entry, rules.on_delete) for entry in entries]
+    entries = [entry for entry, policy in zip(entries, policies, strict=True) if policy is None]
+    for row, policy in zip(rows, policies, strict=True):
+        row.resolution = row.resolution or policy
         if row.resolution is None:
-            row.resolution = settled_by_policy(entry, rules.on_delete)
-        if row.resolution is None:
-            answer = _ask(entry, rules.on_conflict, entries)
+            answer = _ask(row.entry, rules.on_conflict, entries)
             if isinstance(answer, Exception):
                 return answer
             row.resolution = answer

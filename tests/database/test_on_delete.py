@@ -47,6 +47,23 @@ def must_not_be_asked(entry):
 
 
 @alive
+@pytest.mark.parametrize("model", [Account, Dog, Post])
+def test_what_is_ignored_is_no_entry_of_the_error_about_another_row(
+    store, watched, other, gone, refused, model
+):
+    """Nor is it one when the updates of the same flush are looked at, too."""
+    store(*(model(id=n) for n in (1, 2, 3)), Draft(id=1))
+    session = watched(on_delete={model: GONE}, autoflush=False)
+    marked(session, model)
+    session.delete(session.get_one(Draft, 1))
+    other(model, 2, **{"title" if model is Post else "note" if model is Account else "name": "b"})
+    gone(model, 3)
+    gone(Draft, 1)
+    for _ in range(2):
+        assert [(e.model, e.identity) for e in refused(session).entries] == [(model, (2,))]
+
+
+@alive
 @pytest.mark.parametrize("policy", [GONE, ANY])
 @pytest.mark.parametrize("many", [1, 2, 10])
 def test_a_row_that_is_gone_may_be_ignored(store, watched, gone, engine, policy, many):
