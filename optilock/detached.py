@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, attempt_of, entry_of, stored_or_loaded
+from optilock.conflicts import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.mapping.columns import columns_of, same
@@ -25,7 +25,15 @@ from optilock.mapping.compared import as_read, compared_names
 from optilock.seen import version_seen
 from optilock.versioned import token_attribute
 
-__all__ = ["gone", "gone_entry", "has_other_values", "is_stale", "moved", "moved_entry"]
+__all__ = [
+    "gone",
+    "gone_entry",
+    "has_other_values",
+    "is_stale",
+    "moved",
+    "moved_entry",
+    "stored_of",
+]
 
 State = InstanceState[Any]
 
@@ -91,7 +99,14 @@ def moved(session: Session, source: State, merged: State) -> ConcurrencyError:
 def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
     """What the copy was, what it is now, and what is stored."""
     token = token_attribute(source.mapper)
-    seen, held = (None if token is None else version_seen(one, token) for one in (source, merged))
-    attempt: Attempt = attempt_of(source, "update", seen)
-    loaded = attempt_of(merged, "update", held).original
-    return entry_of(attempt, stored_or_loaded(session, merged, loaded))
+    attempt: Attempt = attempt_of(
+        source, "update", None if token is None else version_seen(source, token)
+    )
+    return entry_of(attempt, stored_of(session, merged))
+
+
+def stored_of(session: Session, merged: State) -> Values:
+    """The row as the session has loaded it, or read if a column is missing."""
+    token = token_attribute(merged.mapper)
+    held = None if token is None else version_seen(merged, token)
+    return stored_or_loaded(session, merged, attempt_of(merged, "update", held).original)

@@ -7,7 +7,7 @@ and new ones wait to be inserted. A conflict takes that back, and names every st
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.detached import gone_entry, has_other_values, is_stale, moved_entry
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
+from optilock.guard.members import members_of, refuse_unseen
 from optilock.mapping.attribute import compare_in_merge
 from optilock.mapping.compared import any_compared, compares
 from optilock.mapping.makers import made_by_application
@@ -39,7 +40,9 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(state, InstanceState):
             return original(self, instance, **options)
         _compare_versions_of(state)
-        before = set(self.new)
+        before, edited = set(self.new), set(self.dirty)
+        load = options.get("load", True)
+        collections = members_of(self, _copies(state)) if load else []
         try:
             with _next_versions_apart(state) as following:
                 merged = original(self, instance, **options)
@@ -49,13 +52,16 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         except StaleDataError as error:
             copies = list(_copies(state))
             conflict = _conflict(self, copies, error)
-            _take_back(self, copies, before)
+            _take_back(self, copies, before, edited)
             raise conflict from error.__cause__
-        if any_compared() and options.get("load", True):
+        if any_compared() and load:
             copies = list(_copies(state))
             if stale := _stale_by_value(self, copies):
-                _take_back(self, copies, before)
+                _take_back(self, copies, before, edited)
                 raise ConcurrencyError(stale)
+        if collections and (unseen := refuse_unseen(self, collections)) is not None:
+            _take_back(self, list(_copies(state)), before, edited)
+            raise unseen
         return merged
 
     return merge
@@ -134,7 +140,9 @@ def _stale_by_value(session: Session, copies: list[State]) -> list[Entry[Any]]:
     return found
 
 
-def _take_back(session: Session, copies: list[State], before: set[Any]) -> None:
+def _take_back(
+    session: Session, copies: list[State], before: set[Any], edited: Collection[Any]
+) -> None:
     for obj in session.new:
         if obj not in before and obj in session:
             session.expunge(obj)
@@ -142,3 +150,6 @@ def _take_back(session: Session, copies: list[State], before: set[Any]) -> None:
         merged = None if source.key is None else session.identity_map.get(source.key)
         if merged is not None and merged._sa_instance_state.modified:
             session.expire(merged)
+    for obj in session.dirty:
+        if obj not in edited:
+            session.expire(obj)  # a member that the merge took out of a collection

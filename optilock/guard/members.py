@@ -1,0 +1,142 @@
+"""Members of a collection that the author of a detached copy has not seen.
+
+A merge makes a collection in the session what it is in the copy: a member that the copy has not is
+taken out, and with that deleted, or its foreign key set to NULL, or its link row deleted. Somebody
+else may have added it after the copy was read. No version tells that: the owner's has not moved
+(unless it is the root of its members), and the member's own is read by the merge itself. The copy
+still knows which members it was loaded with, and whoever is not among them was not seen.
+
+A collection that was made without having been loaded says "make it so", and is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from sqlalchemy.orm import RelationshipDirection, RelationshipProperty, Session
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.conflicts import Attempt, entry_of
+from optilock.detached import moved_entry, stored_of
+from optilock.entry import Entry
+from optilock.errors import ConcurrencyError
+from optilock.mapping.compared import is_guarded
+
+__all__ = ["Members", "members_of", "refuse_unseen"]
+
+State = InstanceState[Any]
+
+_ADVICE = (
+    "The author of the copy has not seen it; nothing was merged. Read the rows again and apply the"
+    " edits to them, or show both versions to whoever made them."
+)
+
+
+class Members(NamedTuple):
+    """One collection of a copy, before the merge."""
+
+    copy: State
+    relationship: RelationshipProperty[Any]
+    #: The keys of the members that the copy was loaded with.
+    seen: Collection[Any]
+    #: What the session itself has taken out of its own collection, and not yet written.
+    taken_out: Collection[Any]
+
+
+def members_of(session: Session, copies: Iterable[State]) -> list[Members]:
+    """What the copies know of their collections."""
+    return [
+        Members(copy, relationship, seen, _taken_out(session, copy, relationship))
+        for copy in copies
+        if copy.key is not None and copy.session is not session
+        for relationship in copy.mapper.relationships
+        if _counts(copy, relationship) and (seen := _loaded(copy, relationship.key)) is not None
+    ]
+
+
+def refuse_unseen(session: Session, collections: Iterable[Members]) -> ConcurrencyError | None:
+    """The conflict of members that the merge has taken out, and that the copies have not seen."""
+    entries: dict[Any, Entry[Any]] = {}
+    lines = []
+    for members in collections:
+        assert members.copy.key is not None
+        owner = session.identity_map.get(members.copy.key)
+        if owner is None:
+            continue
+        for member in _unseen(owner, members):
+            entry = _entry(session, owner._sa_instance_state, member, members)
+            entries.setdefault((entry.model, entry.identity), entry)
+            place = f"{_named(members.copy)}.{members.relationship.key}"
+            lines.append(
+                f"{place} holds {_named(member)}, which was not there when the copy was read, and"
+                " the merge would take it out."
+            )
+    return ConcurrencyError(entries.values(), "\n".join([*lines, _ADVICE])) if entries else None
+
+
+def _counts(copy: State, relationship: RelationshipProperty[Any]) -> bool:
+    """Does a merge write it, and is the owner, or the row that is written, guarded?"""
+    if relationship.viewonly or not relationship.cascade.merge:
+        return False
+    if relationship.direction is RelationshipDirection.MANYTOONE:
+        return False  # the copy's own foreign key
+    return is_guarded(copy.mapper) or (
+        relationship.secondary is None and is_guarded(relationship.mapper)
+    )
+
+
+def _loaded(state: State, name: str) -> set[Any] | None:
+    """The keys of the members that were loaded; ``None`` where nothing was."""
+    if name not in state.dict:
+        return None
+    history = state.attrs[name].history
+    if name in state.committed_state and not (history.unchanged or history.deleted):
+        before = state.committed_state[name]
+        if not hasattr(before, "__len__"):
+            return None
+    return {instance_state(o).key for o in (*history.unchanged, *history.deleted) if o is not None}
+
+
+def _taken_out(session: Session, copy: State, relationship: RelationshipProperty[Any]) -> set[int]:
+    assert copy.key is not None
+    owner = session.identity_map.get(copy.key)
+    return set() if owner is None else {id(one) for one in _removed(owner, relationship.key)}
+
+
+def _removed(owner: Any, name: str) -> list[Any]:
+    state: State = owner._sa_instance_state
+    if name not in state.dict:
+        return []
+    return [one for one in state.attrs[name].history.deleted if one is not None]
+
+
+def _unseen(owner: Any, members: Members) -> Iterator[State]:
+    for one in _removed(owner, members.relationship.key):
+        state = instance_state(one)
+        if id(one) not in members.taken_out and state.key not in (None, *members.seen):
+            yield state
+
+
+def _entry(session: Session, owner: State, member: State, members: Members) -> Entry[Any]:
+    """That of the row which would be written, if it is guarded, or of the owner."""
+    relationship = members.relationship
+    if relationship.secondary is not None or not is_guarded(member.mapper):
+        return moved_entry(session, members.copy, owner)
+    assert member.key is not None
+    attempt = Attempt(
+        member.mapper,
+        tuple(member.key[1]),
+        "delete" if relationship.cascade.delete_orphan else "update",
+        {},
+        {},
+        {},
+    )
+    return entry_of(attempt, stored_of(session, member))
+
+
+def _named(state: State) -> str:
+    assert state.key is not None
+    key = tuple(state.key[1])
+    return f"{state.mapper.class_.__name__} {key[0] if len(key) == 1 else key!r}"
