@@ -7,6 +7,7 @@
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
+    ├── NotWritten (StaleDataError)         nobody was first; a trigger or a rule kept the row
     ├── LinkGone (StaleDataError)           a many-to-many link was removed by somebody else first
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
@@ -32,6 +33,7 @@ __all__ = [
     "ConcurrencyError",
     "ConfigurationError",
     "LinkGone",
+    "NotWritten",
     "OptilockError",
     "PreconditionFailed",
     "UnguardedStatement",
@@ -87,6 +89,14 @@ class PreconditionFailed(ConcurrencyError):
         "Your edits were not written, because they were meant for the version that was demanded."
         " Read the row again, decide anew, and demand the version that you have seen then."
     )
+
+
+class NotWritten(OptilockError, StaleDataError):
+    """A row is as it was read, and the database did not write it: a trigger or a rule keeps it.
+
+    Nobody else was first, so it is no ``ConcurrencyError``, and running the work again would meet
+    the same. It is a ``StaleDataError``, which is what SQLAlchemy raises.
+    """
 
 
 class LinkGone(OptilockError, StaleDataError):

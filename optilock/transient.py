@@ -30,7 +30,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
 from optilock.dialects.cause import Cause
-from optilock.errors import PreconditionFailed
+from optilock.errors import NotWritten, PreconditionFailed
 
 __all__ = ["Cause", "cause_of", "commit_outcome_unknown", "ended_by_conflict", "is_transient"]
 
@@ -42,10 +42,10 @@ def is_transient(error: BaseException) -> bool:
 
     True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
     timeouts, and connections lost before COMMIT. False for everything else, among it
-    ``PreconditionFailed``, ``CommitOutcomeUnknown``, a statement timeout and a violated
-    constraint.
+    ``PreconditionFailed``, ``NotWritten``, ``CommitOutcomeUnknown``, a statement timeout and a
+    violated constraint.
     """
-    if isinstance(error, PreconditionFailed):
+    if isinstance(error, (PreconditionFailed, NotWritten)):
         return False
     if isinstance(error, StaleDataError):
         return True

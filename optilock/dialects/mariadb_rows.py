@@ -67,7 +67,7 @@ class JoinedRows:
                 if self.shape.deletes
                 else self._update(connection, some)
             )
-            must_match(self.shape, len(some), written)
+            must_match(self.shape.table, len(some), written, deleting=self.shape.deletes)
         return missed
 
     def _mixed(self, writes: list[Write]) -> bool:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import Select, Table, select, tuple_
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm.exc import StaleDataError
+
+from optilock.errors import NotWritten
 
 if TYPE_CHECKING:
     from optilock.dialects.base import Database
@@ -46,9 +47,10 @@ class LockAndLook:
         rows = [write.params for write in writes]
         result = native(connection, shape.statement, rows if len(rows) > 1 else rows[0])
         if connection.dialect.supports_sane_multi_rowcount or len(rows) == 1:
-            must_match(shape, len(rows), result.rowcount)
+            must_match(shape.table, len(rows), result.rowcount, deleting=shape.deletes)
         else:
-            must_match(shape, len(rows), self._written(connection, writes))
+            written = self._written(connection, writes)
+            must_match(shape.table, len(rows), written, deleting=shape.deletes)
 
     def _written(self, connection: Connection, writes: list[Write]) -> int:
         """How many of these locked rows carry what was written, for drivers that cannot add up."""
@@ -119,11 +121,17 @@ def _chunks(keys: list[Key], limit: int | None, width: int) -> Iterator[list[Key
         yield keys[start : start + step]
 
 
-def must_match(shape: Shape, expected: int, matched: int) -> None:
-    """A row that is locked and matches is written, unless a trigger or a policy prevents it."""
+def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> None:
+    """A row that is locked and matches is written, unless a trigger or a rule prevents it.
+
+    Raises:
+        NotWritten: fewer rows were written than are locked.
+    """
     if matched != expected:
-        verb = "delete" if shape.deletes else "update"
-        raise StaleDataError(
-            f"{verb.upper()} statement on table '{shape.table.description}' expected to {verb}"
-            f" {expected} row(s); {matched} were matched."
+        verb = "delete" if deleting else "update"
+        raise NotWritten(  # SQLAlchemy's own words come first
+            f"{verb.upper()} statement on table '{table.description}' expected to {verb}"
+            f" {expected} row(s); {matched} were matched. The rows are locked and as they were"
+            f" read, so nobody else was first. A trigger or a rule of the database prevents the"
+            f" {verb} of the others: change that, or leave these rows alone."
         )

@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import Column, Table, bindparam
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.sql import ClauseElement
 
 from optilock.conflicts import Values, columns_of, read_stored, same
+from optilock.dialects.rows import must_match
 from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
 from optilock.guard.missed import Missed
@@ -150,7 +150,7 @@ def _must_count(
         raise ConcurrencyError(
             [row.missed.entry for row in rows],
             f"The correction of {len(params)} row(s) of {table.description} was written to"
-            f" {result.rowcount}: the rows keep changing, or a trigger or policy prevents the"
+            f" {result.rowcount}: the rows keep changing, or a trigger or a rule prevents the"
             " write. The transaction is rolled back; run the unit of work again.",
         )
 
@@ -174,16 +174,8 @@ def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed])
             connection, statement, params if len(params) > 1 else params[0]
         )
         countable = len(params) == 1 or connection.dialect.supports_sane_multi_rowcount
-        if (
-            countable
-            and token is not None
-            and token.table is table
-            and result.rowcount != len(rows)
-        ):
-            raise StaleDataError(
-                f"DELETE statement on table '{table.description}' expected to delete"
-                f" {len(rows)} row(s); {result.rowcount} were matched."
-            )
+        if countable and token is not None and token.table is table:
+            must_match(table, len(rows), result.rowcount, deleting=True)
 
 
 def insert_row(connection: Connection, missed: Missed) -> Values:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Attempt, Values, entry_of, has_moved
 from optilock.entry import Entry
+from optilock.errors import NotWritten
 from optilock.mapping.compared import is_guarded
 from optilock.resolvers import Resolution
 
@@ -60,13 +60,13 @@ class Missed:
         return self.stored is None
 
 
-def not_written(missed: Missed) -> StaleDataError | None:
+def not_written(missed: Missed) -> NotWritten | None:
     """The error of a row that is as it was read, and still was not written."""
     attempt, stored = missed.attempt, missed.stored
     if not is_guarded(attempt.mapper) or has_moved(attempt, stored):
         return None
-    return StaleDataError(
+    return NotWritten(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
-        " row is still as it was read, so nobody else was first; a trigger or a"
-        f" policy of the database prevents the {attempt.action}."
+        " row is still as it was read, so nobody else was first. A trigger or a rule of the"
+        f" database prevents the {attempt.action}: change that, or leave the row alone."
     )

@@ -8,7 +8,15 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError, client_wins, store_wins, watch
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    NotWritten,
+    client_wins,
+    is_transient,
+    store_wins,
+    watch,
+)
 from tests.models import Account, Note, Ranked, Stamped
 
 pytestmark = pytest.mark.modes
@@ -62,8 +70,9 @@ def test_an_update_that_a_trigger_swallows_is_an_error(store, watched, stored, k
     session = watched(resolver)
     for row in session.scalars(select(Account)):
         row.owner = "ours"
-    with pytest.raises(StaleDataError):
+    with pytest.raises(NotWritten, match="nobody else was first") as caught:
         session.commit()
+    assert not is_transient(caught.value)
     session.rollback()
 
     assert [stored(Account, n)["owner"] for n in ids] == ["a"] * len(ids)
@@ -78,8 +87,9 @@ def test_a_delete_that_a_trigger_swallows_is_an_error(store, watched, stored, ke
     session = watched(resolver)
     for row in session.scalars(select(Account)):
         session.delete(row)
-    with pytest.raises(StaleDataError):
+    with pytest.raises(NotWritten, match="nobody else was first") as caught:
         session.commit()
+    assert not is_transient(caught.value)
     session.rollback()
 
     assert stored(Account, 2)["owner"] == "a"

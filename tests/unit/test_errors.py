@@ -19,8 +19,10 @@ from optilock.errors import (
     ConcurrencyError,
     ConfigurationError,
     LinkGone,
+    NotWritten,
     OptilockError,
     PreconditionFailed,
+    UnguardedStatement,
 )
 
 
@@ -53,6 +55,8 @@ EVERY = [
     PreconditionFailed([entry()]),
     CommitOutcomeUnknown("nobody knows"),
     LinkGone("post_tags", [{"post_id": 1, "tag_id": 2}], 0),
+    NotWritten("a trigger keeps the row"),
+    UnguardedStatement("SQL text writes accounts"),
     CannotMerge("at line 3"),
 ]
 copies = pytest.mark.parametrize(
@@ -74,6 +78,7 @@ def test_every_error_is_an_optilock_error(name: str) -> None:
         (ConfigurationError, ValueError),
         (ConcurrencyError, StaleDataError),
         (ConcurrencyError, SQLAlchemyError),
+        (NotWritten, StaleDataError),
         (PreconditionFailed, ConcurrencyError),
     ],
 )

@@ -28,6 +28,7 @@ NAMES = {
     "Isolation",
     "LinkGone",
     "Manual",
+    "NotWritten",
     "OnDelete",
     "OptilockError",
     "PreconditionFailed",
