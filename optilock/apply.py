@@ -25,11 +25,12 @@ from typing import Any, TypeVar
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.conflicts import Attempt, Identity, entry_of
+from optilock.conflicts import Attempt, entry_of
 from optilock.demanded import check_version, demanded_version, matches
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.expect import expect, failed, loaded_version
 from optilock.guard.state import is_watched
+from optilock.mapping.keys import Identity, key_names
 from optilock.versioned import GIVE_ONE, token_attribute
 
 __all__ = ["apply"]
@@ -135,7 +136,7 @@ def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
 
 def _identity(mapper: Mapper[Any], pk: Any) -> Identity:
     """The key in the order of the mapper's primary key columns."""
-    names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+    names = key_names(mapper)
     if isinstance(pk, Mapping):
         given = tuple(pk[name] for name in names) if set(pk) == set(names) else ()
     else:

@@ -28,6 +28,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.bulk_rows import Rows, rows_to_delete, rows_to_update
@@ -40,13 +41,13 @@ from optilock.guard.refresh import equal_to_stored
 from optilock.guard.state import is_watched, watched
 from optilock.guard.writes import Write
 from optilock.mapping.compared import values_moved
+from optilock.mapping.keys import Identity
 from optilock.mapping.makers import made_by_database
 from optilock.seen import moved_by_us, version_seen
+from optilock.undocumented import expire_with_savepoint
 from optilock.versioned import token_attribute
 
 __all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
-
-Identity = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,13 @@ def _follow(
     """
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
     token = token_attribute(mapper)
-    if obj is None or token is None or version_seen(obj._sa_instance_state, token) != before:
+    if obj is None or token is None or version_seen(instance_state(obj), token) != before:
         return
-    state = obj._sa_instance_state
+    state = instance_state(obj)
     moved_by_us(state, token, before, values[token])
     values_moved(state, values)
     equal_to_stored(state, values)
-    session._register_altered([state])  # a savepoint expires it, too
+    expire_with_savepoint(session, [state])  # a savepoint expires it, too
     session.expire(obj, [r.key for r in mapper.relationships if r.key in obj.__dict__])
 
 

@@ -16,6 +16,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.shapes import shape_of
 from optilock.guard.writes import Shape, Write
 from optilock.mapping.columns import columns_of
+from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 from optilock.versioned import GIVE_ONE, token_attribute
 
@@ -104,7 +105,7 @@ def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, del
     mapper = _mapper(model, call)
     token = token_attribute(mapper)
     assert token is not None
-    keys = tuple(mapper.get_property_by_column(column).key for column in mapper.primary_key)
+    keys = tuple(key_names(mapper))
     found = Rows(mapper, deletes, list(rows), keys, [], [], [], [])
     seen: dict[tuple[Any, ...], int] = {}
     for place, row in enumerate(found.rows):

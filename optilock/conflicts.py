@@ -28,6 +28,7 @@ from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
 from optilock.mapping.columns import columns_of, same
 from optilock.mapping.compared import as_read, compared_names
+from optilock.mapping.keys import Identity
 from optilock.mapping.makers import made_by_application
 from optilock.seen import younger_names
 from optilock.versioned import ignored_columns, token_attribute
@@ -44,7 +45,6 @@ __all__ = [
     "stored_or_loaded",
 ]
 
-Identity = tuple[Any, ...]
 Values = dict[str, Any]
 
 _IMMUTABLE = (

@@ -32,10 +32,13 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapping.compared import any_compared, compares, remember_values, values_unknown
+from optilock.mapping.keys import Place, key_names, place_of
+from optilock.undocumented import expire_with_savepoint, is_flushing, marked_deleted
 from optilock.versioned import token_attribute
 
 __all__ = [
@@ -55,8 +58,6 @@ __all__ = [
 ]
 
 State = InstanceState[Any]
-#: A row, whatever class of the hierarchy it was read as.
-Place = tuple[Mapper[Any], tuple[Any, ...]]
 _KEY = "_optilock_seen"
 _UNREAD = "_optilock_unread"
 _YOUNGER = "_optilock_younger"
@@ -74,7 +75,7 @@ class _Apart(NamedTuple):
 
 def attached(session: Session, obj: Any) -> None:
     """A detached object was added to ``session``."""
-    state: State = obj._sa_instance_state
+    state: State = instance_state(obj)
     token = _token_of(state.mapper)
     if token is not None and token not in state.dict and _KEY not in state.__dict__:
         _unread(session, state)
@@ -167,8 +168,8 @@ def recall(state: State) -> None:
     seen = version_seen(state, token)
     if seen is None:
         return
-    keys = (mapper.get_property_by_column(column).key for column in mapper.primary_key)
-    for name, value in ((token, seen), *zip(keys, state.key[1], strict=True)):
+    keys = zip(key_names(mapper), state.key[1], strict=True)
+    for name, value in ((token, seen), *keys):
         state.dict[name] = value
         state.expired_attributes.discard(name)
 
@@ -180,12 +181,12 @@ def remember_revived(
 
     So is a delete that was refused, and wrote nothing.
     """
-    state: State = obj._sa_instance_state
+    state: State = instance_state(obj)
     if any_compared() and compares(state.mapper):
         (values_unknown if state in written else remember_values)(state)
     token = _token_of(state.mapper)
     if token is not None and state.key is not None:
-        version = before.get(_place(state), version_seen(state, token))
+        version = before.get(place_of(state), version_seen(state, token))
         if version is not None:
             state.__dict__[_KEY] = version
 
@@ -218,25 +219,20 @@ def remember_rolled_back(
             (values_unknown if unknown else remember_values)(state)
         if token is None or state.key is None:
             continue
-        if doubt is not None and _place(state) not in doubt.written:
+        if doubt is not None and place_of(state) not in doubt.written:
             version = doubt.held.get(state)
             if version is None:
                 _unread(session, state)
             else:
                 state.__dict__[_KEY] = version
             continue
-        version = before.get(_place(state)) if before else None
+        version = before.get(place_of(state)) if before else None
         if version is None and not (nested and not state.modified):
             version = state.committed_state.get(token, state.dict.get(token))
         if version is not None:
             state.__dict__[_KEY] = version
     if expired and nested:
-        session._register_altered(expired)  # what they have read since is undone, too
-
-
-def _place(state: State) -> Place:
-    assert state.key is not None
-    return state.mapper.base_mapper, tuple(state.key[1])
+        expire_with_savepoint(session, expired)  # what they have read since is undone, too
 
 
 def version_seen(state: State, token: str) -> Any:
@@ -261,7 +257,7 @@ def younger_names(state: State, version: Any) -> Collection[str]:
 
 def forget(obj: Any) -> None:
     """The version of ``obj`` was moved by this session itself: the one that is read next counts."""
-    state: State = obj if isinstance(obj, InstanceState) else obj._sa_instance_state
+    state: State = obj if isinstance(obj, InstanceState) else instance_state(obj)
     state.__dict__.pop(_KEY, None)
 
 
@@ -299,10 +295,10 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
         if seen is None or context is None:
             return
         # Most rows that are read again hold nothing. (session.deleted would make a set each time.)
-        if not (state.committed_state or type(seen) is _Apart or context.session._deleted):
+        if not (state.committed_state or type(seen) is _Apart or marked_deleted(context.session)):
             return
         if _is_older(state, seen, context, attrs):
-            if state.dict.get(token) != _plain(seen) and context.session._flushing:
+            if state.dict.get(token) != _plain(seen) and is_flushing(context.session):
                 names = state.dict.keys() if attrs is None else attrs
                 state.__dict__[_YOUNGER] = _plain(seen), frozenset(names) - {token}
             state.dict[token] = _plain(seen)
@@ -347,7 +343,7 @@ def _is_older(state: State, seen: Any, context: Any, attrs: Collection[str] | No
     columns = state.mapper.column_attrs
     if any(name in columns for name in state.committed_state):
         return True
-    if state in context.session._deleted:
+    if state in marked_deleted(context.session):
         return True
     return (
         isinstance(seen, _Apart)

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, and_, inspect, or_
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
+from optilock.mapping.keys import key_names
 from optilock.versioned import GIVE_ONE, token_attribute
 
 __all__ = ["unchanged"]
@@ -53,7 +54,7 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
             " Call session.refresh(), or create the sessions with expire_on_commit=False."
         )
     keys = [
-        getattr(mapper.class_, mapper.get_property_by_column(column).key) == value
-        for column, value in zip(mapper.primary_key, state.key[1], strict=True)
+        getattr(mapper.class_, name) == value
+        for name, value in zip(key_names(mapper), state.key[1], strict=True)
     ]
     return and_(*keys, getattr(mapper.class_, token) == version)

@@ -31,6 +31,7 @@ from sqlalchemy.sql.elements import ColumnClause, False_
 
 from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
 from optilock.guard.statements.upserts import set_by_upsert
+from optilock.undocumented import is_of_the_orm, values_of
 from optilock.versioned import joined_tables, versioned_tables
 
 __all__ = ["guard_statements"]
@@ -115,14 +116,12 @@ def _of_core(statement: Any, context: Any, *, inside: bool = False) -> Iterator[
 def _from_orm(statement: Any, context: Any) -> bool:
     """The unit of work's, or ``update(Account)`` of a session, which moves the version."""
     options = getattr(context, "execution_options", {})
-    orm = getattr(statement, "_propagate_attrs", None) or {}
-    return "compiled_cache" in options or orm.get("compile_state_plugin") == "orm"
+    return "compiled_cache" in options or is_of_the_orm(statement)
 
 
 def _compares(statement: Any, version: Column[Any]) -> bool:
     """In its WHERE; or it names the version among its values; or it matches nothing at all."""
-    named = getattr(statement, "_values", None) or {}
-    if any(getattr(name, "key", name) in (version.key, version.name) for name in named):
+    if any(getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)):
         return True
     where = statement.whereclause
     return where is not None and any(

@@ -34,6 +34,7 @@ from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conflicts import Attempt, entry_of
 from optilock.demanded import GONE
@@ -42,6 +43,7 @@ from optilock.expect import loaded_version, state_in_watched_session
 from optilock.guard.check_promises import promise, promises_of
 from optilock.guard.promises import Promise
 from optilock.mapping.compared import compares
+from optilock.mapping.keys import place_of
 from optilock.unit.parts import Part
 from optilock.versioned import token_attribute
 
@@ -75,12 +77,12 @@ class VerifyReads(Part):
 
 def _loaded(session: Session, obj: Any) -> None:
     """Note the version, not the object: the session forgets objects that nobody holds."""
-    state = obj._sa_instance_state
+    state = instance_state(obj)
     mapper = state.mapper
     token = token_attribute(mapper)
     if token is not None and token in state.dict:
         promises_of(session).add(
-            Promise(mapper, tuple(state.key[1]), state.dict[token], demanded=False)
+            Promise(mapper, place_of(state)[1], state.dict[token], demanded=False)
         )
     elif token is None and compares(mapper):
         raise ConfigurationError(

@@ -66,6 +66,7 @@ from optilock.mapping.originals import follow_committed, keep_originals
 from optilock.mapping.triggers import create_with_table
 from optilock.resolvers import Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
+from optilock.undocumented import load_with_parent
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
@@ -198,7 +199,7 @@ def _load_with_parents(mapper: Mapper[Any]) -> None:
     inline = mapper.polymorphic_load == "inline"
     mapper.polymorphic_load = "inline"
     for parent in tuple(mapper.iterate_to_root())[2 if inline else 1 :]:
-        parent._add_with_polymorphic_subclass(mapper)  # type: ignore[no-untyped-call]
+        load_with_parent(parent, mapper)
 
 
 def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:

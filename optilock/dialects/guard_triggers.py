@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import literal_column, text
 from sqlalchemy.engine import Connection, Dialect
 
-from optilock.dialects.quoting import quoted, quoted_table
+from optilock.dialects.quoting import as_it_is, quoted, quoted_table
 from optilock.errors import ConfigurationError
 from optilock.guard_trigger import GuardTrigger
 from optilock.tokens import Counter, Timestamp
@@ -88,9 +88,7 @@ class GuardTriggers:
     def _later(self, old: str) -> str:
         """The next moment. The name goes in last: the compiler would read signs in it."""
         element: Any = NextServerTime(literal_column("optilock_old_version"))
-        compiled = str(element.compile(dialect=self.dialect))
-        if getattr(self.dialect.identifier_preparer, "_double_percents", False):
-            compiled = compiled.replace("%%", "%")
+        compiled = as_it_is(self.dialect, str(element.compile(dialect=self.dialect)))
         return compiled.replace("optilock_old_version", old)
 
     def refusal(self, guard: GuardTrigger) -> str:

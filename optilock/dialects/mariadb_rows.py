@@ -23,6 +23,7 @@ from sqlalchemy import Column, Integer, delete, tuple_
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.rows import LockAndLook, judge, mixed, must_match
+from optilock.undocumented import has_bind_expression
 
 if TYPE_CHECKING:
     from optilock.dialects.base import Database
@@ -177,7 +178,7 @@ def _usable(shapes: tuple[Shape, ...], dialect: Dialect) -> bool:
     computed = {c for s in shapes for c in s.postfetch if c.onupdate is not None}
     return (
         (shapes[0].deletes or all(isinstance(c.column.type, Integer) for c in compared))
-        and not any(getattr(c.type, "_has_bind_expression", False) for c in set_somewhere)
+        and not any(has_bind_expression(c.type) for c in set_somewhere)
         and computed.isdisjoint(set_somewhere)
         and all(_compiled(column, dialect) is not None for column in computed)
     )

@@ -57,6 +57,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from optilock.dialects.rows import LockAndLook, mixed, must_match, native
+from optilock.undocumented import has_bind_expression
 
 if TYPE_CHECKING:
     from optilock.dialects.base import Database
@@ -100,7 +101,7 @@ class Carrier:
 
 def carrier_of(kind: TypeEngine[Any], dialect: Dialect) -> Carrier | None:
     """The carrier of a column type, ``None`` when an array cannot hold it."""
-    if getattr(kind, "_has_bind_expression", False):
+    if has_bind_expression(kind):
         return None
     if isinstance(kind, TypeDecorator):
         return _decorated(kind, dialect)

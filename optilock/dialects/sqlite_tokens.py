@@ -8,6 +8,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.tokens.timestamp import NextServerTime, ServerTime
+from optilock.undocumented import double_percents
 
 # %f is seconds with three digits, as fine as the clock is (https://sqlite.org/lang_datefunc.html);
 # SQLAlchemy reads and writes six.
@@ -28,7 +29,7 @@ def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) ->
 
 def _moment(compiler: Any, *when: str) -> str:
     """``%`` is written twice for drivers whose parameters begin with it."""
-    text = _FORMAT.replace("%", "%%") if compiler.preparer._double_percents else _FORMAT
+    text = _FORMAT.replace("%", "%%") if double_percents(compiler.dialect) else _FORMAT
     return f"strftime({', '.join((text, *when))})"
 
 

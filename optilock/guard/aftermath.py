@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 
-from optilock.conflicts import Attempt, Identity, attempt_of, entry_of, has_moved, read_stored
+from optilock.conflicts import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.connections import engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
@@ -25,6 +26,7 @@ from optilock.guard.state import Watched, watched
 from optilock.guard.words import in_sqlalchemys_words
 from optilock.guard.writes import Write
 from optilock.mapping.compared import is_guarded
+from optilock.mapping.keys import Place, place_of
 from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute
@@ -46,8 +48,8 @@ __all__ = [
 
 def capture(session: Session) -> None:
     """Remember what the session wants to write; to be called before a rollback expires it."""
-    states = dict.fromkeys((obj._sa_instance_state for obj in session.dirty), False)
-    states |= dict.fromkeys((obj._sa_instance_state for obj in session.deleted), True)
+    states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
+    states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
     watched(session).wanted = attempts_in(states, [])
 
 
@@ -77,16 +79,15 @@ def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt
         seen = None if token is None else version_seen(state, token)
         if token is not None and seen is None:
             continue
-        place = (mapper.base_mapper, tuple(state.key[1]))
-        version = expected.get(place, seen)
+        version = expected.get(place_of(state), seen)
         if deleting or state.modified:
             attempts.append(attempt_of(state, "delete" if deleting else "update", version))
     return attempts
 
 
-def first_expected(writes: list[Write]) -> dict[tuple[Mapper[Any], Identity], Any]:
+def first_expected(writes: list[Write]) -> dict[Place, Any]:
     """The version that each row was first expected to have."""
-    expected: dict[tuple[Mapper[Any], Identity], Any] = {}
+    expected: dict[Place, Any] = {}
     for shape, params in writes:
         place = (shape.mapper.base_mapper, shape.identity_of(params))
         expected.setdefault(place, params[shape.token.parameter])
@@ -236,7 +237,7 @@ def _promised(known: Watched) -> list[Attempt]:
     return [promise.attempt() for promise in (known.promises or {}).values()]
 
 
-def _place(attempt: Attempt) -> tuple[Mapper[Any], Identity]:
+def _place(attempt: Attempt) -> Place:
     return attempt.mapper.base_mapper, attempt.identity
 
 

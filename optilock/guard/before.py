@@ -31,7 +31,7 @@ __all__ = ["check_before"]
 
 def check_before(flush: Flush, objects: Any) -> None:
     """Judge the deletes that have dependents."""
-    deleted = [obj._sa_instance_state for obj in flush.session.deleted if _asked(obj, objects)]
+    deleted = [instance_state(obj) for obj in flush.session.deleted if _asked(obj, objects)]
     stale = look(
         flush.session,
         (
@@ -87,9 +87,9 @@ def _with_all(
     """One error for the whole flush: the updates that were to follow are looked at as well."""
     seen = {id(row.state) for row in stale}
     others = [
-        obj._sa_instance_state
+        instance_state(obj)
         for obj in (*flush.session.dirty, *flush.session.deleted)
-        if _asked(obj, objects) and id(obj._sa_instance_state) not in seen
+        if _asked(obj, objects) and id(instance_state(obj)) not in seen
     ]
     more = [
         row

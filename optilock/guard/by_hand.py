@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Column, Update
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
-from optilock.guard.statements.apart import is_ordered
+from optilock.undocumented import is_ordered, values_of
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -28,7 +28,7 @@ def of_own_row(flush: Flush, statement: Update, params: Any) -> Update:
         token = mapper.version_id_col
         if not isinstance(token, Column) or token.table is not statement.table:
             continue
-        named = {getattr(name, "key", name) for name in statement._values or ()}
+        named = {getattr(name, "key", name) for name in values_of(statement)}
         if token.onupdate is None or token.key in named:
             return statement
         values = _key(statement, params if isinstance(params, dict) else {})

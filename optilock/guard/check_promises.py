@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
@@ -32,8 +33,9 @@ from optilock.dialects import database_of
 from optilock.entry import Action, Entry
 from optilock.guard.aftermath import conflict_before_commit
 from optilock.guard.look import expected_version
-from optilock.guard.promises import Place, Promise, Promises, conflict_of
+from optilock.guard.promises import Promise, Promises, conflict_of
 from optilock.guard.state import Watched, watched
+from optilock.mapping.keys import place_of
 from optilock.transient import ended_by_conflict
 from optilock.versioned import token_attribute
 
@@ -49,7 +51,7 @@ def promise(session: Session, state: State, version: Any, *, demanded: bool) -> 
     """From here to the end of the transaction the row of ``state`` must be in ``version``."""
     assert state.key is not None
     promises = promises_of(session)
-    if _place(state) not in watched(session).written():  # what we wrote is ours
+    if place_of(state) not in watched(session).written():  # what we wrote is ours
         promises.add(Promise(state.mapper, tuple(state.key[1]), version, demanded))
 
 
@@ -97,8 +99,8 @@ def check_pending(flush: Flush, objects: Any) -> None:
     written = known.written() if promises else ()
     moved: dict[State, Promise] = {}
     for obj in (*session.dirty, *session.deleted) if promises else ():
-        state = obj._sa_instance_state
-        place = _place(state)
+        state = instance_state(obj)
+        place = place_of(state)
         promised = promises.get(place)
         if promised is None or place in written or (objects and not _among(obj, objects)):
             continue
@@ -167,7 +169,7 @@ def _attempt(session: Session, promised: Promise) -> Attempt:
     """Our side, with the values that were read if the object still holds those."""
     key = promised.mapper.identity_key_from_primary_key(promised.identity)
     obj = session.identity_map.get(key)
-    state: State | None = None if obj is None else obj._sa_instance_state
+    state: State | None = None if obj is None else instance_state(obj)
     token = token_attribute(promised.mapper)
     if state is None or token not in state.dict or state.dict[token] != promised.version:
         return promised.attempt()
@@ -206,11 +208,6 @@ def _is(mapper: Mapper[Any], version: Any, promised: Any) -> bool:
     token = token_attribute(mapper)
     assert token is not None
     return same(columns_of(mapper)[token], version, promised)
-
-
-def _place(state: State) -> Place:
-    assert state.key is not None
-    return state.mapper.base_mapper, tuple(state.key[1])
 
 
 def _among(obj: Any, objects: Any) -> bool:

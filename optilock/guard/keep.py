@@ -15,6 +15,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
 from optilock.mapping.makers import made_by_application, touch_state
+from optilock.undocumented import mark_changed
 from optilock.versioned import token_attribute
 
 __all__ = ["Kept"]
@@ -66,7 +67,7 @@ class Kept:
         for name, value in self.pending.items():
             state.dict[name] = value
             state.expired_attributes.discard(name)
-            state._modified_event(state.dict, state.manager[name].impl, self.before[name])
+            mark_changed(state, name, self.before[name])
         if self.touched and self.token is not None:
             touch_state(state)
         if self.orphan and state.session is not None:

@@ -22,6 +22,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts import attempt_of, entry_of, read_stored
 from optilock.connections import connection_to_write
 from optilock.errors import ConcurrencyError, OptilockError
+from optilock.mapping.keys import key_names
 from optilock.seen import version_seen
 from optilock.versioned import token_attribute
 
@@ -65,8 +66,7 @@ def _held(session: Session, entity: Any, ident: Any) -> InstanceState[Any] | Non
     mapper = inspect(entity)
     assert isinstance(mapper, Mapper)
     if isinstance(ident, dict):
-        names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
-        ident = tuple(ident[name] for name in names)
+        ident = tuple(ident[name] for name in key_names(mapper))
     identity = ident if isinstance(ident, tuple) else (ident,)
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
     return None if obj is None else inspect(obj)

@@ -18,6 +18,7 @@ from optilock.entry import Entry
 from optilock.guard.unversioned import never_seen, no_version
 from optilock.mapping.columns import columns_of, same
 from optilock.mapping.compared import is_guarded, values_read
+from optilock.mapping.keys import key_names
 from optilock.resolvers import Resolution
 from optilock.seen import never_read
 from optilock.versioned import token_attribute
@@ -64,7 +65,7 @@ def _look(
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, locked_table(mapper))
     read = {state: _as_read(state, deleting=deleting) for state in states}
-    key = mapper.get_property_by_column(mapper.primary_key[0]).key
+    key = key_names(mapper)[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
     identities = [_identity(state) for state in states]
     found = read_stored(connection, mapper, identities, only=names, deleting=deleting)

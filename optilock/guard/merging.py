@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
@@ -120,8 +121,8 @@ def _conflict(session: Session, copies: list[State], error: StaleDataError) -> C
         found[entry.model, entry.identity] = entry
     for source in copies:
         merged = None if source.key is None else session.identity_map.get(source.key)
-        if merged is not None and is_stale(source, merged._sa_instance_state):
-            entry = moved_entry(session, source, merged._sa_instance_state)
+        if merged is not None and is_stale(source, instance_state(merged)):
+            entry = moved_entry(session, source, instance_state(merged))
             found.setdefault((entry.model, entry.identity), entry)
     return ConcurrencyError(found.values(), str(error))
 
@@ -135,8 +136,8 @@ def _stale_by_value(session: Session, copies: list[State]) -> list[Entry[Any]]:
         merged = session.identity_map.get(source.key)
         if merged is None:
             found.append(gone_entry(source, None))
-        elif merged is not source.obj() and has_other_values(source, merged._sa_instance_state):
-            found.append(moved_entry(session, source, merged._sa_instance_state))
+        elif merged is not source.obj() and has_other_values(source, instance_state(merged)):
+            found.append(moved_entry(session, source, instance_state(merged)))
     return found
 
 
@@ -148,7 +149,7 @@ def _take_back(
             session.expunge(obj)
     for source in copies:
         merged = None if source.key is None else session.identity_map.get(source.key)
-        if merged is not None and merged._sa_instance_state.modified:
+        if merged is not None and instance_state(merged).modified:
             session.expire(merged)
     for obj in session.dirty:
         if obj not in edited:

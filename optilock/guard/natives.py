@@ -13,10 +13,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, event
-from sqlalchemy.orm import Mapper, mapperlib
+from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.mapping.attribute import load_always
+from optilock.undocumented import registries
 from optilock.versioned import know_tables
 
 __all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]
@@ -29,7 +30,7 @@ def read_versions_with_rows() -> None:
     if event.contains(Mapper, "mapper_configured", _configured):
         return
     event.listen(Mapper, "mapper_configured", _configured)
-    for registry in mapperlib._all_registries():
+    for registry in registries():
         for mapper in registry.mappers:
             if mapper.configured:
                 _configured(mapper, mapper.class_)

@@ -14,16 +14,14 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
 
-from optilock.conflicts import Attempt, Identity
+from optilock.conflicts import Attempt
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.writes import Write
+from optilock.mapping.keys import Identity, Place
 from optilock.versioned import token_attribute
 
-__all__ = ["Place", "Promise", "Promises", "conflict_of", "places_of"]
-
-#: A row, whatever class of the hierarchy it was read as.
-Place = tuple[Mapper[Any], Identity]
+__all__ = ["Promise", "Promises", "conflict_of", "places_of"]
 
 
 @dataclass(frozen=True)

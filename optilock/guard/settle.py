@@ -25,6 +25,7 @@ from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
 from optilock.guard.words import in_sqlalchemys_words
+from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_database
 
 if TYPE_CHECKING:
@@ -96,10 +97,7 @@ def _half_written(flush: Flush, missed: Missed) -> bool:
         if missed.gone:
             return has_dependents(missed.state.mapper)
         return has_dependents(missed.state.mapper) or kept_by_a_deleted_parent(flush, missed)
-    keys = {
-        missed.state.mapper.get_property_by_column(c).key for c in missed.state.mapper.primary_key
-    }
-    return not keys.isdisjoint(missed.attempt.changes)
+    return not missed.attempt.changes.keys().isdisjoint(key_names(missed.state.mapper))
 
 
 def carry_out(flush: Flush, misses: list[Missed]) -> None:

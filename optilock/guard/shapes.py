@@ -15,6 +15,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClau
 from optilock.guard.natives import refuse_deferred
 from optilock.guard.writes import Condition, Shape
 from optilock.mapping.compared import compares
+from optilock.undocumented import returns_values, values_of
 from optilock.versioned import ignored_columns
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def shape_of(
     keys = tuple(Condition(col, name) for col, name in compared.items() if col is not token)
     where = {condition.parameter for condition in keys} | {compared[token]}
     sets = _sets(statement, table, names, where)
-    given = dict(getattr(statement, "_values", None) or {})
+    given = dict(values_of(statement))
     if (
         isinstance(statement, Update)
         and token.key not in sets
@@ -87,7 +88,7 @@ def shape_of(
     changed = {*sets.values(), *expressions} - {token}
     alone = not isinstance(statement, Delete) and (
         bool(given)
-        or bool(statement._returning or statement._return_defaults)
+        or returns_values(statement)
         or token.key not in sets
         or not changed.isdisjoint(_order_matters(table))
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
@@ -39,7 +40,7 @@ def refuse_moving(session: Session) -> None:
     """
     guarded: dict[Mapper[Any], None] = {}
     for obj in session.dirty:
-        mapper = obj._sa_instance_state.mapper
+        mapper = instance_state(obj).mapper
         guards = getattr(mapper.class_, "__version_guard__", None) is not None
         if guards and stands_still(session, obj) and session.is_modified(obj):
             guarded[mapper] = None

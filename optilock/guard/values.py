@@ -24,6 +24,8 @@ from optilock.guard.missed import Missed, not_written
 from optilock.guard.shapes import compared_columns
 from optilock.mapping.columns import columns_of
 from optilock.mapping.compared import changed_names, compares, forget_values, values_read
+from optilock.mapping.keys import key_names
+from optilock.undocumented import values_of
 from optilock.versioned import token_attribute
 
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ def _states_of(flush: Flush, statement: Any, rows: Iterable[Any]) -> list[State]
     if mapper is None or not where:
         return []
     names = {mapper.get_property_by_column(c).key: p for c, p in where.items() if c.primary_key}
-    keys = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+    keys = key_names(mapper)
     if any(key not in names for key in keys):
         return []
     return [
@@ -139,7 +141,7 @@ def _miss(flush: Flush, connection: Connection, state: State, statement: Any, ro
     """The row was not found as it was read: what is stored instead?"""
     token = token_attribute(state.mapper)
     version = None if token is None else state.committed_state.get(token, state.dict.get(token))
-    expressions = dict(getattr(statement, "_values", None) or {})
+    expressions = dict(values_of(statement))
     action = "delete" if isinstance(statement, Delete) else "update"
     attempt = attempt_of(state, action, version, expressions=expressions)  # type: ignore[arg-type]
     stored = read_stored(connection, state.mapper, [attempt.identity])

@@ -20,6 +20,7 @@ from sqlalchemy import Column, event, inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
@@ -277,7 +278,7 @@ def _before_flush(session: Session | None = None, uow: Any = None, objects: Any 
         if session.deleted or known.promises:
             try:
                 for obj in session.deleted:
-                    recall(obj._sa_instance_state)
+                    recall(instance_state(obj))
                 check_pending(running, objects)
                 check_before(running, objects)
             except DBAPIError as error:
@@ -333,7 +334,7 @@ def _revived(session: Session, obj: Any) -> None:
 def _inserted_in_vain(session: Session, obj: Any) -> None:
     """Inserted again, the object has a version of its own, which the database may have to make."""
     forget(obj)
-    mapper = obj._sa_instance_state.mapper
+    mapper = instance_state(obj).mapper
     column = mapper.version_id_col
     if isinstance(column, Column) and (column.system or column.server_default is not None):
         obj.__dict__.pop(mapper.get_property_by_column(column).key, None)

@@ -18,6 +18,7 @@ from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
+from optilock.undocumented import always_load
 
 __all__ = ["close", "compare_in_merge", "load_always", "require"]
 
@@ -119,7 +120,7 @@ def load_always(mapper: Mapper[Any]) -> None:
     always: set[Any] = {*mapper.primary_key, mapper.version_id_col}
     if mapper.polymorphic_on is not None:
         always.add(mapper.polymorphic_on)
-    mapper.__dict__["_should_undefer_in_wildcard"] = always
+    always_load(mapper, always)
 
 
 def _assigned(cls: type[Any], key: str) -> ConfigurationError:

@@ -14,6 +14,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard_trigger import check_guard
 from optilock.resolvers import check_resolver_for
 from optilock.tokens import CompareValues, RowVersion, Token
+from optilock.undocumented import mapped_key
 
 __all__ = [
     "check_attribute",
@@ -57,7 +58,7 @@ def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
             f"{cls.__name__} is mapped to {type(table).__name__}, not to a table: Versioned needs"
             " a table that can carry the version column. Map the class to one table."
         )
-    if not table.primary_key.columns and not getattr(mapper, "_primary_key_argument", None):
+    if not table.primary_key.columns and not mapped_key(mapper):
         raise ConfigurationError(
             f"{cls.__name__} has no primary key: a versioned row is found by its key. Mark a column"
             " with primary_key=True."

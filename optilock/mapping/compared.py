@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Column, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
@@ -250,7 +251,7 @@ def _never_read(state: InstanceState[Any], name: str) -> ConfigurationError:
 def _refuse_unwatched(mapper: Mapper[Any], connection: Connection, target: Any) -> None:
     from optilock.guard.state import is_watched
 
-    session = target._sa_instance_state.session
+    session = instance_state(target).session
     if session is None or is_watched(session):
         return
     if not session.is_modified(target, include_collections=False) and target not in session.deleted:

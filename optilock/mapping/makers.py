@@ -24,6 +24,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.errors import ConfigurationError
 from optilock.mapping.checks import check_tokens
 from optilock.tokens import Token
+from optilock.undocumented import mark_changed
 
 __all__ = [
     "any_changed",
@@ -134,9 +135,8 @@ def _write_again(state: InstanceState[Any], name: str) -> None:
     """Let the next UPDATE write an attribute as it is."""
     if name in state.committed_state:
         return
-    implementation = state.manager[name].impl
-    value = implementation.get(state, state.dict)
-    state._modified_event(state.dict, implementation, NO_VALUE)
+    value = state.manager[name].impl.get(state, state.dict)
+    mark_changed(state, name, NO_VALUE)
     state.info[_AGAIN] = name, value
 
 
@@ -146,9 +146,8 @@ def set_expressions(
     """Let the next UPDATE of the object's row set these columns, without events."""
     for column, expression in expressions.items():
         name = state.mapper.get_property_by_column(column).key
-        implementation = state.manager[name].impl
-        loaded = implementation.get(state, state.dict)  # read now if it is expired
-        state._modified_event(state.dict, implementation, loaded)
+        loaded = state.manager[name].impl.get(state, state.dict)  # read now if it is expired
+        mark_changed(state, name, loaded)
         state.dict[name] = expression
 
 
@@ -167,9 +166,8 @@ def touch_state(state: InstanceState[Any]) -> None:
         else:
             set_expressions(state, touch)
         return
-    implementation = state.manager[token].impl
-    loaded = implementation.get(state, state.dict)
-    state._modified_event(state.dict, implementation, loaded)
+    loaded = state.manager[token].impl.get(state, state.dict)
+    mark_changed(state, token, loaded)
     state.dict[token] = following(loaded)  # SQLAlchemy writes an assigned version as it is
 
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import partial
 from typing import Any
 
 from sqlalchemy import DDL, Column, Table, event
 from sqlalchemy.engine import Dialect
 
 from optilock.dialects import database_of
+from optilock.dialects.quoting import quoted
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 from optilock.tokens.row_version import RowVersion, not_postgresql
@@ -46,13 +48,7 @@ def trigger_ddl(
     Raises:
         ConfigurationError: no trigger is known for the database.
     """
-    preparer = dialect.identifier_preparer
-
-    def quote(name: str) -> str:
-        """A driver may want ``%`` doubled; whoever executes the statement sees to that."""
-        quoted = preparer.quote(name)
-        return quoted.replace("%%", "%") if preparer._double_percents else quoted
-
+    quote = partial(quoted, dialect)
     schema = schema or table.schema
     prefix = f"{quote(schema)}." if schema else ""
     trigger = quote(trigger_name(table.name, column.name))

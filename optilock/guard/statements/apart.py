@@ -21,10 +21,10 @@ from sqlalchemy.orm import Mapper
 from optilock.errors import ConfigurationError
 from optilock.guard.natives import moved_by_flushes
 from optilock.mapping.makers import touch_of
+from optilock.undocumented import criteria_of, is_ordered, names_set_by
 from optilock.versioned import ignored_columns, joined_tables, token_attribute, versioned_tables
 
 __all__ = [
-    "is_ordered",
     "move_apart",
     "moving",
     "refuse_by_key",
@@ -48,21 +48,13 @@ def moving(mapper: Mapper[Any], statement: Update) -> Update:
     return statement.values(dict(_following(mapper)))
 
 
-def is_ordered(statement: Update) -> bool:
-    """Does it come from ``ordered_values()``, so that nothing can be added to its values?"""
-    return bool(
-        getattr(statement, "_ordered_values", None)  # SQLAlchemy 2.0
-        or getattr(statement, "_maintain_values_ordering", False)
-    )
-
-
 def move_apart(
     connection: Connection, mapper: Mapper[Any], table: Any, statement: Update, params: Any
 ) -> None:
     """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
     token: Any = mapper.version_id_col
     pairs = [(_in(mapper, key, token.table), _in(mapper, key, table)) for key in mapper.primary_key]
-    rows = select(*(local for _, local in pairs)).where(*statement._where_criteria)
+    rows = select(*(local for _, local in pairs)).where(*criteria_of(statement))
     keys = [key for key, _ in pairs]
     here = keys[0].in_(rows) if len(keys) == 1 else tuple_(*keys).in_(rows)
     connection.execute(token.table.update().where(here).values(_following(mapper)), params or {})
@@ -165,8 +157,7 @@ def _class_of(mapper: Mapper[Any], table: Any) -> str:
 
 
 def _names(statement: Update, params: Any) -> set[str]:
-    names: list[Any] = [*(statement._values or ())]
-    names += [name for name, _ in getattr(statement, "_ordered_values", None) or ()]
+    names = names_set_by(statement)
     if isinstance(params, Mapping):
         names += list(params)
     return {str(getattr(name, "key", name)) for name in names}

@@ -22,6 +22,7 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
@@ -33,9 +34,11 @@ from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.state import watched
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import columns_of, same
+from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 from optilock.seen import version_seen
 from optilock.tokens import Counter
+from optilock.undocumented import expire_attribute, take_as_stored
 from optilock.versioned import token_attribute
 
 __all__ = [
@@ -126,12 +129,12 @@ def guarded_bulk_save(original: Execute) -> Execute:
     ) -> None:
         saved = list(objects)
         all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
-        states = [obj._sa_instance_state for obj in saved]
+        states = [instance_state(obj) for obj in saved]
         written = [state for state in states if state.modified or all_columns]
         with _telling(self, lambda: _attempts_of(written)):
             original(self, saved, *args, **options)
         for obj in saved:
-            _follow(obj._sa_instance_state)
+            _follow(instance_state(obj))
 
     return bulk_save_objects
 
@@ -150,11 +153,10 @@ def _follow(state: State) -> None:
     if counts(state.mapper) and callable(following):
         state.dict[key] = following(state.dict[key])
     elif state.session is not None:
-        state._expire_attributes(state.dict, (key,))
+        expire_attribute(state, key)
     else:
         del state.dict[key]
-    session = state.session
-    state._commit_all(state.dict, None if session is None else session.identity_map)
+    take_as_stored(state)
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def _follow(state: State) -> None:
 
 def _require_versions(mapper: Mapper[Any], rows: list[Any]) -> None:
     key: Any = token_attribute(mapper)
-    names = _key_names(mapper)
+    names = key_names(mapper)
     for number, row in enumerate(rows):
         if isinstance(row, Mapping) and row.get(key) is None:
             shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
@@ -195,10 +197,6 @@ def refuse_first_versions(mapper: Mapper[Any], rows: Iterable[Any]) -> None:
             )
 
 
-def _key_names(mapper: Mapper[Any]) -> list[str]:
-    return [mapper.get_property_by_column(column).key for column in mapper.primary_key]
-
-
 # -- rows that have moved -------------------------------------------------------------------------
 
 
@@ -227,7 +225,7 @@ def _telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterato
 def _attempts(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
     """Our side, as the rows say it. What their author had read besides is not known."""
     token: Any = token_attribute(mapper)
-    keys, known = _key_names(mapper), columns_of(mapper)
+    keys, known = key_names(mapper), columns_of(mapper)
     found = []
     for row in rows:
         if not isinstance(row, Mapping) or any(name not in row for name in keys):
@@ -249,7 +247,7 @@ def _attempts_of(states: Iterable[State]) -> list[Attempt]:
         token = token_attribute(state.mapper)
         if state.key is None or token is None:
             continue
-        keys = _key_names(state.mapper)
+        keys = key_names(state.mapper)
         row = {name: state.dict[name] for name in state.committed_state if name in state.dict}
         row.update(zip(keys, state.key[1], strict=True))
         row[token] = version_seen(state, token)

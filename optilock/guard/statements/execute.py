@@ -30,6 +30,7 @@ from typing import Any
 from sqlalchemy import Delete, Insert, Select, Update, select, tuple_
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import TextClause
@@ -40,7 +41,6 @@ from optilock.conflicts import locked_table, read_stored
 from optilock.dialects import database_of
 from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
-    is_ordered,
     move_apart,
     moving,
     refuse_by_key,
@@ -51,8 +51,19 @@ from optilock.guard.statements.by_key import counts, update_by_key
 from optilock.guard.statements.own import binds_of, keep_promises, note, promised_rows
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.mapping.compared import is_guarded
+from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 from optilock.seen import moved_by_us, version_seen
+from optilock.undocumented import (
+    criteria_of,
+    expire_with_savepoint,
+    is_ordered,
+    loader_options_of,
+    names_set_by,
+    prefixes_of,
+    resolved,
+    subject_of,
+)
 from optilock.versioned import ignored_columns, token_attribute
 
 __all__ = ["guarded_execute"]
@@ -102,7 +113,7 @@ def guarded_execute(original: Execute) -> Execute:
 
 def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
     """The class that ``update(Model)`` names; ``None`` for ``update(table)``."""
-    subject = statement._propagate_attrs.get("plugin_subject")
+    subject = subject_of(statement)
     if getattr(subject, "is_aliased_class", False):
         return None
     mapper = getattr(subject, "mapper", None)
@@ -111,7 +122,7 @@ def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
 
 def _resolved(statement: StatementLambdaElement) -> Any:
     """The statement that ``lambda_stmt`` makes, if it is a change; a query stays as it is."""
-    made = statement._resolved
+    made = resolved(statement)
     return made if isinstance(made, (Update, Insert)) else statement
 
 
@@ -227,8 +238,7 @@ def _with_children(
 
 def _set_columns(mapper: Mapper[Any], statement: Update, params: Any) -> set[Any]:
     """The columns that get a new value; what is no column stands for itself."""
-    names: list[Any] = [*(statement._values or ())]
-    names += [name for name, _ in getattr(statement, "_ordered_values", None) or ()]
+    names = names_set_by(statement)
     if isinstance(params, Mapping):
         names += [name for name in params if name in mapper.column_attrs]
     return {_column(mapper, name) for name in names}
@@ -289,11 +299,9 @@ def _matching(
     connection = session.connection(bind_arguments=binds)
     database, table = database_of(connection.dialect), locked_table(mapper)
     database.begin_writing(connection, table)
-    keys = [
-        getattr(mapper.class_, mapper.get_property_by_column(c).key) for c in mapper.primary_key
-    ]
-    query = select(*keys, getattr(mapper.class_, key)).where(*statement._where_criteria)
-    query = database.lock(query.options(*statement._with_options), table, deleting=False)
+    keys = [getattr(mapper.class_, name) for name in key_names(mapper)]
+    query = select(*keys, getattr(mapper.class_, key)).where(*criteria_of(statement))
+    query = database.lock(query.options(*loader_options_of(statement)), table, deleting=False)
     found: dict[Any, Any] = {}
     wanted = sorted(identities, key=repr)
     step = max(1, (database.max_parameters or 30_000) // (len(keys) + 1))
@@ -311,9 +319,9 @@ def _matches_twice(session: Session, statement: Update) -> bool:
     Not with the criteria of a ``do_orm_execute`` listener, ``UPDATE ... LIMIT``, or functions such
     as ``random()``. A version that was not made must not be taken over: others may make it.
     """
-    if session.dispatch.do_orm_execute or statement._with_options:
+    if session.dispatch.do_orm_execute or loader_options_of(statement):
         return False
-    if statement.dialect_kwargs or statement._prefixes:
+    if statement.dialect_kwargs or prefixes_of(statement):
         return False
     where = statement.whereclause
     return where is None or not any(
@@ -355,7 +363,7 @@ def _take_over(
         if after[state] is not None:
             moved_by_us(state, key, before, after[state])
             moved.append((state, key, before, after[state]))
-    session._register_altered([state for state, _ in matched])  # a savepoint expires them, too
+    expire_with_savepoint(session, [state for state, _ in matched])  # a savepoint expires them, too
 
 
 # -- by primary key ------------------------------------------------------------------------------
@@ -381,7 +389,7 @@ def _by_key(
     matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
     promised = promised_rows(session, mapper)
     if promised:
-        names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+        names = key_names(mapper)
         versions_named = {tuple(row.get(name) for name in names): row[key] for row in rows}
         keep_promises(session, promised, versions_named)
     if matched and chosen.get("synchronize_session", "auto") is not False:
@@ -393,11 +401,11 @@ def _by_key(
 
 def _held_by(session: Session, mapper: Mapper[Any], rows: list[Any]) -> list[tuple[State, Any]]:
     """The objects of ``rows`` that the session holds, each with its row."""
-    names = [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+    names = key_names(mapper)
     found = []
     for row in rows if session.identity_map else ():
         key = mapper.identity_key_from_primary_key(tuple(row.get(name) for name in names))
         obj = session.identity_map.get(key)
         if obj is not None:
-            found.append((obj._sa_instance_state, row))
+            found.append((instance_state(obj), row))
     return found

@@ -17,6 +17,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.natives import moved_by_flushes
 from optilock.guard.statements.by_key import refuse_first_versions
 from optilock.mapping.makers import made_by_application, moves_by_itself
+from optilock.undocumented import prefixes_of, subject_of, upsert_of
 from optilock.versioned import token_attribute, versioned_tables
 
 __all__ = ["refuse_insert", "set_by_upsert"]
@@ -26,7 +27,7 @@ _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
 def set_by_upsert(statement: Insert) -> frozenset[str]:
     """The names of the columns that the statement sets where the row is there; often none."""
-    clause = getattr(statement, "_post_values_clause", None)
+    clause = upsert_of(statement)
     values = getattr(clause, "update_values_to_set", None) or getattr(clause, "update", None) or ()
     names = values if isinstance(values, Mapping) else (name for name, _ in values)
     return frozenset(str(getattr(name, "key", name)) for name in names)
@@ -39,7 +40,7 @@ def refuse_insert(statement: Insert, params: Any) -> None:
         ConfigurationError: it changes stored rows and does not move the version, or it gives new
             rows a version that SQLAlchemy would not store.
     """
-    mapper = getattr(statement._propagate_attrs.get("plugin_subject"), "mapper", None)
+    mapper = getattr(subject_of(statement), "mapper", None)
     table: Any = statement.table
     version: Any = versioned_tables().get(table)
     if isinstance(mapper, Mapper):
@@ -48,7 +49,7 @@ def refuse_insert(statement: Insert, params: Any) -> None:
             refuse_first_versions(mapper, params if isinstance(params, list) else [params])
     if version is None:
         return
-    if any(_REPLACES.search(str(text)) for text, _ in statement._prefixes):
+    if any(map(_REPLACES.search, prefixes_of(statement))):
         raise ConfigurationError(
             f"INSERT OR REPLACE deletes a row of {statement.table.description} and makes it again"
             " with its first version: whoever has read it would overwrite it unseen. Use ON"

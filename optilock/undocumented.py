@@ -1,0 +1,179 @@
+"""What optilock uses of SQLAlchemy without its being documented, and nothing else.
+
+When a release of SQLAlchemy renames one of these, this is the file to look at. The guarded flush
+itself stands on events, and on what the unit of work asks of a result
+(:mod:`optilock.guard.answers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Delete, Insert, Update
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import Mapper, Session, mapperlib
+from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.sql.lambdas import StatementLambdaElement
+from sqlalchemy.types import TypeEngine
+
+__all__ = [
+    "always_load",
+    "criteria_of",
+    "double_percents",
+    "expire_attribute",
+    "expire_with_savepoint",
+    "has_bind_expression",
+    "is_flushing",
+    "is_of_the_orm",
+    "is_ordered",
+    "load_with_parent",
+    "loader_options_of",
+    "mapped_key",
+    "mark_changed",
+    "marked_deleted",
+    "names_set_by",
+    "prefixes_of",
+    "registries",
+    "resolved",
+    "returns_values",
+    "subject_of",
+    "take_as_stored",
+    "upsert_of",
+    "values_of",
+]
+
+State = InstanceState[Any]
+Change = Update | Delete | Insert
+
+# -- objects and sessions -------------------------------------------------------------------------
+
+
+def mark_changed(state: State, name: str, before: Any) -> None:
+    """Let the next flush write the attribute, whose stored value is ``before``; without events."""
+    state._modified_event(state.dict, state.manager[name].impl, before)
+
+
+def expire_attribute(state: State, name: str) -> None:
+    """Let the attribute be read when it is asked for."""
+    state._expire_attributes(state.dict, (name,))
+
+
+def take_as_stored(state: State) -> None:
+    """What the object holds is what is stored: nothing of it is changed."""
+    session = state.session
+    state._commit_all(state.dict, None if session is None else session.identity_map)
+
+
+def expire_with_savepoint(session: Session, states: Iterable[State]) -> None:
+    """Let the rollback of the running savepoint expire these objects, too."""
+    session._register_altered(states)
+
+
+def marked_deleted(session: Session) -> Collection[State]:
+    """The objects of ``session.deleted``, which makes a new set each time."""
+    return session._deleted
+
+
+def is_flushing(session: Session) -> bool:
+    """Does a flush run?"""
+    return bool(session._flushing)
+
+
+# -- mappers --------------------------------------------------------------------------------------
+
+
+def registries() -> Iterable[Any]:
+    """Every registry of mapped classes that there is."""
+    return mapperlib._all_registries()
+
+
+def mapped_key(mapper: Mapper[Any]) -> Any:
+    """The ``primary_key=`` of the mapping, before the mapper has looked at its table."""
+    return getattr(mapper, "_primary_key_argument", None)
+
+
+def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
+    """The columns that no ``load_only()`` and no ``defer("*")`` leaves out."""
+    mapper.__dict__["_should_undefer_in_wildcard"] = columns
+
+
+def load_with_parent(parent: Mapper[Any], mapper: Mapper[Any]) -> None:
+    """Let a query for ``parent`` read the columns of its child ``mapper`` with the row."""
+    parent._add_with_polymorphic_subclass(mapper)  # type: ignore[no-untyped-call]
+
+
+# -- statements -----------------------------------------------------------------------------------
+
+
+def subject_of(statement: Change) -> Any:
+    """The class, or the alias of one, that the statement names; ``None`` for a table."""
+    return statement._propagate_attrs.get("plugin_subject")
+
+
+def is_of_the_orm(statement: Any) -> bool:
+    """Does the statement name a class?"""
+    known = getattr(statement, "_propagate_attrs", None) or {}
+    return known.get("compile_state_plugin") == "orm"
+
+
+def values_of(statement: Any) -> Mapping[Any, Any]:
+    """What ``values()`` has given."""
+    return getattr(statement, "_values", None) or {}
+
+
+def names_set_by(statement: Update) -> list[Any]:
+    """What ``values()`` and ``ordered_values()`` have named: columns, attributes or texts."""
+    ordered = getattr(statement, "_ordered_values", None) or ()  # SQLAlchemy 2.0
+    return [*values_of(statement), *(name for name, _ in ordered)]
+
+
+def is_ordered(statement: Update) -> bool:
+    """Does it come from ``ordered_values()``, so that nothing can be added to its values?"""
+    return bool(
+        getattr(statement, "_ordered_values", None)  # SQLAlchemy 2.0
+        or getattr(statement, "_maintain_values_ordering", False)
+    )
+
+
+def criteria_of(statement: Update | Delete) -> tuple[Any, ...]:
+    """The parts of the WHERE."""
+    return statement._where_criteria
+
+
+def loader_options_of(statement: Update | Delete) -> tuple[Any, ...]:
+    """What ``options()`` has added, ``with_loader_criteria()`` for instance."""
+    return statement._with_options
+
+
+def prefixes_of(statement: Update | Delete | Insert) -> list[str]:
+    """What ``prefix_with()`` has put after the verb."""
+    return [str(text) for text, _ in statement._prefixes]
+
+
+def returns_values(statement: Update | Delete) -> bool:
+    """Does it ask for values of the rows, by ``returning()`` or ``return_defaults()``?"""
+    return bool(statement._returning or statement._return_defaults)
+
+
+def upsert_of(statement: Insert) -> Any:
+    """The ON CONFLICT or ON DUPLICATE KEY of an INSERT, if it has one."""
+    return getattr(statement, "_post_values_clause", None)
+
+
+def resolved(statement: StatementLambdaElement) -> Any:
+    """The statement that ``lambda_stmt()`` makes."""
+    return statement._resolved
+
+
+# -- dialects -------------------------------------------------------------------------------------
+
+
+def double_percents(dialect: Dialect) -> bool:
+    """Does the compiler write ``%`` twice, for a driver that would take it for a parameter?"""
+    return bool(getattr(dialect.identifier_preparer, "_double_percents", False))
+
+
+def has_bind_expression(kind: TypeEngine[Any]) -> bool:
+    """Does the type put SQL of its own around a parameter?"""
+    return bool(getattr(kind, "_has_bind_expression", False))

@@ -1,0 +1,152 @@
+"""What is used of SQLAlchemy without its being documented is there, and means the same."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from sqlalchemy import LargeBinary, TypeDecorator, create_engine, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    aliased,
+    defer,
+    load_only,
+    mapped_column,
+)
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.sql import func, lambda_stmt
+
+import optilock
+from optilock import undocumented
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Page(Base):
+    __tablename__ = "pages"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+    views: Mapped[int] = mapped_column(default=0)
+
+
+class Hashed(TypeDecorator[bytes]):
+    impl = LargeBinary
+    cache_ok = True
+
+    def bind_expression(self, value):
+        return func.hash(value)
+
+
+@pytest.fixture
+def session():
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(Page(id=1, title="Home"))
+        session.commit()
+        yield session
+    engine.dispose()
+
+
+def test_nothing_else_of_it_is_used():
+    """A name of SQLAlchemy that begins with an underscore stands in this one file."""
+    ours, found = {"_membership", "_optilock"}, set()
+    for path in Path(optilock.__file__).parent.rglob("*.py"):
+        if path.name in ("undocumented.py", "rendering.py"):  # the latter asks Alembic
+            continue
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+                of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+                if not of_self and not node.attr.startswith("__") and node.attr not in ours:
+                    found.add(f"{path.name}: {node.attr}")
+    assert found <= {
+        "unguarded.py: _getframe",  # of Python
+        "counting.py: _statements",
+    }
+
+
+def test_a_change_can_be_told_without_events(session):
+    page = session.get_one(Page, 1)
+    state = instance_state(page)
+    undocumented.mark_changed(state, "title", "Home")
+    page.__dict__["title"] = "Start"
+    assert page in session.dirty
+    session.flush()
+    assert session.scalar(select(Page.title)) == "Start"
+
+
+def test_an_object_can_be_taken_as_stored_or_read_again(session):
+    page = session.get_one(Page, 1)
+    page.title = "Start"
+    undocumented.take_as_stored(instance_state(page))
+    assert page not in session.dirty
+    undocumented.expire_attribute(instance_state(page), "title")
+    assert page.title == "Home"
+
+
+def test_a_savepoint_can_be_told_what_to_expire(session):
+    page = session.get_one(Page, 1)
+    savepoint = session.begin_nested()
+    undocumented.expire_with_savepoint(session, [instance_state(page)])
+    savepoint.rollback()
+    assert "title" not in page.__dict__
+
+
+def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
+    page = session.get_one(Page, 1)
+    assert not undocumented.marked_deleted(session)
+    session.delete(page)
+    assert instance_state(page) in undocumented.marked_deleted(session)
+    assert undocumented.is_flushing(session) is False
+
+
+def test_mappers_are_found_and_loaded_as_they_should_be(session):
+    assert Base.registry in list(undocumented.registries())
+    assert not undocumented.mapped_key(Page.__mapper__)
+    undocumented.always_load(Page.__mapper__, {Page.__table__.c.id, Page.__table__.c.views})
+    for option in (load_only(Page.title), defer("*")):
+        assert "views" in session.scalars(select(Page).options(option)).one().__dict__
+        session.expunge_all()
+
+
+def test_an_update_tells_what_it_sets_and_where():
+    statement = update(Page).where(Page.id == 1).values(title="x").options(load_only(Page.id))
+    assert undocumented.subject_of(statement) is Page.__mapper__
+    assert undocumented.subject_of(update(Page.__table__)) is None
+    assert undocumented.subject_of(update(aliased(Page))).is_aliased_class
+    assert undocumented.is_of_the_orm(statement)
+    assert not undocumented.is_of_the_orm(delete(Page.__table__))
+    assert [str(part) for part in undocumented.criteria_of(statement)] == ["pages.id = :id_1"]
+    assert len(undocumented.loader_options_of(statement)) == 1
+    assert [name.key for name in undocumented.values_of(statement)] == ["title"]
+    assert undocumented.values_of(update(Page)) == {}
+
+
+def test_an_ordered_update_says_so():
+    ordered = update(Page).ordered_values((Page.views, 1), (Page.title, "x"))
+    assert undocumented.is_ordered(ordered)
+    assert not undocumented.is_ordered(update(Page).values(title="x"))
+    assert [name.key for name in undocumented.names_set_by(ordered)] == ["views", "title"]
+
+
+def test_inserts_and_lambdas_tell_what_they_are():
+    assert undocumented.prefixes_of(insert(Page).prefix_with("OR REPLACE")) == ["OR REPLACE"]
+    assert undocumented.upsert_of(insert(Page)) is None
+    assert undocumented.upsert_of(sqlite.insert(Page).on_conflict_do_nothing()) is not None
+    assert undocumented.returns_values(update(Page).returning(Page.id))
+    assert not undocumented.returns_values(update(Page))
+    assert isinstance(undocumented.resolved(lambda_stmt(lambda: update(Page))), type(update(Page)))
+
+
+def test_a_dialect_tells_whether_it_doubles_signs_and_a_type_whether_it_adds_sql():
+    assert undocumented.double_percents(postgresql.psycopg.dialect())
+    assert not undocumented.double_percents(sqlite.dialect())
+    assert undocumented.has_bind_expression(Hashed())
+    assert not undocumented.has_bind_expression(LargeBinary())
