@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["commands", "main"]
 
-#: Top-level modules that come with the extra ``demo``.
+#: Top-level modules that come with the extra ``cli``.
 _EXTRAS = ("click", "rich", "rich_click")
 
 
@@ -27,7 +27,7 @@ def main() -> None:
             raise
         print(
             f"optilock: the command line needs {missing.name}, which is not installed:"
-            ' pip install "optilock[demo]"',
+            ' pip install "optilock[cli]"',
             file=sys.stderr,
         )
         sys.exit(2)

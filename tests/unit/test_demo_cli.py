@@ -54,5 +54,5 @@ def test_without_the_extra_the_command_line_says_what_to_install(absent: str) ->
     code = f"import sys; sys.modules[{absent!r}] = None; from optilock.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert 'pip install "optilock[demo]"' in done.stderr
+    assert 'pip install "optilock[cli]"' in done.stderr
     assert "Traceback" not in done.stderr

@@ -215,4 +215,4 @@ except optilock.ConfigurationError as error:
 def test_the_command_line_says_what_to_install() -> None:
     done = run("from optilock.cli import main\nmain()", without=["click", "rich", "rich_click"])
     assert done.returncode == 2
-    assert 'pip install "optilock[demo]"' in done.stderr
+    assert 'pip install "optilock[cli]"' in done.stderr
