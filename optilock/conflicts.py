@@ -148,8 +148,7 @@ def read_stored(
     database = database_of(connection.dialect)
     found: dict[Identity, Values] = {}
     query = select(*keys, *names.values()).select_from(mapper.persist_selectable)
-    # PostgreSQL takes 65,535 parameters.
-    step = max(1, (database.max_parameters or 30_000) // len(keys))
+    step = database.keys_at_once(len(keys))
     for start in range(0, len(identities), step):
         some = _where(query, keys, identities[start : start + step])
         if share:

@@ -132,10 +132,11 @@ def _drop(operations: Operations, operation: DropGuardTrigger) -> None:
 
 
 def run(operations: Operations, statement: str) -> None:
-    """Send it; as text for MariaDB's client, which otherwise ends a statement at each ``;``."""
+    """Send it; with ``--sql`` as the database's own client wants to read it."""
     context = operations.get_context()
-    if context.as_sql and context.dialect.name in ("mysql", "mariadb") and ";" in statement:
-        context.impl.static_output(f"DELIMITER //\n{statement}//\nDELIMITER ;\n")
+    script = database_of(context.dialect).as_script(statement) if context.as_sql else None
+    if script is not None:
+        context.impl.static_output(script)
     else:
         operations.execute(plain(statement))
 

@@ -153,10 +153,11 @@ def _without_default(context: AutogenContext, wanted: dict[Key, Expected]) -> se
 
 
 def _remade(context: AutogenContext, upgrade: UpgradeOps) -> set[Key]:
-    """Tables that SQLite's batch mode makes anew, without their triggers."""
+    """Tables that Alembic's batch mode makes anew, without their triggers."""
     assert context.dialect is not None
     options: dict[str, Any] = context.opts
-    if context.dialect.name != "sqlite" or not options.get("render_as_batch", False):
+    anew = database_of(context.dialect).batch_makes_anew
+    if not anew or not options.get("render_as_batch", False):
         return set()
     return {
         (operation.schema, str(operation.table_name))

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.check.finding import Finding, Severity
 from optilock.check.run import check as run_check
+from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.urls import engine_of
 
@@ -97,18 +98,16 @@ def _imported(name: str) -> Any:
 
 
 def _require_answer(engine: Engine) -> None:
-    """Connect once; a file of SQLite that is not there would be made.
+    """Connect once; a database file that is not there would be made.
 
     Raises:
         ConfigurationError: there is no such database. The password is not repeated.
     """
-    where, path = engine.url.set(query={}).render_as_string(), engine.url.database
-    is_file = (
-        engine.dialect.name == "sqlite" and path and not path.startswith((":memory:", "file:"))
-    )
-    if is_file and not os.path.isfile(str(path)):
+    where = engine.url.set(query={}).render_as_string()
+    missing = database_of(engine.dialect).missing_file(engine.url)
+    if missing is not None:
         raise ConfigurationError(
-            f"There is no database file {path!r}. Nothing was made; look at the path, which is"
+            f"There is no database file {missing!r}. Nothing was made; look at the path, which is"
             " relative to the working directory after three slashes: sqlite:///shop.db."
         )
     try:

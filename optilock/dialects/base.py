@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from sqlalchemy import Select, Table, types
+from sqlalchemy import URL, Select, Table, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import TypeEngine
@@ -47,8 +47,13 @@ class Database:
 
     # -- how rows are written (asked by optilock.guard) ----------------------------------------
 
-    #: The most parameters one statement may carry; ``None`` where no limit matters.
-    max_parameters: int | None = None
+    #: The most parameters one statement may carry. PostgreSQL and MariaDB take 65,535
+    #: (https://www.postgresql.org/docs/current/limits.html); half of it leaves room for others.
+    max_parameters: int = 30_000
+
+    def keys_at_once(self, width: int) -> int:
+        """How many keys of ``width`` columns one statement names."""
+        return max(1, self.max_parameters // width)
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """How these rows of one table, more than one, are best written."""
@@ -146,11 +151,22 @@ class Database:
             " Nothing was written."
         )
 
+    def as_script(self, statement: str) -> str | None:
+        """The statement for the database's own client, if that would cut it at a ``;``."""
+        return None
+
+    #: Does ``ALTER TABLE`` of Alembic's batch mode make the table anew, without its triggers?
+    batch_makes_anew: bool = False
+
     def rollout(self) -> Ways:
         """How a version is put on a table that is alive."""
         return Ways()
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
+
+    def missing_file(self, url: URL) -> str | None:
+        """The file of a database that connecting would make; ``None`` if nothing would be made."""
+        return None
 
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
         """Settings of the connection or the server under which less is noticed."""

@@ -105,6 +105,9 @@ class MariaDB(Database):
     def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
         return MariaDBGuard(dialect)
 
+    def as_script(self, statement: str) -> str | None:
+        return f"DELIMITER //\n{statement}//\nDELIMITER ;\n" if ";" in statement else None
+
     def rollout(self) -> Ways:
         return MariaDBWays()
 

@@ -7,7 +7,7 @@ databases with something better say so in :meth:`Database.form`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,8 @@ def _locked_tokens(
     found: dict[Key, tuple[Any, ...]] = {}
     columns = [condition.column for condition in (*shape.keys, *shape.conditions)]
     width = len(shape.keys)
-    for some in _chunks(keys, database.max_parameters, width):
+    step = database.keys_at_once(width)
+    for some in (keys[start : start + step] for start in range(0, len(keys), step)):
         query = database.lock(
             _where_key_in(select(*columns), shape, some), shape.table, deleting=shape.deletes
         )
@@ -113,12 +114,6 @@ def _where_key_in(query: Select[Any], shape: Shape, keys: list[Key]) -> Select[A
     else:
         matching = tuple_(*columns).in_(keys)
     return query.where(matching).order_by(*columns)
-
-
-def _chunks(keys: list[Key], limit: int | None, width: int) -> Iterator[list[Key]]:
-    step = len(keys) if limit is None else max(1, limit // width)
-    for start in range(0, len(keys), step):
-        yield keys[start : start + step]
 
 
 def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, Table, event, false, types
+from sqlalchemy import URL, Select, Table, event, false, types
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects import sqlite_tokens
@@ -106,6 +107,14 @@ class SQLite(Database):
 
     def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
         return SQLiteGuard(dialect)
+
+    batch_makes_anew = True
+
+    def missing_file(self, url: URL) -> str | None:
+        path = url.database
+        if not path or path.startswith((":memory:", "file:")) or os.path.isfile(path):
+            return None
+        return path
 
     def rollout(self) -> Ways:
         return SQLiteWays()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from optilock import Versioned
+from optilock.bulk_rows import rows_to_update
+from optilock.dialects import database_of
+from optilock.dialects.rows import judge
 from optilock.tokens import Counter
 from tests.models import Account, Native, Note, Odd, Ranked, Seat
 
@@ -290,3 +293,15 @@ def test_a_changed_key_of_a_stale_row_is_a_conflict_of_the_old_key(
     assert identities(error) == [(2,)]
     assert stored(Account, 2)["owner"] == "theirs"
     assert stored(Account, 101) is None
+
+
+@pytest.mark.engines("postgresql")
+def test_more_rows_than_a_statement_has_parameters_are_looked_at_in_portions(store, engine):
+    """65,535 is the most that PostgreSQL takes."""
+    store(*accounts(2))
+    rows = [{"id": n, "version": 1, "owner": "mine"} for n in range(1, 66_001)]
+    writes = rows_to_update(Account, rows).writes(engine.dialect)
+    with engine.begin() as connection:
+        matched, missed = judge(database_of(engine.dialect), connection, writes)
+    assert [write.params for write in matched] == [writes[0].params, writes[1].params]
+    assert len(missed) == 65_998

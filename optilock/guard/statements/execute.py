@@ -304,7 +304,7 @@ def _matching(
     query = database.lock(query.options(*loader_options_of(statement)), table, deleting=False)
     found: dict[Any, Any] = {}
     wanted = sorted(identities, key=repr)
-    step = max(1, (database.max_parameters or 30_000) // (len(keys) + 1))
+    step = database.keys_at_once(len(keys) + 1)
     for start in range(0, len(wanted), step):
         some = wanted[start : start + step]
         here = keys[0].in_([one for (one,) in some]) if len(keys) == 1 else tuple_(*keys).in_(some)
