@@ -26,6 +26,7 @@ from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.conflicts import Attempt, entry_of
+from optilock.connections import session_given
 from optilock.demanded import check_version, demanded_version, matches
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.expect import expect, failed, loaded_version
@@ -44,7 +45,7 @@ def apply(
     """The object of the row ``pk`` with ``changes`` set, if the row is the ``expected`` version.
 
     Args:
-        session: a watched session, or that of a unit of work.
+        session: a watched session (a ``scoped_session`` too), or that of a unit of work.
         pk: the primary key, as ``session.get()`` takes it.
         changes: attribute -> new value.
         expected: a strong ETag, quotes included, or a version, as :func:`optilock.expect` takes it.
@@ -55,6 +56,7 @@ def apply(
             version, a name is no column or may not be edited, the key or ``expected`` cannot be
             one.
     """
+    session = session_given(session, "apply", "await optilock.asyncio.apply(session, ...)")
     mapper = _checked(session, model)
     _check_names(mapper, changes)
     identity = _identity(mapper, pk)
@@ -72,12 +74,7 @@ def apply(
     return obj
 
 
-def _checked(session: Any, model: Any) -> Mapper[Any]:
-    if not isinstance(session, Session):
-        raise ConfigurationError(
-            f"apply() got {type(session).__name__} as its session: with an AsyncSession write"
-            " await optilock.asyncio.apply(session, ...)."
-        )
+def _checked(session: Session, model: Any) -> Mapper[Any]:
     if not is_watched(session):
         raise ConfigurationError(
             "apply() got a session that is not watched, where nobody would check the version at"

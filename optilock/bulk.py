@@ -33,7 +33,7 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock import events
 from optilock.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.conflicts import Attempt, columns_of, entry_of, read_stored
-from optilock.connections import connection_to_write
+from optilock.connections import connection_to_write, session_given
 from optilock.entry import Entry
 from optilock.guard.batch import send
 from optilock.guard.onupdate import fill_in
@@ -48,6 +48,9 @@ from optilock.undocumented import expire_with_savepoint
 from optilock.versioned import token_attribute
 
 __all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
+
+
+_IN_ASYNC_CODE = "await session.run_sync(optilock.{}, Model, rows)"
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,16 @@ def bulk_update(
     """Update rows by key and version; each row sets what it names.
 
     Args:
-        session: any session; its transaction is used.
+        session: any session (a ``scoped_session`` too); its transaction is used.
         model: a versioned class.
         rows: mappings of attribute names: the primary key, the version that was seen, new values.
 
     Raises:
-        ConfigurationError: a row lacks its key or version, names what cannot be set, or appears
-            twice; the class has no version, or the values are in several tables. Nothing was sent.
+        ConfigurationError: it is no sync session; a row lacks its key or version, names what cannot
+            be set, or appears twice; the class has no version, or the values are in several tables.
+            Nothing was sent.
     """
+    session = session_given(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
     given = rows_to_update(model, rows)
     if not given.rows:
         return BulkResult()
@@ -107,6 +112,7 @@ def bulk_delete(
 
     Args and errors are those of :func:`bulk_update`, without values.
     """
+    session = session_given(session, "bulk_delete", _IN_ASYNC_CODE.format("bulk_delete"))
     given = rows_to_delete(model, rows)
     if not given.rows:
         return BulkResult()

@@ -14,9 +14,16 @@ from sqlalchemy import Engine, Table, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, described
 
-__all__ = ["bind_to_write", "connection_to_write", "engine_to_write", "refuse_shards"]
+__all__ = [
+    "bind_to_write",
+    "connection_to_write",
+    "engine_to_write",
+    "refuse_shards",
+    "require_engine",
+    "session_given",
+]
 
 _updates: WeakKeyDictionary[Mapper[Any], Update] = WeakKeyDictionary()
 
@@ -53,4 +60,33 @@ def refuse_shards(cls: Any) -> None:
             " may stand for a row on every shard, and a conflict could be told of the wrong one."
             " Watch a sessionmaker for each shard. Sessions with binds={Model: engine} are no"
             " problem."
+        )
+
+
+def session_given(session: Any, call: str, in_async_code: str) -> Session:
+    """The session that ``call`` was given; a ``scoped_session`` stands for the one of its scope.
+
+    Raises:
+        ConfigurationError: it is none; ``in_async_code`` is what to write for an ``AsyncSession``.
+    """
+    registry = getattr(session, "registry", None)  # scoped_session, async_scoped_session
+    found = session if registry is None else registry()
+    if not isinstance(found, Session):
+        raise ConfigurationError(
+            f"{call}() got {type(session).__name__} as its session: give it a Session, or the"
+            f" scoped_session of one; with an AsyncSession write {in_async_code}."
+        )
+    return found
+
+
+def require_engine(engine: Any, call: str) -> None:
+    """Refuse what is no ``Engine``; an ``AsyncEngine`` is none.
+
+    Raises:
+        ConfigurationError: so it is; ``call`` is the function that got it.
+    """
+    if not isinstance(engine, Engine):
+        raise ConfigurationError(
+            f"{call}() takes an Engine, not {described(engine)}: write create_engine(url), for an"
+            " async application with a sync driver of the same database (psycopg, pymysql, sqlite)."
         )

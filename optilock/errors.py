@@ -167,6 +167,13 @@ class CannotMerge(OptilockError):
     """A field policy cannot keep both changes; the conflict then goes to the caller."""
 
 
+def described(obj: object) -> str:
+    """What was given, for a message: its kind, and no value of it."""
+    if isinstance(obj, type):
+        return f"the class {obj.__name__}"
+    return f"an object of {type(obj).__name__}"
+
+
 def _state(error: BaseException) -> dict[str, Any]:
     """What a copy needs besides the arguments; pickle drops causes, and many cannot be pickled."""
     state = dict(error.__dict__)

@@ -25,7 +25,7 @@ from uuid import UUID
 from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, described
 
 __all__ = ["etag_of", "etag_text"]
 
@@ -74,10 +74,9 @@ _NOT_LOADED = object()
 def _state_of(obj: object) -> InstanceState[Any]:
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState):
-        kind = obj.__name__ if isinstance(obj, type) else type(obj).__name__
-        what = f"the class {kind}" if isinstance(obj, type) else f"an object of {kind}"
         raise ConfigurationError(
-            f"etag_of() takes an object of a mapped class that a session has loaded, not {what}."
+            "etag_of() takes an object of a mapped class that a session has loaded, not"
+            f" {described(obj)}."
         )
     return state
 

@@ -16,12 +16,14 @@ Nothing is built when nobody listens.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from optilock.entry import Entry
+from optilock.errors import ConfigurationError
 
 __all__ = ["Committed", "Conflict", "Event", "Resolved", "Retry", "emit", "listen", "unlisten"]
 
@@ -66,7 +68,16 @@ _listeners: list[Listener] = []
 
 
 def listen(listener: L) -> L:
-    """Call ``listener`` with every event of this process; usable as a decorator."""
+    """Call ``listener`` with every event of this process; usable as a decorator.
+
+    Raises:
+        ConfigurationError: it is no function, or one whose result would have to be awaited.
+    """
+    if not callable(listener) or inspect.iscoroutinefunction(listener):
+        raise ConfigurationError(
+            f"events.listen() got {listener!r}: a listener is called and not awaited, write it as"
+            " a plain def."
+        )
     _listeners.append(listener)
     return listener
 

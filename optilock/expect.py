@@ -31,7 +31,7 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.demanded import GONE, check_version, demanded_version, matches
 from optilock.entry import Action
-from optilock.errors import ConfigurationError, PreconditionFailed
+from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.guard.check_promises import promise
 from optilock.guard.look import expected_version
 from optilock.guard.state import is_watched
@@ -71,9 +71,9 @@ def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
     """
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState):
-        kind = obj.__name__ if isinstance(obj, type) else type(obj).__name__
         raise ConfigurationError(
-            f"{name}() got {kind}: it takes an object of a mapped class that a session has loaded."
+            f"{name}() takes an object of a mapped class that a session has loaded, not"
+            f" {described(obj)}."
         )
     what = f"{name}() got an object of {state.class_.__name__}"
     if token_attribute(state.mapper) is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from sqlalchemy import inspect
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, described
 from optilock.guard.state import stands_still
 from optilock.mapping.makers import made_by_application, touch_state
 from optilock.seen import recall
@@ -39,7 +39,7 @@ def touch(obj: object) -> None:
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState):
         raise ConfigurationError(
-            f"touch() takes an object of a mapped class, not {type(obj).__name__}."
+            f"touch() takes an object of a mapped class, not {described(obj)}."
         )
     name = state.class_.__name__
     if state.session is None:

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, inspect, or_
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, described
 from optilock.mapping.keys import key_names
 from optilock.versioned import GIVE_ONE, token_attribute
 
@@ -40,8 +40,8 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState) or state.key is None:
         raise ConfigurationError(
-            f"unchanged() takes objects that a session has loaded: this one, of type"
-            f" {type(obj).__name__}, is not stored yet, or not mapped."
+            f"unchanged() takes objects that a session has loaded, and got {described(obj)} that is"
+            " not stored yet, or not mapped."
         )
     mapper = state.mapper
     token = token_attribute(mapper)

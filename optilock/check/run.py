@@ -20,6 +20,7 @@ from optilock.check.subject import Subject, subjects_of
 from optilock.check.tables import check_table
 from optilock.check.triggers import check_triggers
 from optilock.check.values import check_values
+from optilock.connections import require_engine
 
 __all__ = ["check"]
 
@@ -43,6 +44,7 @@ def check(models: Any, engine: Engine) -> list[Finding]:
         ConfigurationError: there are no mapped classes in ``models``, they cannot be configured, or
             the engine is async.
     """
+    require_engine(engine, "check")
     mappers = mappers_of(models)
     found = [*_mappings(mappers), *check_settings(engine)]
     with engine.connect() as connection:

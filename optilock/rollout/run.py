@@ -10,9 +10,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from optilock.backoff import Seconds, in_seconds
+from optilock.connections import require_engine
 from optilock.dialects import database_of
 from optilock.dialects.rollout import Step, Ways
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.errors import ConfigurationError, OptilockError, described
 from optilock.guard_trigger import GuardTrigger, Policy
 from optilock.rollout.attempts import Attempts
 from optilock.rollout.fill import Filler
@@ -59,6 +60,9 @@ def roll_out(
             may not change the table; or the database refused a step. What was done stays, and
             running it again goes on.
     """
+    require_engine(engine, "roll_out")
+    if not isinstance(table, str):
+        raise ConfigurationError(f"roll_out() takes the name of a table, not {described(table)}.")
     token = Counter() if token is None else token
     require_column(token)
     guarding = guard_of(table, token, schema, guard, ignore)

@@ -73,6 +73,10 @@ class Options:
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
         check_on_delete(self.on_delete)
+        for name in ("read_only", "savepoint", "independent", "verify_reads"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
         if self.isolation is not None and not isinstance(self.isolation, Isolation):
             raise ConfigurationError(
                 f"isolation={self.isolation!r} is no level: write"

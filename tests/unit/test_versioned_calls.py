@@ -28,6 +28,10 @@ from optilock import (
     UnitOfWork,
     Versioned,
     add_delta,
+    apply,
+    bulk_delete,
+    bulk_update,
+    events,
     merge_fields,
     per_field,
     repeatable_read,
@@ -35,6 +39,8 @@ from optilock import (
     unit_of_work,
     watch,
 )
+from optilock.check import check
+from optilock.rollout import roll_out
 from tests.ids import told
 
 
@@ -146,3 +152,68 @@ def test_an_async_driver_that_cannot_count_is_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match="Use a driver that counts rows"):
             refused()
+
+
+# -- sessions, engines and listeners that are something else ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given", [sessionmaker(ENGINE), ENGINE, AsyncSession(ASYNC_ENGINE)], ids=told
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda session: apply(session, Page, 1, {}, expected=1),
+        lambda session: bulk_update(session, Page, [{"id": 1, "version": 1, "views": 2}]),
+        lambda session: bulk_delete(session, Page, [{"id": 1, "version": 1}]),
+    ],
+    ids=["apply", "bulk_update", "bulk_delete"],
+)
+def test_what_is_no_session_is_refused_before_anything_is_done(call: Any, given: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"as its session.*with an AsyncSession write await"
+    ):
+        call(given)
+
+
+def test_a_scoped_session_stands_for_the_session_of_its_scope() -> None:
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    session = watch(scoped_session(sessionmaker(engine)))
+    session.add(Page(id=1, views=1))
+    session.flush()
+    assert apply(session, Page, 1, {"views": 2}, expected=1) in session.dirty
+    session.flush()
+    assert bulk_update(session, Page, [{"id": 1, "version": 2, "views": 3}]).conflicts == ()
+    assert session.get_one(Page, 1).views == 3
+    assert bulk_delete(session, Page, [{"id": 1, "version": 3}]).conflicts == ()
+    session.remove()
+    engine.dispose()
+
+
+async def _awaited(event: Any) -> None: ...
+
+
+@pytest.mark.parametrize("listener", [None, 3, _awaited])
+def test_a_listener_is_a_plain_function(listener: Any) -> None:
+    with pytest.raises(ConfigurationError, match="called and not awaited"):
+        events.listen(listener)
+
+
+@pytest.mark.parametrize("option", ["read_only", "savepoint", "independent", "verify_reads"])
+def test_a_switch_is_true_or_false(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option}='no' is neither True nor False"):
+        UnitOfWork(ENGINE, **{option: "no"})  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("given", [sessionmaker(ENGINE), ASYNC_ENGINE, "sqlite://"], ids=told)
+@pytest.mark.parametrize("call", [lambda e: roll_out(e, "pages"), lambda e: check(Base, e)])
+def test_what_is_no_engine_is_refused(call: Any, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="takes an Engine, not an object of"):
+        call(given)
+
+
+@pytest.mark.parametrize("table", [Page, Page.__table__])
+def test_a_roll_out_is_of_a_table_by_its_name(table: Any) -> None:
+    with pytest.raises(ConfigurationError, match="takes the name of a table"):
+        roll_out(ENGINE, table)
