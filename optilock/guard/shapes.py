@@ -75,27 +75,21 @@ def shape_of(
     where = {condition.parameter for condition in keys} | {compared[token]}
     sets = _sets(statement, table, names, where)
     given = dict(values_of(statement))
-    if (
-        isinstance(statement, Update)
-        and token.key not in sets
-        and token not in given
-        and token.onupdate is not None
-        and callable(mapper.version_id_generator)
-    ):
-        # post_update of a new row names no version: its object would not learn of a new one.
-        statement = statement.values({token: token})
     expressions = {c: e for c, e in given.items() if c is not token and c is not e}
     changed = {*sets.values(), *expressions} - {token}
-    alone = not isinstance(statement, Delete) and (
+    names_version = token.key in sets
+    if isinstance(statement, Update) and not names_version and token not in given:
+        statement = _still(statement, mapper, token)
+    alone = isinstance(statement, Update) and (
         bool(given)
         or returns_values(statement)
-        or token.key not in sets
+        or not names_version
         or not changed.isdisjoint(_order_matters(table))
     )
     prefetch, postfetch = ((), ()) if alone else _computed(statement, names, dialect)
     ignored = ignored_columns(mapper)
     ignored_only = bool(changed) and changed <= ignored
-    perhaps_ignored = not changed and bool(ignored) and (token.key in sets or bool(given))
+    perhaps_ignored = not changed and bool(ignored) and (names_version or bool(given))
     return Shape(
         statement=statement,
         table=table,
@@ -139,6 +133,13 @@ def _sets(
     if isinstance(statement, Delete):
         return {}
     return {name: table.c[name] for name in sorted(names - where)}
+
+
+def _still(statement: Update, mapper: Mapper[Any], token: Column[Any]) -> Update:
+    """``post_update`` of a new row names no version: its object would not learn of a new one."""
+    if token.onupdate is None or not callable(mapper.version_id_generator):
+        return statement
+    return statement.values({token: token})
 
 
 def _computed(
