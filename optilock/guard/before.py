@@ -156,7 +156,7 @@ def _without_parents(flush: Flush, stale: list[Stale]) -> ConcurrencyError | Non
         return None
     spared = {id(obj) for row in kept for obj in _with_children(row)}
     deleted = flush.session.deleted
-    doomed = [obj._sa_instance_state for obj in deleted if id(obj) not in spared]
+    doomed = [instance_state(obj) for obj in deleted if id(obj) not in spared]
     lost = [row for row in kept if refers_to_one_of(doomed, row.state, _as_kept(row))]
     if not lost:
         return None

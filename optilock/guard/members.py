@@ -66,7 +66,7 @@ def refuse_unseen(session: Session, collections: Iterable[Members]) -> Concurren
         if owner is None:
             continue
         for member in _unseen(owner, members):
-            entry = _entry(session, owner._sa_instance_state, member, members)
+            entry = _entry(session, instance_state(owner), member, members)
             entries.setdefault((entry.model, entry.identity), entry)
             place = f"{_named(members.copy)}.{members.relationship.key}"
             lines.append(
@@ -106,7 +106,7 @@ def _taken_out(session: Session, copy: State, relationship: RelationshipProperty
 
 
 def _removed(owner: Any, name: str) -> list[Any]:
-    state: State = owner._sa_instance_state
+    state: State = instance_state(owner)
     if name not in state.dict:
         return []
     return [one for one in state.attrs[name].history.deleted if one is not None]
