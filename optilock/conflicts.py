@@ -28,7 +28,7 @@ from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
 from optilock.mapping.columns import columns_of, same
 from optilock.mapping.compared import as_read, compared_names
-from optilock.mapping.keys import Identity
+from optilock.mapping.keys import Identity, Place
 from optilock.mapping.makers import made_by_application
 from optilock.seen import younger_names
 from optilock.versioned import ignored_columns, token_attribute
@@ -76,6 +76,11 @@ class Attempt:
     original: Values
     current: Values
     changes: Values
+
+    @property
+    def place(self) -> Place:
+        """The row, whatever class of the hierarchy it was read as."""
+        return self.mapper.base_mapper, self.identity
 
 
 def attempt_of(

@@ -66,6 +66,11 @@ class ConcurrencyError(OptilockError, StaleDataError):
     entries: tuple[Entry[Any], ...]
 
     def __init__(self, entries: Iterable[Entry[Any]] = (), message: str | None = None) -> None:
+        if isinstance(entries, str):
+            raise ConfigurationError(
+                f"{type(self).__name__}() takes entries first: write"
+                f" {type(self).__name__}(message=...) for a text."
+            )
         self.entries = tuple(entries)
         super().__init__(message if message is not None else _describe(self.entries, self._advice))
 

@@ -223,22 +223,18 @@ def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], C
 
 def _tried(known: Watched) -> list[Attempt]:
     """Our side of every row of the transaction: written, still to be written, only promised."""
-    attempts = {_place(attempt): attempt for attempt in known.wanted or ()}
+    attempts = {attempt.place: attempt for attempt in known.wanted or ()}
     for write in (*known.sent, *known.undone):
         attempt = _attempt_of_write(write)
-        attempts.setdefault(_place(attempt), attempt)
+        attempts.setdefault(attempt.place, attempt)
     for attempt in _promised(known):
-        attempts.setdefault(_place(attempt), attempt)
+        attempts.setdefault(attempt.place, attempt)
     return list(attempts.values())
 
 
 def _promised(known: Watched) -> list[Attempt]:
     """Rows that were only read, and must not have moved either."""
     return [promise.attempt() for promise in (known.promises or {}).values()]
-
-
-def _place(attempt: Attempt) -> Place:
-    return attempt.mapper.base_mapper, attempt.identity
 
 
 def _moved(

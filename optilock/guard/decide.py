@@ -66,7 +66,7 @@ def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
 
 
 def _promised(row: Conflicting, promises: Promises) -> bool:
-    return (row.attempt.mapper.base_mapper, row.attempt.identity) in promises
+    return row.attempt.place in promises
 
 
 def _ask(entry: Entry[Any], on_conflict: Any, entries: list[Entry[Any]]) -> Resolution | Exception:

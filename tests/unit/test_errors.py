@@ -187,3 +187,12 @@ def test_no_message_shows_a_column_value_or_sql(error: ConcurrencyError) -> None
         assert "secret" not in text
         assert "UPDATE" not in text
         assert "WHERE" not in text
+
+
+@pytest.mark.parametrize("kind", [ConcurrencyError, PreconditionFailed])
+def test_a_conflict_of_ones_own_says_its_text_as_the_message(kind: type[ConcurrencyError]) -> None:
+    assert str(kind(message="the shelf is empty")) == "the shelf is empty"
+    with pytest.raises(
+        ConfigurationError, match=r"takes entries first: write \w+\(message=\.\.\.\)"
+    ):
+        kind("the shelf is empty")
