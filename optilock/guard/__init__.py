@@ -1,4 +1,33 @@
-"""The guarded flush: watching sessions, holding writes, judging rows, settling conflicts."""
+"""The guarded flush: watching sessions, holding writes, judging rows, settling conflicts.
+
+The files in the order of a flush:
+
+*begin*
+    :mod:`watching` wraps the session class, :mod:`counting` asks for row counts, :mod:`state` is
+    what is known of one session. :mod:`flush` is one flush; :mod:`arming` covers its connections.
+*refused at once*
+    :mod:`unread` and :mod:`unversioned` rows, :mod:`still` (``no_bump``) where it cannot be kept.
+*judged before anything is sent*
+    :mod:`before`: deletes with :mod:`dependents`, and :mod:`check_promises`: rows under
+    :mod:`promises`. :mod:`look` locks and compares.
+*each statement*
+    :mod:`routing` decides; :mod:`shapes`, :mod:`writes`: what it is; :mod:`answers`: what
+    SQLAlchemy is told; :mod:`onupdate` fills in. Special ways: :mod:`apart` (joined tables),
+    :mod:`ignored` columns, compared :mod:`values`, :mod:`links`, a listener's own UPDATE
+    :mod:`by_hand`.
+*sent together*
+    :mod:`batch`, in the form that ``optilock/dialects`` knows.
+*rows that missed*
+    :mod:`misses` reads them, :mod:`missed` is one of them; those on which others depend are settled
+    at once: :mod:`restore`, :mod:`children`.
+*the end*
+    :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written and
+    :mod:`refresh` makes the objects equal to them; or :mod:`keep` makes them dirty again, and the
+    error has SQLAlchemy's :mod:`words`. :mod:`aftermath`: the database ended the transaction.
+
+Beside the flush: :mod:`merging` with :mod:`members`, :mod:`locked_reads`, :mod:`statements`, and
+:mod:`natives`, classes with only a ``version_id_col``.
+"""
 
 from optilock.guard.aftermath import capture, clear, conflict_after_rollback
 from optilock.guard.check_promises import check_before_commit

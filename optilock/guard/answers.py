@@ -1,7 +1,7 @@
 """What SQLAlchemy's unit of work is told about a write that is held, or that missed.
 
 Of a result it reads the row count, the values that came back, and which columns it must expire
-or fill in (``compiled.prefetch`` and ``compiled.postfetch``). These two classes answer that much.
+or fill in (``compiled.prefetch`` and ``compiled.postfetch``). The classes here answer that much.
 """
 
 from __future__ import annotations

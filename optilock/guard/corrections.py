@@ -1,7 +1,7 @@
 """Writing what the resolvers decided, in the same transaction.
 
 The stored rows were read with a lock, so a correction is checked against the version that was just
-read and cannot miss again; if it does (a trigger, a policy), that is an error, not another round.
+read and cannot miss again; if it does (a trigger, a rule), that is an error, not another round.
 """
 
 from __future__ import annotations

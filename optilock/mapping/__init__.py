@@ -4,5 +4,6 @@
 unassigned. :mod:`makers` says who makes the next one, :mod:`moves` whether it really moves, and
 :mod:`triggers` moves it in the database. :mod:`compared` is the other way, without a version, and
 :mod:`originals` keeps what was read of values that are changed in place. :mod:`roots` are the paths
-from a child to its aggregate. :mod:`expected` tells what the database should have of all this.
+from a child to its aggregate. :mod:`columns` and :mod:`keys` are the words for attributes and rows.
+:mod:`expected` tells what the database should have of all this.
 """

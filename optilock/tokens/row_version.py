@@ -11,9 +11,9 @@
 Programs that know nothing of the version move it as well: raw SQL, a console, another language.
 That is what the other tokens cannot promise.
 
-The trigger is made with the table by ``metadata.create_all()`` and goes with ``drop_all()``. For
-migrations :func:`optilock.mapping.triggers.trigger_ddl` gives its SQL. A table without it is
-noticed by the first write, and refused.
+The trigger is made with the table by ``metadata.create_all()`` and goes with ``drop_all()``; in
+migrations ``op.create_version_trigger`` makes it (:mod:`optilock.alembic.version_trigger`). A table
+without it is noticed by the first write, and refused.
 
 ``xmin`` is the number of the transaction that wrote the row's current version
 (https://www.postgresql.org/docs/current/ddl-system-columns.html). It needs neither column nor

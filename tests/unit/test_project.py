@@ -76,3 +76,11 @@ def test_containers_are_reached_from_this_machine_only_and_at_the_urls_that_are_
     for address, outside, _ in ports:
         assert address == "127.0.0.1"
         assert re.search(rf"_URL=\S+@127\.0\.0\.1:{outside}/", compose)
+
+
+@pytest.mark.parametrize("package", ["guard", "mapping"])
+def test_the_map_of_a_package_names_its_files_and_nothing_else(package: str) -> None:
+    folder = ROOT / "optilock" / package
+    named = set(re.findall(r":mod:`(\w+)`", (folder / "__init__.py").read_text()))
+    files = {path.stem for path in folder.iterdir() if path.name != "__init__.py"}
+    assert named == files - {"__pycache__"}
