@@ -185,7 +185,7 @@ def test_a_scoped_session_stands_for_the_session_of_its_scope() -> None:
     assert apply(session, Page, 1, {"views": 2}, expected=1) in session.dirty
     session.flush()
     assert bulk_update(session, Page, [{"id": 1, "version": 2, "views": 3}]).conflicts == ()
-    assert session.get_one(Page, 1).views == 3
+    assert session.get(Page, 1).views == 3
     assert bulk_delete(session, Page, [{"id": 1, "version": 3}]).conflicts == ()
     session.remove()
     engine.dispose()
