@@ -185,6 +185,15 @@ class Database:
         """Does the database change the column, as it was reflected, in every UPDATE?"""
         return False
 
+    # -- who waits for whom (asked by optilock.testing) ------------------------------------------
+
+    #: Whether a connection of the server waits for a lock; ``{}`` is its number there.
+    lock_question: str | None = None
+
+    def number_of(self, connection: Any) -> int | None:
+        """The number on its server of a driver's connection, if the driver knows it."""
+        return None
+
     # -- what an error means (asked by optilock.transient) -------------------------------------
 
     #: Packages of the drivers whose errors this class answers for.

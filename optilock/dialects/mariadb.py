@@ -108,6 +108,15 @@ class MariaDB(Database):
     def as_script(self, statement: str) -> str | None:
         return f"DELIMITER //\n{statement}//\nDELIMITER ;\n" if ";" in statement else None
 
+    lock_question = (
+        "SELECT count(*) > 0 FROM information_schema.innodb_trx"
+        " WHERE trx_mysql_thread_id = {} AND trx_state = 'LOCK WAIT'"
+    )
+
+    def number_of(self, connection: Any) -> int | None:
+        number = getattr(connection, "thread_id", None)  # PyMySQL, mysqlclient
+        return number() if callable(number) else None
+
     def rollout(self) -> Ways:
         return MariaDBWays()
 

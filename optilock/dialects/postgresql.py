@@ -91,6 +91,11 @@ class PostgreSQL(Database):
         setting = select(func.set_config(NO_BUMP, "on" if on else "off", True))
         type(connection).execute(connection, setting)  # not through the guard of a running flush
 
+    lock_question = "SELECT cardinality(pg_blocking_pids({})) > 0"
+
+    def number_of(self, connection: Any) -> int | None:
+        return getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg
+
     def rollout(self) -> Ways:
         return PostgreSQLWays()
 

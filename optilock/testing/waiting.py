@@ -7,33 +7,15 @@ same pool and past the engine's events, so that logs and counters do not show it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, SessionTransaction
 
-__all__ = ["Watcher"]
+from optilock.dialects import database_of
 
-_INNODB = (
-    "SELECT count(*) > 0 FROM information_schema.innodb_trx"
-    " WHERE trx_mysql_thread_id = {} AND trx_state = 'LOCK WAIT'"
-)
-#: Whether a connection of the server waits for a lock; ``{}`` is its number there.
-_QUESTIONS = {
-    "postgresql": "SELECT cardinality(pg_blocking_pids({})) > 0",
-    "mysql": _INNODB,
-    "mariadb": _INNODB,
-}
-#: Driver -> the number of a connection on its server, which the driver knows.
-_NUMBERS: dict[str, Callable[[Any], int]] = {
-    "psycopg": lambda connection: int(connection.info.backend_pid),
-    "psycopg2": lambda connection: int(connection.info.backend_pid),
-    "pymysql": lambda connection: int(connection.thread_id()),
-    "mysqldb": lambda connection: int(connection.thread_id()),
-}
+__all__ = ["Watcher"]
 
 
 class Watcher:
@@ -61,16 +43,16 @@ class Watcher:
 
 def _number(connection: Connection) -> int | None:
     dialect = connection.dialect
-    if dialect.name not in _QUESTIONS or dialect.driver not in _NUMBERS:
+    if dialect.is_async:  # another thread could not await the answer
         return None
-    return _NUMBERS[dialect.driver](connection.connection.dbapi_connection)
+    return database_of(dialect).number_of(connection.connection.dbapi_connection)
 
 
 def _waits(engine: Engine, number: int | None) -> bool | None:
-    if number is None:
+    question = database_of(engine.dialect).lock_question
+    if number is None or question is None:
         return None
-    question = _QUESTIONS[engine.dialect.name].format(number)
     with closing(engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
-        cursor.execute(question)
+        cursor.execute(question.format(number))
         answer = cursor.fetchone()
     return bool(answer and answer[0])
