@@ -14,6 +14,7 @@ from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
 from optilock.guard.shapes import shape_of
+from optilock.guard.statements.by_key import refuse_compared
 from optilock.guard.writes import Shape, Write
 from optilock.mapping.columns import columns_of
 from optilock.mapping.keys import key_names
@@ -137,6 +138,7 @@ def _mapper(model: Any, call: str) -> Mapper[Any]:
             f"{call}({model.__name__}): the class has no version, so nothing could be checked:"
             f" {GIVE_ONE}."
         )
+    refuse_compared(mapper, f"{call}()")
     if made_by_application(mapper):
         raise ConfigurationError(
             f"{call}({model.__name__}): your program makes the versions of the class (Manual), and"

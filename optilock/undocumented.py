@@ -23,6 +23,7 @@ __all__ = [
     "double_percents",
     "expire_attribute",
     "expire_with_savepoint",
+    "given_by",
     "has_bind_expression",
     "is_flushing",
     "is_of_the_orm",
@@ -120,6 +121,13 @@ def is_of_the_orm(statement: Any) -> bool:
 def values_of(statement: Any) -> Mapping[Any, Any]:
     """What ``values()`` has given."""
     return getattr(statement, "_values", None) or {}
+
+
+def given_by(statement: Insert) -> set[str]:
+    """The names of the columns that ``values()`` or ``from_select()`` has given new rows."""
+    rows = [values_of(statement), *(row for some in statement._multi_values for row in some)]
+    names = [name for row in rows for name in row] + list(statement._select_names or ())
+    return {str(getattr(name, "key", name)) for name in names}
 
 
 def names_set_by(statement: Update) -> list[Any]:

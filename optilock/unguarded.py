@@ -18,7 +18,6 @@ default, and no fence: text in a stored procedure is not seen (a trigger would s
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,7 +29,9 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnClause, False_
 
 from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
-from optilock.guard.statements.upserts import set_by_upsert
+from optilock.guard.natives import moved_by_flushes
+from optilock.guard.statements.sql_text import written_unversioned
+from optilock.guard.statements.upserts import leaves_version, replaces
 from optilock.undocumented import is_of_the_orm, values_of
 from optilock.versioned import joined_tables, versioned_tables
 
@@ -82,24 +83,37 @@ def _problems(sql: str, context: Any) -> Iterator[str]:
     if isinstance(statement, _CHANGES):
         yield from _of_core(statement, context)
     elif statement is None or statement.__visit_name__ in ("textclause", "text"):
-        yield from _of_text(sql)
+        for name, verb, version in written_unversioned(sql):
+            yield (
+                f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
+                " Use objects in a session, optilock.bulk_update(), or compare and move"
+                f" {version.name} in the text."
+            )
 
 
 # -- Core -----------------------------------------------------------------------------------------
 
 
 def _of_core(statement: Any, context: Any, *, inside: bool = False) -> Iterator[str]:
-    table = getattr(statement.table, "element", statement.table)  # an alias of it
+    named = values_of(statement) if isinstance(statement, Update) else ()
+    others = {getattr(name, "table", statement.table) for name in named} - {statement.table}
+    for table in (statement.table, *others):  # MariaDB: several tables
+        yield from _of_table(table, statement, context, inside=inside)
+
+
+def _of_table(given: Any, statement: Any, context: Any, *, inside: bool) -> Iterator[str]:
+    table = getattr(given, "element", given)  # an alias of it
     joined = joined_tables().get(table)
     version: Any = versioned_tables().get(table) if joined is None else joined.version_id_col
-    as_named = table is statement.table and not (inside and joined is not None)
-    if version is None or (as_named and _from_orm(statement, context)):
+    as_named = table is given and not (inside and joined is not None)
+    upsert = isinstance(statement, Insert)
+    if version is None or (as_named and not upsert and _from_orm(statement, context)):
         return
     name, column = table.description, version.name
     if joined is not None:
         column = f"{version.table.description}.{version.name}"
-    if isinstance(statement, Insert):
-        if _upserts_without(statement, version):
+    if upsert:
+        if replaces(statement) or _leaves(statement, version, context):
             yield (
                 f"An upsert of {name} changes stored rows and leaves {column}: whoever has"
                 f" read them would overwrite them unseen. Set {column} in it as well."
@@ -119,6 +133,17 @@ def _from_orm(statement: Any, context: Any) -> bool:
     return "compiled_cache" in options or is_of_the_orm(statement)
 
 
+def _leaves(statement: Insert, version: Column[Any], context: Any) -> bool:
+    """The version of new rows that SQLAlchemy adds by itself is not one that somebody gives."""
+    compiled, rows = context.compiled, context.compiled_parameters
+    if _from_orm(statement, context):
+        rows = ()
+        if version.onupdate is None and moved_by_flushes(version) is None:
+            return False  # the database moves it, or the application
+    added = {column.key for column in compiled.insert_prefetch}
+    return leaves_version(statement, version, {name for row in rows[:1] for name in row} - added)
+
+
 def _compares(statement: Any, version: Column[Any]) -> bool:
     """In its WHERE; or it names the version among its values; or it matches nothing at all."""
     if any(getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)):
@@ -127,57 +152,6 @@ def _compares(statement: Any, version: Column[Any]) -> bool:
     return where is not None and any(
         isinstance(one, False_) or (isinstance(one, ColumnClause) and version.shares_lineage(one))
         for one in visitors.iterate(where)
-    )
-
-
-def _upserts_without(statement: Insert, version: Column[Any]) -> bool:
-    names = set_by_upsert(statement)
-    return bool(names) and names.isdisjoint({version.key, version.name})
-
-
-# -- text -----------------------------------------------------------------------------------------
-
-_NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
-_NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
-_WRITES = re.compile(
-    rf"\b(?P<verb>UPDATE|DELETE\s+FROM|REPLACE\s+INTO|INSERT\s+INTO|MERGE\s+INTO"
-    rf"|TRUNCATE(?:\s+TABLE)?)\s+(?:ONLY\s+|IGNORE\s+|LOW_PRIORITY\s+)*"
-    rf"(?:{_NAME}\s*\.\s*)?(?P<table>{_NAME})",
-    re.IGNORECASE,
-)
-_UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", re.I | re.S)
-
-
-def _of_text(sql: str) -> Iterator[str]:
-    text = _NOISE.sub(" ", sql)
-    by_name: dict[str, Any] = {
-        table.name.lower(): mapper.version_id_col for table, mapper in joined_tables().items()
-    }
-    by_name |= {table.name.lower(): column for table, column in versioned_tables().items()}
-    for found in _WRITES.finditer(text):
-        name = found["table"].strip('"`[]').lower()
-        version = by_name.get(name)
-        verb = found["verb"].split()[0].upper()
-        if version is None or _is_a_lock(text, found) or _mentions(text, version, verb):
-            continue
-        if verb == "INSERT" and not _UPSERT.search(text):
-            continue
-        yield (
-            f"SQL text writes {name} ({verb}) without {version.name}: it goes around the check."
-            " Use objects in a session, optilock.bulk_update(), or compare and move"
-            f" {version.name} in the text."
-        )
-
-
-def _is_a_lock(text: str, found: re.Match[str]) -> bool:
-    """``SELECT … FOR UPDATE OF accounts`` and ``ON UPDATE`` are no writes."""
-    before = text[: found.start()].rstrip().upper()
-    return before.endswith((" FOR", "\nFOR", " NO KEY", " ON", " DO"))
-
-
-def _mentions(text: str, version: Column[Any], verb: str) -> bool:
-    return verb != "TRUNCATE" and bool(
-        re.search(rf"(?<!\w){re.escape(version.name)}(?!\w)", text, re.IGNORECASE)
     )
 
 

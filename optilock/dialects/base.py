@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from sqlalchemy import URL, Select, Table, types
+from sqlalchemy import URL, ColumnElement, Select, Table, cast, literal, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import TypeEngine
@@ -78,7 +78,24 @@ class Database:
         """
         if isinstance(kind, types.TypeDecorator) or getattr(kind, "collation", None):
             return False
+        if getattr(kind, "precision", None) is not None:
+            return False
         return isinstance(kind, self.exact_types) and not isinstance(kind, (types.Enum, types.CHAR))
+
+    #: Types of which a column may keep less than it is given, as a CAST does.
+    rounded_types: tuple[type[TypeEngine[Any]], ...] = (
+        types.Numeric,
+        types.Integer,
+        types.Date,
+        types.DateTime,
+        types.Time,
+    )
+
+    def as_stored(self, kind: TypeEngine[Any], value: Any, dialect: Dialect) -> ColumnElement[Any]:
+        """SQL that gives what is read from a column of that type when ``value`` was written."""
+        inner = kind.load_dialect_impl(dialect) if isinstance(kind, types.TypeDecorator) else kind
+        given = literal(value, kind)
+        return cast(given, kind) if isinstance(inner, self.rounded_types) else given
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """``query`` with its rows locked, as weakly as the write that follows allows."""

@@ -50,6 +50,7 @@ class SQLite(Database):
     max_parameters = 900
 
     exact_types = (*Database.exact_types, types.String, types.DateTime)
+    rounded_types = (types.Numeric, types.Integer)  # it has no type for times: a CAST gives 2026
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""

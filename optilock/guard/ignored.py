@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 from optilock.guard.answers import Unmoved
 from optilock.guard.misses import miss
 from optilock.guard.writes import Write
+from optilock.mapping.compared import changed_names
 from optilock.versioned import ignored_columns, token_attribute
 
 if TYPE_CHECKING:
@@ -40,11 +41,8 @@ def only_ignored(flush: Flush, write: Write) -> bool:
     """Has nothing else of the object changed, in any of its tables?"""
     state = flush.state_of(write)
     ignored = ignored_columns(state.mapper)
-    return all(
-        set(state.mapper.column_attrs[name].columns) <= ignored
-        for name in state.committed_state
-        if name in state.mapper.column_attrs
-    )
+    columns = state.mapper.column_attrs
+    return all(set(columns[name].columns) <= ignored for name in changed_names(state))
 
 
 def touched(flush: Flush, write: Write) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
@@ -17,7 +18,7 @@ from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.guard.unversioned import never_seen, no_version
 from optilock.mapping.columns import columns_of, same
-from optilock.mapping.compared import is_guarded, values_read
+from optilock.mapping.compared import is_guarded, values_read, written_by_us
 from optilock.mapping.keys import key_names
 from optilock.resolvers import Resolution
 from optilock.seen import never_read
@@ -70,6 +71,7 @@ def _look(
     identities = [_identity(state) for state in states]
     found = read_stored(connection, mapper, identities, only=names, deleting=deleting)
     moved = [s for s in states if not _is_as_read(mapper, read[s], found.get(_identity(s)))]
+    moved = [s for s in moved if not _is_as_written(connection, s, read[s], found)]
     if not moved:
         return []
     token = token_attribute(mapper)
@@ -104,6 +106,26 @@ def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> boo
         return False
     columns = columns_of(mapper)
     return all(same(columns[name], value, stored[name]) for name, value in read.items())
+
+
+def _is_as_written(
+    connection: Connection, state: State, read: Values, stored: Mapping[Any, Values]
+) -> bool:
+    """Do the values differ only because a column keeps less than this session has written?
+
+    A fraction of a second, a fourth decimal place: the database is asked what it makes of them.
+    """
+    row = stored.get(_identity(state))
+    token = token_attribute(state.mapper)
+    if row is None or not written_by_us(state) or (token and read[token] != row[token]):
+        return False
+    columns, database = columns_of(state.mapper), database_of(connection.dialect)
+    names = [n for n, v in read.items() if n != token and not same(columns[n], v, row[n])]
+    if any(read[name] is None or row[name] is None for name in names):
+        return False
+    asked = (database.as_stored(columns[n].type, read[n], connection.dialect) for n in names)
+    kept = type(connection).execute(connection, select(*asked)).one()
+    return all(same(columns[n], v, row[n]) for n, v in zip(names, kept, strict=True))
 
 
 def _problem(

@@ -23,7 +23,13 @@ from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.shapes import compared_columns
 from optilock.mapping.columns import columns_of
-from optilock.mapping.compared import changed_names, compares, forget_values, values_read
+from optilock.mapping.compared import (
+    changed_names,
+    compares,
+    nulls_stored,
+    values_read,
+    values_written,
+)
 from optilock.mapping.keys import key_names
 from optilock.undocumented import values_of
 from optilock.versioned import token_attribute
@@ -105,8 +111,15 @@ def note_written(flush: Flush) -> None:
         if state not in refused
     }
     for state in states:
-        forget_values(state)
+        if state.key is None and not _is_switched(flush, state):
+            nulls_stored(state)
+        values_written(state)
     flush.known.compared |= states
+
+
+def _is_switched(flush: Flush, state: State) -> bool:
+    """Has the new object taken over the row of one that was deleted in the same flush?"""
+    return state.mapper.identity_key_from_instance(state.obj()) in flush.session.identity_map
 
 
 def _writes(flush: Flush, state: State) -> bool:

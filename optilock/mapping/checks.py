@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection
 from typing import Any
 
@@ -30,6 +31,11 @@ __all__ = [
 def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
     """The token with a column, and the one that compares values; one of them may be missing."""
     given = cls.__version_token__
+    if isinstance(given, (list, set, frozenset)):
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_token__ is a {type(given).__name__}: write several tokens as"
+            " a tuple, (Counter(), CompareValues('status', 'owner_id'))."
+        )
     tokens = given if isinstance(given, tuple) else (given,)
     for token in tokens:
         if not isinstance(token, (Token, CompareValues)) or type(token) is Token:
@@ -170,6 +176,7 @@ def _two_columns(
 
 def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | None) -> None:
     """The class's other options name what exists, and can be so treated."""
+    _check_spelling(cls)
     key = "" if version is None else mapper.get_property_by_column(version).key
     ignored: Any = cls.__version_ignore__
     if isinstance(ignored, str):
@@ -198,6 +205,28 @@ def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | No
         check_policy(cls.__on_delete__, f"{cls.__name__}.__on_delete__")
     if cls.__on_conflict__ is not None:
         check_resolver_for(cls.__on_conflict__, cls, frozenset(mapper.columns.keys()) - {key})
+
+
+#: The options of a class, as the mixin names them.
+_OPTIONS = (
+    "__version_token__",
+    "__version_ignore__",
+    "__version_root_of__",
+    "__version_guard__",
+    "__on_conflict__",
+    "__on_delete__",
+)
+
+
+def _check_spelling(cls: type[Any]) -> None:
+    """A name that is not spelt right would say nothing, and nobody would notice."""
+    for name in vars(cls):
+        if name in _OPTIONS or not name.startswith(("__v", "__on_")):
+            continue
+        for meant in difflib.get_close_matches(name, _OPTIONS, 1, 0.85):
+            raise ConfigurationError(
+                f"{cls.__name__}.{name} is no option of optilock: {meant} was probably meant."
+            )
 
 
 def _check_ignored(mapper: Mapper[Any], cls: type[Any], key: str, name: str) -> None:

@@ -35,16 +35,20 @@ __all__ = [
     "compares",
     "forget_values",
     "is_guarded",
+    "nulls_stored",
     "remember_values",
     "values_in_mind",
     "values_moved",
     "values_read",
     "values_unknown",
+    "values_written",
+    "written_by_us",
 ]
 
 Values = dict[str, Any]
 
 _SEEN = "_optilock_values"
+_WRITTEN = "_optilock_written"
 #: Kept where nobody knows: compared by identity.
 _UNKNOWN: Values = {}
 _rules: WeakKeyDictionary[Mapper[Any], CompareValues] = WeakKeyDictionary()
@@ -144,8 +148,27 @@ def values_unknown(state: InstanceState[Any]) -> None:
 
 
 def forget_values(state: InstanceState[Any]) -> None:
-    """The row was written: it is what the object holds."""
+    """What was remembered counts no more."""
     state.__dict__.pop(_SEEN, None)
+
+
+def values_written(state: InstanceState[Any]) -> None:
+    """The row was written: it is what the object holds, as far as its columns can keep that."""
+    forget_values(state)
+    state.__dict__[_WRITTEN] = True
+
+
+def nulls_stored(state: InstanceState[Any]) -> None:
+    """A new row was inserted: what nobody has set, and no default fills, is NULL."""
+    for name, column in columns_of(state.mapper).items():
+        made = (column.default, column.server_default, column.computed, column.identity)
+        if name not in state.dict and not any(one is not None for one in made):
+            state.dict[name] = None
+
+
+def written_by_us(state: InstanceState[Any]) -> bool:
+    """Has a flush written the object, so that its values may be finer than what is stored?"""
+    return _WRITTEN in state.__dict__
 
 
 def values_moved(state: InstanceState[Any], values: Values) -> None:

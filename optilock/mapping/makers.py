@@ -101,10 +101,16 @@ def touch_of(mapper: Mapper[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
 
 
 def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
-    """Move the version also when only columns of the other tables of ``mapper`` change."""
+    """Move the version also when only columns of the other tables of ``mapper`` change.
+
+    A watched session leaves it where they are ignored, or the row is held still (``no_bump``).
+    """
     touch = touch_of(mapper)
     if len(mapper.tables) < 2 or not touch:
         return
+    from optilock.guard.state import is_watched, stands_still
+    from optilock.versioned import ignored_columns
+
     beside, elsewhere = _attributes(mapper, column)
     act: Callable[[InstanceState[Any]], None]
     act = functools.partial(set_expressions, expressions=touch)
@@ -113,8 +119,20 @@ def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
 
     @event.listens_for(mapper, "before_update", raw=True)
     def before_update(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
-        if not any_changed(state, beside) and any_changed(state, elsewhere):
-            act(state)
+        if any_changed(state, beside) or not any_changed(state, elsewhere):
+            return
+        session = state.session
+        if session is not None and is_watched(session):
+            ignored = ignored_columns(mapper)
+            counts = {name for name in elsewhere if not ignored.issuperset(_columns(mapper, name))}
+            if stands_still(session, state.obj()) or not any_changed(state, counts):
+                return
+        act(state)
+
+
+def _columns(mapper: Mapper[Any], name: str) -> Iterable[Any]:
+    columns: Iterable[Any] = mapper.get_property(name).columns
+    return columns
 
 
 def _plain(mapper: Mapper[Any], version: Column[Any]) -> str:

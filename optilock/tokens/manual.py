@@ -18,6 +18,10 @@ same number): that is what ``Counter`` is for.
 
 It is the caller's business from the first INSERT on: one without a version is refused, unless the
 column is declared with a default. ``Manual()`` without a type takes the declared column as it is.
+
+Text that differs in case only is another version. Most collations of MariaDB say that it is the
+same, so the column that ``Manual(String(40))`` makes there is binary (``utf8mb4_bin``). One that
+the class declares, or that is in the database already, needs such a collation as well.
 """
 
 from __future__ import annotations
@@ -25,13 +29,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column
+from sqlalchemy import Column, String, Text, Unicode, UnicodeText
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.types import TypeEngine, to_instance
 
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token
 
 __all__ = ["Manual"]
+
+_BINARY = "utf8mb4_bin"
 
 
 @dataclass(frozen=True, init=False)
@@ -64,8 +72,24 @@ class Manual(Token):
                 f"Manual() knows no type for the column {self.column or self.name!r}: say which,"
                 " for example Manual(Uuid()), or declare the column in the class."
             )
-        return self.column_type
+        return _telling_case(self.column_type)
 
     def accepts(self, column: Column[Any]) -> bool:
         """The application knows what it assigns."""
         return True
+
+
+def _telling_case(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """The type, in a collation of MariaDB that tells upper from lower case."""
+    if type(kind) in (String, Unicode) and isinstance(kind, String) and kind.length:
+        binary: TypeEngine[Any] = mysql.VARCHAR(kind.length, collation=_BINARY)
+    elif type(kind) in (Text, UnicodeText):
+        binary = mysql.TEXT(collation=_BINARY)
+    else:
+        return kind
+    if getattr(kind, "collation", None):
+        return kind
+    try:
+        return kind.with_variant(binary, "mysql", "mariadb")
+    except ArgumentError:  # the application has chosen one already
+        return kind

@@ -5,12 +5,21 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from sqlalchemy import bindparam, delete, insert, update
+from sqlalchemy import String, bindparam, delete, insert, update
+from sqlalchemy.orm import Mapped, make_transient_to_detached
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError
+from optilock import ConcurrencyError, ConfigurationError, Manual, Versioned
 from optilock.testing import count_statements
-from tests.models import Account, Car, Dog, Note, Vehicle
+from tests.models import Account, Base, Car, Dog, Note, Vehicle, key
+
+
+class Contract(Versioned, Base):
+    __tablename__ = "bulk_contracts"
+    __version_token__ = Manual(String(40))
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+
 
 ROWS = [
     {"id": 1, "version": 1, "owner": "mine"},
@@ -179,3 +188,47 @@ def test_delete_by_criteria_is_the_statements_own_decision(session, stored):
     session.execute(delete(Account).where(Account.id == 1))
     session.commit()
     assert stored(Account, 1) is None
+
+
+def test_objects_with_a_version_assigned_by_the_application_are_refused(store, watched, stored):
+    """SQLAlchemy compares the assigned one with the stored one: it never is the same."""
+    store(Contract(id=1, version="one"))
+    session = watched()
+    contract = session.get_one(Contract, 1)
+    contract.text, contract.version = "x", "two"
+    with pytest.raises(ConfigurationError, match="flush the session instead"):
+        session.bulk_save_objects([contract])
+    session.commit()
+    assert stored(Contract, 1)["version"] == "two"
+    contract.text = "y"  # which moves nothing
+    session.bulk_save_objects([contract])
+    session.commit()
+    assert stored(Contract, 1)["text"] == "y"
+
+
+def test_an_expired_object_is_saved_in_the_version_that_was_seen(store, watched, stored, other):
+    store(Account(id=1), Account(id=2))
+    session = watched()
+    mine, older = session.get_one(Account, 1), session.get_one(Account, 2)
+    session.commit()  # expires them
+    other(Account, 2, owner="theirs")
+    mine.owner = older.owner = "mine"
+    session.bulk_save_objects([mine])
+    mine.note = "again"
+    session.expunge(older)
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("mine", 3)
+    with pytest.raises(ConcurrencyError):
+        session.bulk_save_objects([older])
+    session.rollback()
+    assert stored(Account, 2)["owner"] == "theirs"
+
+
+def test_an_object_that_nobody_has_read_is_not_saved(store, watched, stored):
+    store(Account(id=1))
+    unread = Account(id=1)
+    make_transient_to_detached(unread)
+    unread.owner = "mine"
+    with pytest.raises(ConfigurationError, match="never read"):
+        watched().bulk_save_objects([unread])
+    assert stored(Account, 1)["owner"] is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, ForeignKey, LargeBinary, Text, event, select, update
+from sqlalchemy import JSON, ForeignKey, LargeBinary, Numeric, Text, event, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship, sessionmaker
 
 from optilock import (
@@ -15,6 +17,8 @@ from optilock import (
     Counter,
     UnitOfWork,
     Versioned,
+    bulk_delete,
+    bulk_update,
     client_wins,
     etag_of,
     merge_fields,
@@ -110,6 +114,19 @@ class Delivery(Versioned, Base):
     id: Mapped[int] = key()
     state: Mapped[str | None]
     total: Mapped[int | None]
+
+
+class Parcel(Versioned, Base):
+    """Columns that keep less than they may be given."""
+
+    __tablename__ = "cv_parcels"
+    __version_token__ = CompareValues.all()
+    id: Mapped[int] = key()
+    sent: Mapped[datetime | None]
+    price: Mapped[Decimal | None] = mapped_column(Numeric(10, 2))
+    count: Mapped[int | None]
+    data: Mapped[Any | None] = mapped_column(JSON(none_as_null=True))
+    note: Mapped[str | None]
 
 
 def directly(engine, model, key, **values):
@@ -644,3 +661,107 @@ def test_a_new_object_takes_over_a_row_that_nobody_moved(store, watched, engine,
     session.add(model(id=1, **{name: "mine"}))
     session.commit()
     assert value(engine, model, 1, name) == "mine"
+
+
+def by_key(session, row):
+    session.execute(update(Invoice), [row])
+
+
+def by_mappings(session, row):
+    session.bulk_update_mappings(Invoice, [row])
+
+
+def by_objects(session, row):
+    invoice = session.get_one(Invoice, 1)
+    invoice.status = "mine"
+    session.bulk_save_objects([Invoice(id=2), invoice])
+
+
+def by_bulk_update(session, row):
+    bulk_update(session, Invoice, [row])
+
+
+@pytest.mark.parametrize("call", [by_key, by_mappings, by_objects, by_bulk_update])
+def test_bulk_calls_which_compare_nothing_are_refused(store, watched, stored, call):
+    """They would write over what somebody else has changed since, and say nothing."""
+    store(Invoice(id=1, status="open"))
+    session = watched(autoflush=False)
+    with pytest.raises(ConfigurationError, match=r"compares values|has no version"):
+        call(session, {"id": 1, "status": "mine"})
+    session.rollback()
+    assert stored(Invoice, 1)["status"] == "open"
+    session.bulk_save_objects([Invoice(id=3)])  # a new row has nothing to compare
+    session.bulk_insert_mappings(Invoice, [{"id": 4}])
+
+
+def test_bulk_rows_with_a_version_cannot_say_the_values_that_are_compared_as_well(store, watched):
+    store(Delivery(id=1))
+    session = watched()
+    for call in (bulk_update, bulk_delete):
+        with pytest.raises(ConfigurationError, match="compares values"):
+            call(session, Delivery, [{"id": 1, "version": 1}])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_new_row_can_be_edited_without_being_read(tables, watched, stored, kept):
+    """What was not given is NULL: nothing that nobody has seen."""
+    tables(Parcel, Card)
+    session = watched(expire_on_commit=not kept)
+    parcel, card = Parcel(id=1, count=1), Card(id=1)
+    session.add_all([parcel, card])
+    session.flush()
+    parcel.note = card.front = "mine"
+    session.commit()
+    parcel.price = 3
+    session.commit()
+    session.delete(parcel)
+    session.add(Parcel(id=1, note="another"))  # takes over the row
+    session.flush()
+    session.rollback()
+    assert (stored(Parcel, 1)["note"], stored(Parcel, 1)["price"]) == ("mine", 3)
+
+
+FINER = {
+    "sent": datetime(2026, 5, 4, 3, 2, 1, 678901),
+    "price": Decimal("2.2251"),
+    "count": "7",
+    "data": {1: ("a", "b")},
+}
+
+
+@alive
+@pytest.mark.parametrize("name", FINER)
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_a_column_has_rounded_is_no_conflict_with_oneself(
+    tables, engine, watched, stored, name, kept
+):
+    """A DATETIME of MariaDB drops the fraction of a second; NUMERIC(10, 2) the fourth place."""
+    tables(Parcel)
+    session = watched(expire_on_commit=not kept)
+    parcel = Parcel(id=1, **{name: FINER[name]})
+    session.add(parcel)
+    session.commit()
+    parcel.note = "again"
+    session.flush()
+    setattr(parcel, name, FINER[name])
+    session.commit()
+    parcel.note = "and again"
+    session.commit()
+    directly(engine, Parcel, 1, **{name: None})
+    parcel.note = "not seen"
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    assert stored(Parcel, 1)["note"] == "and again"
+
+
+@alive
+def test_what_somebody_else_has_rounded_is_a_conflict(tables, engine, watched, stored):
+    tables(Parcel)
+    session = watched(expire_on_commit=False)
+    parcel = Parcel(id=1, price=Decimal("2.2251"))
+    session.add(parcel)
+    session.commit()
+    directly(engine, Parcel, 1, price=Decimal("2.2351"))
+    parcel.note = "not seen"
+    with pytest.raises(ConcurrencyError):
+        session.commit()

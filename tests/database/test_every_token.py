@@ -69,6 +69,15 @@ TOKENS = {
 DOCS = {name: model(name, token) for name, token in TOKENS.items()}
 
 
+class Tagged(Versioned, Base):
+    """The application's versions are texts."""
+
+    __tablename__ = "tok_tagged"
+    __version_token__ = Manual(String(40))
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    name: Mapped[str | None]
+
+
 class Visited(Versioned, Base):
     __tablename__ = "tok_visited"
     __version_token__ = Timestamp()
@@ -587,3 +596,14 @@ def test_a_row_that_nobody_has_read_is_refused(doc, store, watched, stored):
     stub.title = "seen"
     session.commit()
     assert stored(doc, 1)["title"] == "seen"
+
+
+def test_versions_that_differ_in_case_only_are_two_versions(store, watched, other, refused):
+    """Most collations of MariaDB say that they are one."""
+    store(Tagged(id=1, version="dGhpcw"))
+    session = watched()
+    mine = session.get_one(Tagged, 1)
+    other(Tagged, 1, name="theirs", version="DGHPCW")
+    mine.name, mine.version = "mine", "another"
+    [entry] = refused(session).entries
+    assert entry.database["name"] == "theirs"

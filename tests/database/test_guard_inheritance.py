@@ -12,7 +12,14 @@ from sqlalchemy.orm import (
     mapped_column,
 )
 
-from optilock import ConfigurationError, Versioned, client_wins, merge_fields
+from optilock import (
+    ConfigurationError,
+    Timestamp,
+    Versioned,
+    client_wins,
+    merge_fields,
+    no_bump,
+)
 from tests.models import (
     Animal,
     Base,
@@ -27,6 +34,44 @@ from tests.models import (
     key,
 )
 
+
+class Paper(Versioned, Base):
+    """The database makes the version."""
+
+    __tablename__ = "inherited_papers"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = key()
+    kind: Mapped[str] = mapped_column(String(20))
+    title: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "paper"}
+
+
+class Letter(Paper):
+    __tablename__ = "inherited_letters"
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = mapped_column(ForeignKey("inherited_papers.id"), primary_key=True)
+    body: Mapped[str | None]
+    views: Mapped[int | None]
+    __mapper_args__ = {"polymorphic_identity": "letter"}
+
+
+class Sheet(Versioned, Base):
+    __tablename__ = "inherited_sheets"
+    id: Mapped[int] = key()
+    kind: Mapped[str] = mapped_column(String(20))
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "sheet"}
+
+
+class Chart(Sheet):
+    __tablename__ = "inherited_charts"
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = mapped_column(ForeignKey("inherited_sheets.id"), primary_key=True)
+    body: Mapped[str | None]
+    views: Mapped[int | None]
+    __mapper_args__ = {"polymorphic_identity": "chart"}
+
+
+counted = pytest.mark.parametrize("model", [Letter, Chart])
 alive = pytest.mark.needs("resolves-in-place")
 rows = pytest.mark.parametrize("count", [1, 3])
 
@@ -36,6 +81,39 @@ def dogs(store, count):
 
 
 # -- joined tables --------------------------------------------------------------------------------
+
+
+@counted
+def test_a_child_held_still_keeps_the_version_in_the_parents_table(store, watched, stored, model):
+    store(model(id=1, body="a"))
+    before = stored(model, 1)["version"]
+    session = watched()
+    obj = session.get_one(model, 1)
+    with no_bump(session):
+        obj.body = "b"
+    session.commit()
+    assert (stored(model, 1)["body"], stored(model, 1)["version"]) == ("b", before)
+    obj.body = "c"
+    session.commit()
+    assert stored(model, 1)["version"] > before
+
+
+@counted
+def test_ignored_columns_of_a_child_do_not_move_it_beside_values_that_stay(
+    store, watched, stored, model
+):
+    store(model(id=1, body="a"))
+    before = stored(model, 1)["version"]
+    session = watched()
+    obj = session.get_one(model, 1)
+    obj.views = 1
+    session.commit()
+    obj.views, obj.body = 2, obj.body
+    session.commit()
+    assert (stored(model, 1)["views"], stored(model, 1)["version"]) == (2, before)
+    obj.views, obj.body = 3, "b"
+    session.commit()
+    assert stored(model, 1)["version"] > before
 
 
 @rows

@@ -7,8 +7,9 @@ from sqlalchemy import delete, event, insert, lambda_stmt, select, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, aliased, mapped_column, with_loader_criteria
 
-from optilock import ConfigurationError, no_bump, unchanged
+from optilock import ConfigurationError, Timestamp, Versioned, no_bump, unchanged
 from optilock.testing import count_statements
+from optilock.tokens.timestamp import NextServerTime
 from tests.models import Account, Animal, Base, Car, Dog, Manager, Native, Note, Page, Vehicle, key
 
 
@@ -23,6 +24,13 @@ class Worded(Base):
         "version_id_col": revision,
         "version_id_generator": lambda before: f"{before or ''}x",
     }
+
+
+class Timed(Versioned, Base):
+    __tablename__ = "kinds_timed"
+    __version_token__ = Timestamp(name="changed_at")
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
 
 
 def versions(engine, model=Account):
@@ -111,12 +119,19 @@ def test_an_object_saved_in_bulk_can_be_saved_again(store, watched, engine):
     assert versions(engine) == [3]
 
 
-def upsert(engine, **values):
-    new = {"id": 1, "owner": "mine"}
+def upsert(engine, model=Account, given=None, name="owner", **values):
+    """``given`` are values of the new row; ``"excluded"`` is the new row's value of a column."""
+    new = {"id": 1, name: "mine", **(given or {})} if name else {}
     if engine.dialect.name in ("mysql", "mariadb"):
-        return mysql.insert(Account).values(new).on_duplicate_key_update(**values)
-    made = (sqlite if engine.dialect.name == "sqlite" else postgresql).insert(Account).values(new)
+        made = mysql.insert(model).values(new)
+        return made.on_duplicate_key_update(**_of_new_row(values, made.inserted))
+    made = (sqlite if engine.dialect.name == "sqlite" else postgresql).insert(model).values(new)
+    values = _of_new_row(values, made.excluded)
     return made.on_conflict_do_update(index_elements=["id"], set_=values)
+
+
+def _of_new_row(values, row):
+    return {n: row[n] if type(v) is str and v == "excluded" else v for n, v in values.items()}
 
 
 def test_an_upsert_that_leaves_the_version_is_refused(store, watched, engine):
@@ -127,6 +142,66 @@ def test_an_upsert_that_leaves_the_version_is_refused(store, watched, engine):
     session.execute(upsert(engine, owner="mine", version=Account.version + 1))
     session.commit()
     assert versions(engine) == [2]
+
+
+@pytest.mark.parametrize(("model", "name"), [(Account, "owner"), (Timed, "text")])
+def test_an_upsert_to_the_first_version_of_a_new_row_is_refused(
+    store, watched, engine, stored, model, name
+):
+    """``excluded.version`` is 1: a row in version 1 would be changed and stay in it."""
+    store(model(id=1))
+    version = model.__mapper__.version_id_col.key
+    statement = upsert(engine, model, name=name, **{name: "excluded", version: "excluded"})
+    with pytest.raises(ConfigurationError, match="not to that of the new row"):
+        watched().execute(statement)
+    if model is Account:  # SQLAlchemy stores the first version, whatever rows say
+        rows = [{"id": 1, "owner": "mine", "version": 1}]
+        statement = upsert(engine, model, {}, None, owner="excluded", version="excluded")
+        with pytest.raises(ConfigurationError, match="not to that of the new row"):
+            watched().execute(statement, rows)
+    assert stored(model, 1)[name] is None
+
+
+def test_an_upsert_to_a_version_that_the_statement_gives_or_that_is_random_passes(
+    store, watched, engine, stored
+):
+    store(Account(id=1), Note(id=1))
+    before = stored(Note, 1)["version"]
+    session = watched()
+    session.execute(upsert(engine, Account, {"version": 7}, owner="x", version="excluded"))
+    session.execute(upsert(engine, Note, name="text", text="excluded", version="excluded"))
+    session.commit()
+    assert versions(engine) == [7]
+    assert stored(Note, 1)["version"] != before
+
+
+def test_an_upsert_of_a_time_is_told_how_to_move_it(store, watched, engine, stored):
+    store(Timed(id=1))
+    before = stored(Timed, 1)["changed_at"]
+    session = watched()
+    with pytest.raises(ConfigurationError, match=r"NextServerTime\(Timed.changed_at\)"):
+        session.execute(upsert(engine, Timed, name="text", text="excluded"))
+    following = NextServerTime(Timed.changed_at)
+    statement = upsert(engine, Timed, name="text", text="excluded", changed_at=following)
+    session.execute(statement)
+    session.commit()
+    assert stored(Timed, 1)["changed_at"] > before
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+def test_a_change_inside_of_from_statement_is_refused(store, watched, engine, stored):
+    """SQLAlchemy brings no object up to date after it, and refuses nothing."""
+    store(Account(id=1))
+    session = watched()
+    for statement in (update(Account).values(owner="x"), upsert(engine, owner="x")):
+        inside = select(Account).from_statement(statement.returning(Account))
+        with pytest.raises(ConfigurationError, match="Nothing was sent"):
+            session.scalars(inside)
+        with pytest.raises(ConfigurationError, match="Nothing was sent"):
+            session.execute(lambda_stmt(lambda: inside))  # noqa: B023
+    assert stored(Account, 1)["owner"] is None
+    good = upsert(engine, owner="x", version=Account.version + 1).returning(Account)
+    assert session.scalars(select(Account).from_statement(good)).one().owner == "x"
 
 
 def test_a_native_version_moves_with_a_statement(store, watched, stored, other):

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
 from optilock import (
@@ -31,6 +32,7 @@ AROUND = [
     update(OTHER).values(owner="x"),
     delete(ALIAS).where(ALIAS.c.id == 1),
     update(DOGS).values(tricks="version"),
+    insert(ACCOUNTS).prefix_with("OR REPLACE").values(id=1, balance=0),
     text("UPDATE dogs SET tricks = 'x'"),
     text("UPDATE accounts SET owner = 'x'"),
     text("update ACCOUNTS set owner = 'version' -- version"),
@@ -147,3 +149,38 @@ def test_bad_input_is_refused(engine):
         guard_statements(engine, "maybe")
     with pytest.raises(ConfigurationError, match="Engine"):
         guard_statements("sqlite://")
+
+
+@pytest.mark.engines("sqlite", "postgresql")
+def test_upserts_that_leave_the_version_or_set_the_first_one_are_found(rows, engine):
+    insert = (postgresql if engine.dialect.name == "postgresql" else sqlite).insert
+
+    def upsert(subject, *names, **values):
+        made = insert(subject)
+        new = {name: made.excluded[name] for name in names} | values
+        return made.on_conflict_do_update(index_elements=["id"], set_=new)
+
+    row = {"id": 1, "owner": "x", "balance": 0}
+    guard_statements(engine, "forbid")
+    with Session(engine) as session:
+        for subject in (Account, ACCOUNTS):
+            for around in (upsert(subject, "owner"), upsert(subject, "owner", "version")):
+                for params in ({}, [row, {**row, "id": 2}]):
+                    with pytest.raises(UnguardedStatement, match="upsert"):
+                        session.connection().execute(around, params or row)
+                with pytest.raises(UnguardedStatement, match="upsert"):
+                    Session.execute(session, around.values(row))
+            session.execute(upsert(subject, "owner", version=ACCOUNTS.c.version + 1).values(row))
+            session.execute(upsert(subject, "version").values({**row, "version": 3}))
+        session.connection().execute(upsert(ACCOUNTS, "version"), [{**row, "version": 3}])
+
+
+@pytest.mark.engines("mariadb")
+def test_an_update_of_several_tables_is_found_for_each_of_them(rows, engine):
+    guard_statements(engine, "forbid")
+    tags = Tag.__table__
+    several = update(tags).where(tags.c.id == ACCOUNTS.c.id)
+    with engine.connect() as connection:
+        with pytest.raises(UnguardedStatement, match="UPDATE of accounts"):
+            connection.execute(several.values({tags.c.name: "x", ACCOUNTS.c.owner: "x"}))
+        connection.execute(several.values({tags.c.name: ACCOUNTS.c.owner}))

@@ -150,3 +150,14 @@ def test_a_dialect_tells_whether_it_doubles_signs_and_a_type_whether_it_adds_sql
     assert not undocumented.double_percents(sqlite.dialect())
     assert undocumented.has_bind_expression(Hashed())
     assert not undocumented.has_bind_expression(LargeBinary())
+
+
+def test_what_an_insert_gives_new_rows_is_known():
+    given = undocumented.given_by
+    assert given(insert(Page)) == set()
+    assert given(insert(Page).values(id=1, title="a")) == {"id", "title"}
+    assert given(insert(Page).values([{"id": 1}, {Page.id: 2, Page.views: 1}])) == {"id", "views"}
+    assert given(insert(Page).from_select(["id", Page.title], select(Page.id, Page.title))) == {
+        "id",
+        "title",
+    }

@@ -355,3 +355,23 @@ def test_what_is_not_a_resolver_is_refused(resolver: Any) -> None:
 def test_policies_of_attributes_that_cannot_conflict_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="It has: id, name"):
         map_doc(__on_conflict__=per_field(**{name: max}))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("__version_tokens__", "__version_token__"),
+        ("__version_ignored__", "__version_ignore__"),
+        ("__version_roots_of__", "__version_root_of__"),
+        ("__on_conflicts__", "__on_conflict__"),
+    ],
+)
+def test_an_option_that_is_misspelt_is_refused(written: str, meant: str) -> None:
+    """It would say nothing, and nobody would notice."""
+    with pytest.raises(ConfigurationError, match=f"{meant} was probably meant"):
+        map_doc(**{"__version__": "1.0", written: ()})
+
+
+def test_a_list_of_tokens_is_told_to_be_a_tuple() -> None:
+    with pytest.raises(ConfigurationError, match="write several tokens as a tuple"):
+        map_doc(__version_token__=[Counter()])

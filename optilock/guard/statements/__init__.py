@@ -2,5 +2,6 @@
 
 :mod:`execute` is ``session.execute(update(Model)...)``, and :mod:`by_key` rows by primary key.
 :mod:`apart` moves a version that is in another table than the columns. :mod:`upserts` refuses what
-would leave the version as it was. :mod:`own` notes what the session has to know afterwards.
+would leave the version as it was. :mod:`own` notes what the session has to know afterwards, and
+:mod:`sql_text` finds versioned tables in SQL text (:mod:`optilock.unguarded`).
 """

@@ -10,6 +10,7 @@ Every row must say its version. One that has moved is a ``ConcurrencyError`` wit
 flush; SQLAlchemy stops there, so other rows may be written already: roll back, or use
 :func:`~optilock.bulk_update`, which writes all rows that are in their version and reports the rest.
 A version that is given for a new row is refused where SQLAlchemy would store the first one instead.
+So is a class whose values are compared (``CompareValues``): these calls compare none.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.state import watched
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import columns_of, same
+from optilock.mapping.compared import compares
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
-from optilock.seen import version_seen
+from optilock.seen import recall, version_seen
 from optilock.tokens import Counter
 from optilock.undocumented import expire_attribute, take_as_stored
 from optilock.versioned import token_attribute
@@ -46,6 +48,7 @@ __all__ = [
     "guarded_bulk_insert",
     "guarded_bulk_save",
     "guarded_bulk_update",
+    "refuse_compared",
     "refuse_first_versions",
     "update_by_key",
 ]
@@ -75,6 +78,48 @@ def update_by_key(
         return send()
 
 
+def refuse_compared(mapper: Mapper[Any], call: str) -> None:
+    """Refuse to write rows by key whose values are to be compared, and would not be.
+
+    Raises:
+        ConfigurationError: the class has ``CompareValues`` among its tokens.
+    """
+    if compares(mapper):
+        name = mapper.class_.__name__
+        raise ConfigurationError(
+            f"{name} compares values (CompareValues), and {call} would write its rows without"
+            f" comparing any: change the objects in a session, or say update({name}).where(...)"
+            " with the values that were read. Nothing was sent."
+        )
+
+
+def _refuse_assigned(state: State) -> None:
+    """SQLAlchemy would compare the version that was assigned, not the one that was read."""
+    mapper = state.mapper
+    if made_by_application(mapper) and token_attribute(mapper) in state.committed_state:
+        raise ConfigurationError(
+            f"The version of {mapper.class_.__name__} is the application's (Manual), and"
+            " bulk_save_objects() compares the one that was assigned with the stored one, which"
+            " never is the same: flush the session instead. Nothing was sent."
+        )
+
+
+def _require_seen(state: State) -> None:
+    """An object that a commit has expired is saved in the version that was seen.
+
+    Raises:
+        ConfigurationError: nobody has seen one.
+    """
+    token = token_attribute(state.mapper)
+    recall(state)
+    if token is not None and state.dict.get(token) is None:
+        raise ConfigurationError(
+            f"{state.class_.__name__} {tuple(state.key[1]) if state.key else ()!r} cannot be saved"
+            f" by bulk_save_objects(): its {token!r} was never read, and without it another"
+            " writer's change would be overwritten. Read the row first. Nothing was sent."
+        )
+
+
 def _refuse_system_column(mapper: Mapper[Any]) -> None:
     """SQLAlchemy would set the version that a row names, and nobody can set ``xmin``."""
     column: Any = mapper.version_id_col
@@ -93,6 +138,8 @@ def guarded_bulk_update(original: Execute) -> Execute:
     def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> None:
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
+        if isinstance(found, Mapper):
+            refuse_compared(found, "bulk_update_mappings()")
         if not isinstance(found, Mapper) or token_attribute(found) is None:
             original(self, mapper, rows)
             return
@@ -131,6 +178,11 @@ def guarded_bulk_save(original: Execute) -> Execute:
         all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
         states = [instance_state(obj) for obj in saved]
         written = [state for state in states if state.modified or all_columns]
+        for state in written:
+            if state.key is not None:
+                refuse_compared(state.mapper, "bulk_save_objects()")
+                _refuse_assigned(state)
+                _require_seen(state)
         with _telling(self, lambda: _attempts_of(written)):
             original(self, saved, *args, **options)
         for obj in saved:

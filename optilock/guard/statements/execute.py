@@ -29,7 +29,7 @@ from typing import Any
 
 from sqlalchemy import Delete, Insert, Select, Update, select, tuple_
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import FromStatement, Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import visitors
@@ -39,6 +39,7 @@ from sqlalchemy.sql.lambdas import StatementLambdaElement
 
 from optilock.conflicts import locked_table, read_stored
 from optilock.dialects import database_of
+from optilock.errors import ConfigurationError
 from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
     move_apart,
@@ -47,7 +48,7 @@ from optilock.guard.statements.apart import (
     refuse_update_of_table,
     versioned_children,
 )
-from optilock.guard.statements.by_key import counts, update_by_key
+from optilock.guard.statements.by_key import counts, refuse_compared, update_by_key
 from optilock.guard.statements.own import binds_of, keep_promises, note, promised_rows
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.mapping.compared import is_guarded
@@ -81,6 +82,9 @@ def guarded_execute(original: Execute) -> Execute:
             return original(self, statement, params, **options)
         if isinstance(statement, StatementLambdaElement):
             statement = _resolved(statement)
+        if isinstance(statement, FromStatement):
+            _refuse_inside(statement.element, params)
+            return original(self, statement, params, **options)
         if not isinstance(statement, Update):
             if isinstance(statement, Insert):
                 refuse_insert(statement, params)
@@ -91,6 +95,9 @@ def guarded_execute(original: Execute) -> Execute:
         if mapper is None:
             refuse_update_of_table(statement, params)
             return original(self, statement, params, **options)
+        by_key = _is_by_key(statement, params, options)
+        if by_key:
+            refuse_compared(mapper, f"an UPDATE of {mapper.class_.__name__} by primary key")
         if is_guarded(mapper):
             note(self, mapper, options)
         if token_attribute(mapper) is None:
@@ -99,12 +106,12 @@ def guarded_execute(original: Execute) -> Execute:
                 note(self, mapper, options)
                 return _with_children(self, original, mapper, children, statement, params, options)
             return original(self, statement, params, **options)
-        if isinstance(params, list):
+        if by_key:
+            run = functools.partial(original, self, statement, params, **options)
             chosen = _options(statement, options)
-            if chosen.get("dml_strategy", "auto") in ("auto", "bulk"):
-                run = functools.partial(original, self, statement, params, **options)
-                send = functools.partial(_by_key, self, run, mapper, params, chosen, options)
-                return update_by_key(self, mapper, statement, params, send)
+            send = functools.partial(_by_key, self, run, mapper, params, chosen, options)
+            return update_by_key(self, mapper, statement, params, send)
+        if isinstance(params, list):
             return original(self, statement, params, **options)
         return _by_criteria(self, original, mapper, statement, params, options)
 
@@ -123,7 +130,32 @@ def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
 def _resolved(statement: StatementLambdaElement) -> Any:
     """The statement that ``lambda_stmt`` makes, if it is a change; a query stays as it is."""
     made = resolved(statement)
-    return made if isinstance(made, (Update, Insert)) else statement
+    return made if isinstance(made, (Update, Insert, FromStatement)) else statement
+
+
+def _refuse_inside(statement: Any, params: Any) -> None:
+    """Refuse a change inside of ``from_statement()`` that leaves objects or versions behind.
+
+    Raises:
+        ConfigurationError: it is an UPDATE, after which SQLAlchemy brings no object up to date, or
+            an upsert that does not move the version.
+    """
+    if isinstance(statement, Insert):
+        refuse_insert(statement, params)
+    mapper = _mapper_of(statement) if isinstance(statement, Update) else None
+    if mapper is not None and is_guarded(mapper):
+        name = mapper.class_.__name__
+        raise ConfigurationError(
+            f"The UPDATE of {name} inside of from_statement() would leave the session's objects as"
+            f" they were, and they would conflict with it. Write session.scalars(update({name})"
+            f"....returning({name})), which keeps them right. Nothing was sent."
+        )
+
+
+def _is_by_key(statement: Update, params: Any, options: Mapping[str, Any]) -> bool:
+    if not isinstance(params, list):
+        return False
+    return _options(statement, options).get("dml_strategy", "auto") in ("auto", "bulk")
 
 
 def _options(statement: Update | Delete, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,0 +1,115 @@
+"""Which versioned tables does a SQL text write, without mentioning their version?
+
+A text is not parsed, only searched: words such as ``UPDATE``, the names of tables behind them, and
+the name of the version anywhere. Comments and literals do not count. Modifiers (``UPDATE OR
+REPLACE``, ``DELETE QUICK``) and MariaDB's statements of several tables are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Column
+
+from optilock.versioned import joined_tables, versioned_tables
+
+__all__ = ["written_unversioned"]
+
+_NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
+_NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
+_MODIFIERS = (
+    r"(?:(?:ONLY|IGNORE|LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|OR\s+(?:REPLACE|ROLLBACK|ABORT"
+    r"|FAIL|IGNORE))\s+)*"
+)
+_TABLE = rf"(?:{_NAME}\s*\.\s*)?(?P<table>{_NAME})"
+_WRITES = re.compile(
+    rf"\b(?:(?P<update>UPDATE)\s+{_MODIFIERS}|(?P<delete>DELETE)\s+{_MODIFIERS}FROM\s+{_MODIFIERS}"
+    rf"|(?P<insert>REPLACE|INSERT|MERGE)\s+{_MODIFIERS}(?:INTO\s+(?:TABLE\s+)?)?{_MODIFIERS}){_TABLE}",
+    re.IGNORECASE,
+)
+_REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
+_UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", re.I | re.S)
+#: Several tables: what is listed, and where their names and aliases are.
+_MANY_UPDATED = re.compile(r"\bUPDATE\b(?P<refs>[^;]*?)\bSET\b(?P<targets>[^;]*)", re.I | re.S)
+_MANY_DELETED = re.compile(
+    r"\bDELETE\b(?P<targets>[^;]*?)\b(?P<by>FROM|USING)\b(?P<refs>[^;]*)", re.I | re.S
+)
+_TRUNCATED = re.compile(r"(?:^|;)\s*TRUNCATE\b(?P<targets>[^;]*)", re.I)
+
+
+def written_unversioned(sql: str) -> Iterator[tuple[str, str, Column[Any]]]:
+    """(table, verb, version) of each versioned table that is written without its version."""
+    text = _NOISE.sub(" ", sql)
+    tables = _by_name()
+    seen = set()
+    for name, verb in (*_first(text), *_further(text, tables)):
+        version = tables.get(name)
+        if version is None or name in seen or _mentions(text, version, verb):
+            continue
+        if verb == "INSERT" and not _UPSERT.search(text):
+            continue
+        seen.add(name)
+        yield name, verb, version
+
+
+def _by_name() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        table.name.lower(): mapper.version_id_col for table, mapper in joined_tables().items()
+    }
+    return found | {table.name.lower(): column for table, column in versioned_tables().items()}
+
+
+def _first(text: str) -> Iterator[tuple[str, str]]:
+    for found in _WRITES.finditer(text):
+        if not _is_a_lock(text, found):
+            verb = (found["update"] or found["delete"] or found["insert"]).upper()
+            replaces = verb == "INSERT" and _REPLACES.search(found[0])
+            yield _plain(found["table"]), "REPLACE" if replaces else verb
+
+
+def _further(text: str, tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of the statements that name several tables: those that are written."""
+    for found in _MANY_UPDATED.finditer(text):
+        set_by = {_plain(m) for m in re.findall(rf"({_NAME})\s*\.\s*{_NAME}\s*=", found["targets"])}
+        for name, alias in _referred(found["refs"], tables):
+            if set_by & {name, alias}:
+                yield name, "UPDATE"
+    for found in _MANY_DELETED.finditer(text):
+        targets = found["targets"]
+        if found["by"].upper() == "FROM" and not targets.strip():  # DELETE FROM a USING a, b
+            targets, _, refs = re.split(r"\b(USING)\b", found["refs"] + " USING ", flags=re.I)[:3]
+        else:
+            refs = found["refs"]
+        named = {_plain(name) for name in re.findall(_NAME, targets)}
+        for name, alias in _referred(refs, tables):
+            if named & {name, alias}:
+                yield name, "DELETE"
+    for found in _TRUNCATED.finditer(text):
+        for name in re.findall(_NAME, found["targets"]):
+            yield _plain(name), "TRUNCATE"
+
+
+def _referred(refs: str, tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The versioned tables among ``a JOIN b AS x ON …``, each with its alias or its own name."""
+    for found in re.finditer(rf"({_NAME})(?:\s+(?:AS\s+)?({_NAME}))?", refs, re.I):
+        name = _plain(found[1])
+        if name in tables:
+            yield name, _plain(found[2] or found[1])
+
+
+def _plain(name: str) -> str:
+    return name.strip('"`[]').lower()
+
+
+def _is_a_lock(text: str, found: re.Match[str]) -> bool:
+    """``SELECT … FOR UPDATE OF accounts`` and ``ON UPDATE`` are no writes."""
+    before = text[: found.start()].rstrip().upper()
+    return before.endswith((" FOR", "\nFOR", " NO KEY", " ON", " DO"))
+
+
+def _mentions(text: str, version: Column[Any], verb: str) -> bool:
+    return verb != "TRUNCATE" and bool(
+        re.search(rf"(?<!\w){re.escape(version.name)}(?!\w)", text, re.IGNORECASE)
+    )
