@@ -60,14 +60,14 @@ class _Comparison:
     ) -> None:
         schema, table = key
         stored = next((one for one in found if is_guard(one.name)), None)
-        if stored is None:
+        if stored is None or (stored.of_parent and wanted is None):
             if wanted is not None:
                 self.after.append(CreateGuardTrigger(wanted))
             return
-        same = wanted is not None and stored.source == self.triggers.source(wanted)
+        same = wanted is not None and stored.read() == self.triggers.source(wanted)
         if same and stored.enabled and not remade:
             return
-        old = read_mark(stored.source, table, schema) or wanted
+        old = read_mark(stored.read(), table, schema) or wanted
         if old is not None:
             self.before.append(DropGuardTrigger(old))
         if wanted is not None:
@@ -96,14 +96,14 @@ class _Comparison:
                 self.after.append(CreateVersionTrigger(table, token, schema=schema))
         for one in found:
             column = moved_column(table, one.name, one.source)
-            if column is not None and one.name != wanted:
+            if column is not None and one.name != wanted and not one.of_parent:
                 moved = RowVersion() if column == RowVersion().name else RowVersion(column=column)
                 self.before.append(DropVersionTrigger(table, moved, schema=schema))
 
     def _is_same(self, there: Found, expected: Expected, schema: str | None) -> bool:
         """Does the trigger fire, and is it the one that we would make?"""
         wanted = trigger_ddl(expected.table, expected.column, self.triggers.dialect, schema=schema)
-        return there.enabled and there.source.strip() == wanted.source.strip()
+        return there.enabled and there.read().strip() == wanted.source.strip()
 
 
 def _stored(

@@ -53,7 +53,7 @@ def _guard(
             "op.create_guard_trigger",
             "a foreign UPDATE changes rows and nobody is told",
         )
-    elif there is not None:
+    elif there is not None and not there.of_parent:
         yield _unasked(
             subject,
             there,
@@ -70,7 +70,7 @@ def _version(
     if wanted is None or not wanted.moves_by_trigger:
         for one in found:
             moved = moved_column(subject.table.name, one.name, one.source)
-            if moved is not None:
+            if moved is not None and not one.of_parent:
                 yield _unasked(
                     subject,
                     one,
@@ -103,6 +103,9 @@ def _compared(
         code = "trigger-off"
         message = f"The trigger {there.name} of {what} is switched off: {harm}."
         advice = "ALTER TABLE … ENABLE TRIGGER, and find out who switched it off."
+    elif there.source is None:
+        yield _unreadable(subject, there)
+        return
     elif there.source.strip() != source.strip():
         code = "other-trigger"
         message = f"The trigger {there.name} is another one than {what} asks for."
@@ -114,6 +117,16 @@ def _compared(
 def _unasked(subject: Subject, there: Found, message: str, advice: str) -> Finding:
     where = f"{subject.table.fullname}.{there.name}"
     return Finding("unasked-trigger", Severity.WARNING, where, message, advice)
+
+
+def _unreadable(subject: Subject, there: Found) -> Finding:
+    return Finding(
+        "unreadable",
+        Severity.WARNING,
+        f"{subject.table.fullname}.{there.name}",
+        "What the trigger does may not be read, so nobody knows whether it is the right one.",
+        "Check as a user who has the right TRIGGER on the table.",
+    )
 
 
 def _unknown_database(subject: Subject, why: str) -> Finding:

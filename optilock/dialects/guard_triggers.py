@@ -9,7 +9,7 @@ from sqlalchemy import literal_column, text
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.quoting import as_it_is, quoted, quoted_table
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, OptilockError
 from optilock.guard_trigger import GuardTrigger
 from optilock.tokens import Counter, Timestamp
 from optilock.tokens.timestamp import NextServerTime
@@ -23,10 +23,26 @@ class Found:
 
     table: str
     name: str
-    #: What it does, as the database keeps it.
-    source: str
+    #: What it does, as the database keeps it; None where the user of the connection may not see it.
+    source: str | None
     #: Does it fire?
     enabled: bool = True
+    #: Is it there because the partitioned table has it? Then it comes and goes with that one.
+    of_parent: bool = False
+
+    def read(self) -> str:
+        """What it does.
+
+        Raises:
+            OptilockError: the user may not see that (MariaDB, without the right TRIGGER).
+        """
+        if self.source is None:
+            raise OptilockError(
+                f"The user of this connection may not see what the trigger {self.name} of"
+                f" {self.table} does, so nobody can tell whether it is the right one. Nothing was"
+                " changed: give the user the right TRIGGER on the table, or run this as another."
+            )
+        return self.source
 
 
 class GuardTriggers:
@@ -36,7 +52,7 @@ class GuardTriggers:
     random: str
     #: Must the columns that count be named where some do not?
     names_columns = True
-    #: SQL that gives table, trigger, source and whether it fires, for ``:schema``.
+    #: SQL that gives the fields of ``Found``, for ``:schema``.
     catalogue: str | None = None
 
     def __init__(self, dialect: Dialect) -> None:

@@ -25,7 +25,8 @@ class PostgreSQLGuard(GuardTriggers):
     random = "gen_random_uuid()"
     names_columns = False
     catalogue = (
-        "SELECT c.relname, t.tgname, p.prosrc, t.tgenabled IN ('O', 'A') FROM pg_trigger t"
+        "SELECT c.relname, t.tgname, p.prosrc, t.tgenabled IN ('O', 'A'), t.tgparentid <> 0"
+        " FROM pg_trigger t"
         " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid"
         " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.tgisinternal"
         " AND n.nspname = COALESCE(CAST(:schema AS text), current_schema())"

@@ -84,9 +84,9 @@ def trigger_name(table: str, column: str) -> str:
     return f"{name.encode()[: _LONGEST - 9].decode(errors='ignore')}_{digest}"
 
 
-def moved_column(table: str, name: str, source: str) -> str | None:
+def moved_column(table: str, name: str, source: str | None) -> str | None:
     """The column that a stored trigger of ours moves; None if the trigger is somebody else's."""
-    found = re.search(r"COALESCE\(OLD\.(.+?), 0\) \+ 1", source)
+    found = re.search(r"COALESCE\(OLD\.(.+?), 0\) \+ 1", source or "")
     if found is None:
         return None
     column = found.group(1)

@@ -84,7 +84,7 @@ def _guarding(
         return ()
     guard = completed(guard, target, triggers)
     source = triggers.source(guard)
-    if any(one.name == guard.name and one.source == source for one in found):
+    if any(one.name == guard.name and one.read() == source for one in found):
         return ()
     return (Missing("create the guard trigger", triggers.create(guard)),)
 
