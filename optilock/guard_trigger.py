@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from optilock.errors import ConfigurationError
@@ -93,7 +93,8 @@ class GuardTrigger:
     @property
     def mark(self) -> str:
         """A comment that says in the database what the trigger is, so that it can be read back."""
-        token = {"kind": type(self.token).__name__, **asdict(self.token)}
+        # Not the attribute's name: a roll-out knows of the column only, and makes the same trigger.
+        token = {"kind": type(self.token).__name__, "column": self.column}
         said = {"token": token, "policy": self.policy, "ignore": self.ignore}
         if self.columns:
             said["columns"] = self.columns
@@ -111,11 +112,17 @@ def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | Non
     try:
         said: dict[str, Any] = json.loads(text)
         given = said["token"]
-        token = _KINDS[given["kind"]](name=given["name"], column=given["column"])
+        token = _token(_KINDS[given["kind"]], given["column"])
         columns = tuple(said.get("columns", ()))
         return GuardTrigger(table, token, said["policy"], tuple(said["ignore"]), columns, schema)
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _token(kind: type[Token], column: str) -> Token:
+    if column == Counter().name:
+        return kind()
+    return kind(name=column) if column.isidentifier() else kind(column=column)
 
 
 def is_guard(name: str) -> bool:
