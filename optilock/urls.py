@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from collections.abc import Iterator
 
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 
-__all__ = ["engine_of"]
+__all__ = ["engine_of", "require_answer"]
 
 
 def engine_of(url: str) -> Engine:
@@ -32,3 +35,36 @@ def engine_of(url: str) -> Engine:
             " for example psycopg, pymysql, or plain sqlite."
         )
     return engine
+
+
+def require_answer(engine: Engine) -> None:
+    """Connect once; a database file that is not there would be made.
+
+    Raises:
+        ConfigurationError: there is no such database. The password is not repeated.
+    """
+    where = engine.url.set(query={}).render_as_string()
+    missing = database_of(engine.dialect).missing_file(engine.url)
+    if missing is not None:
+        raise ConfigurationError(
+            f"There is no database file {missing!r}. Nothing was made; look at the path, which is"
+            " relative to the working directory after three slashes: sqlite:///shop.db."
+        )
+    try:
+        engine.connect().close()
+    except (SQLAlchemyError, TypeError, ValueError, OSError) as error:
+        said = str(error).split("\n")[0]
+        for secret in _secrets(engine):
+            said = said.replace(secret, "***")
+        raise ConfigurationError(
+            f"The database {where} does not answer ({said}): look at the URL, and whether the"
+            " server is running and lets this user in."
+        ) from None
+
+
+def _secrets(engine: Engine) -> Iterator[str]:
+    """What a driver might repeat of the URL."""
+    given = {"password": engine.url.password, **engine.url.query}
+    for name, value in given.items():
+        if value and "pass" in name:
+            yield from (value,) if isinstance(value, str) else value

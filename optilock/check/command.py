@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -19,9 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.check.finding import Finding, Severity
 from optilock.check.run import check as run_check
-from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.urls import engine_of
+from optilock.urls import engine_of, require_answer
 
 __all__ = ["check"]
 
@@ -45,7 +44,7 @@ def check(models: tuple[str, ...], url: str | None, made: str | None, as_json: b
         named = [_imported(name) for name in models]
         engine = _engine(url, made)
         try:
-            _require_answer(engine)
+            require_answer(engine)
             findings = run_check(named, engine)
         finally:
             engine.dispose()
@@ -97,39 +96,6 @@ def _imported(name: str) -> Any:
     return found
 
 
-def _require_answer(engine: Engine) -> None:
-    """Connect once; a database file that is not there would be made.
-
-    Raises:
-        ConfigurationError: there is no such database. The password is not repeated.
-    """
-    where = engine.url.set(query={}).render_as_string()
-    missing = database_of(engine.dialect).missing_file(engine.url)
-    if missing is not None:
-        raise ConfigurationError(
-            f"There is no database file {missing!r}. Nothing was made; look at the path, which is"
-            " relative to the working directory after three slashes: sqlite:///shop.db."
-        )
-    try:
-        engine.connect().close()
-    except (SQLAlchemyError, TypeError, ValueError, OSError) as error:
-        said = _first_line(error)
-        for secret in _secrets(engine):
-            said = said.replace(secret, "***")
-        raise ConfigurationError(
-            f"The database {where} does not answer ({said}): look at the URL, and whether the"
-            " server is running and lets this user in."
-        ) from None
-
-
-def _secrets(engine: Engine) -> Iterator[str]:
-    """What a driver might repeat of the URL."""
-    given = {"password": engine.url.password, **engine.url.query}
-    for name, value in given.items():
-        if value and "pass" in name:
-            yield from (value,) if isinstance(value, str) else value
-
-
 def _first_line(error: BaseException) -> str:
     return str(error).split("\n")[0]
 
@@ -139,7 +105,9 @@ def _show(findings: Sequence[Finding]) -> None:
     if not findings:
         console.print("Nothing found: every class is versioned, and the database agrees.")
         return
-    table = Table("", "what", "about", "found", "do", show_lines=True)
+    table = Table(show_lines=True)
+    for title in ("", "what", "about", "found", "do"):
+        table.add_column(title, overflow="fold")  # a name that is cut off helps nobody
     for finding in findings:
         table.add_row(
             f"[{_STYLES[finding.severity]}]{finding.severity}[/]",

@@ -40,8 +40,7 @@ def check_rows(
             Severity.ERROR,
             name,
             f"{_rows(missing, 'has', 'have')} no version: writing one of them is refused.",
-            f"Run optilock migrate {subject.table.name} --url …, which fills them beside the"
-            " writers.",
+            f"{subject.roll_out}: it fills them beside the writers.",
         )
     if repeated:
         yield Finding(

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Table
+from sqlalchemy import Column, Integer, Table, Uuid
 from sqlalchemy.orm import Mapper
+
+from optilock.mapping.expected import expected
+from optilock.rollout.words import command
+from optilock.tokens import Counter, Token, Unique
 
 __all__ = ["Subject", "subjects_of"]
 
@@ -25,6 +29,23 @@ class Subject:
     def name(self) -> str:
         """The class, by its name."""
         return str(self.mapper.class_.__name__)
+
+    @property
+    def roll_out(self) -> str:
+        """What to do for a version that is not there, or not in every row."""
+        wanted = expected([self.table]).get(self.table)
+        token = _native(self.version) if wanted is None else wanted.token
+        guard = None if wanted is None else wanted.guard
+        found = token and command(self.table.name, self.table.schema, token, guard)
+        return f"Run {found}" if found else "Write a migration of your own"
+
+
+def _native(version: Column[Any] | None) -> Token | None:
+    """The token whose column SQLAlchemy's own ``version_id_col`` is like."""
+    if version is None or not isinstance(version.type, (Integer, Uuid)):
+        return None
+    kind = Counter if isinstance(version.type, Integer) else Unique
+    return kind(column=version.name)
 
 
 def subjects_of(mappers: Iterable[Mapper[Any]]) -> list[Subject]:

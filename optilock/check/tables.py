@@ -90,8 +90,7 @@ def _column(
             Severity.WARNING,
             name,
             "The column may be NULL, and a row without a version cannot be checked.",
-            f"Run optilock migrate {subject.table.name} --url …: it fills the column and makes it"
-            " NOT NULL.",
+            f"{subject.roll_out}: it fills the column and makes it NOT NULL.",
         )
     if _is_another_type(connection, column, found["type"], is_version):
         yield Finding(
@@ -119,7 +118,7 @@ def _no_column(name: str, subject: Subject, is_version: bool) -> Finding:
             Severity.ERROR,
             name,
             "The mapping has a version column and the table has none: every query fails.",
-            f"Run optilock migrate {subject.table.name} --url …, or a migration of your own.",
+            f"{subject.roll_out}, or let autogenerate write the migration.",
         )
     return Finding(
         "no-column",

@@ -16,24 +16,17 @@ from optilock.errors import ConfigurationError, OptilockError
 from optilock.guard_trigger import Policy
 from optilock.rollout.report import Report
 from optilock.rollout.run import roll_out
-from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
-from optilock.urls import engine_of
+from optilock.rollout.words import TOKENS
+from optilock.urls import engine_of, require_answer
 
 __all__ = ["migrate"]
-
-_TOKENS: dict[str, type[Token]] = {
-    "counter": Counter,
-    "unique": Unique,
-    "timestamp": Timestamp,
-    "row-version": RowVersion,
-}
 
 
 @click.command()
 @click.argument("table")
 @click.option("--url", required=True, help="The database, as SQLAlchemy writes it.")
 @click.option("--schema", help="The table's schema, if it is not the default one.")
-@click.option("--token", type=click.Choice(list(_TOKENS)), default="counter", show_default=True)
+@click.option("--token", type=click.Choice(list(TOKENS)), default="counter", show_default=True)
 @click.option("--column", default="version", show_default=True, help="The version's column.")
 @click.option(
     "--guard",
@@ -63,11 +56,12 @@ def migrate(
     engine: Engine | None = None
     try:
         engine = engine_of(url)
+        require_answer(engine)
         with _Bar() as bar:
             report = roll_out(
                 engine,
                 table,
-                token=_TOKENS[token](column=column) if column != "version" else _TOKENS[token](),
+                token=TOKENS[token](column=column) if column != "version" else TOKENS[token](),
                 schema=schema,
                 rate=rate,
                 lock_timeout=lock_timeout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -46,7 +47,7 @@ class Loose(Base):
     return tmp_path
 
 
-def optilock(shop: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def optilock(shop: Path, *words: str, columns: str = "120") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from optilock.cli import main; main()", *words]
     root = Path(__file__).parents[2]
     return subprocess.run(
@@ -55,7 +56,7 @@ def optilock(shop: Path, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         capture_output=True,
         timeout=60,
-        env={"PYTHONPATH": str(root), "PATH": "", "COLUMNS": "120"},
+        env={"PYTHONPATH": str(root), "PATH": "", "COLUMNS": columns},
     )
 
 
@@ -108,8 +109,42 @@ def test_the_settings_of_the_applications_own_engine_are_looked_at(shop):
 
 
 def test_nothing_is_made_where_there_is_no_database(shop):
-    optilock(shop, "check", "shop", "--url", "sqlite:///typo.db")
-    assert not (shop / "typo.db").exists()
+    for words in (("check", "shop"), ("migrate", "pages")):
+        ended = optilock(shop, *words, "--url", "sqlite:///typo.db")
+        assert (ended.returncode, "no database file" in ended.stderr) == (2, True)
+        assert not list(shop.glob("typo*"))
+
+
+def test_a_file_uri_is_a_file_like_any_other(shop):
+    done = optilock(shop, "migrate", "pages", "--url", "sqlite:///file:shop.db?mode=rw&uri=true")
+    assert done.returncode == 0, done.stderr
+    assert not list(shop.glob("*rollout*"))
+
+
+def test_the_command_that_check_names_settles_what_it_found(shop):
+    """Also for a version with another name, another token, and a guard trigger."""
+    names = "'row version'"
+    (shop / "shop.py").write_text(
+        MODELS.replace("Versioned\n", "Unique, Versioned\n", 1)
+        + f"    views: Mapped[int | None]\n    __version_token__ = Unique('ver', column={names})\n"
+        "    __version_guard__ = 'bump'\n    __version_ignore__ = ('views',)\n"
+    )
+    with sqlite3.connect(shop / "shop.db") as connection:
+        connection.execute("ALTER TABLE pages ADD COLUMN views INTEGER")
+    url = ("--url", "sqlite:///shop.db")
+    found = json.loads(optilock(shop, "check", "shop", *url, "--json").stdout)
+    [advice] = [one["advice"] for one in found if one["code"] == "no-column"]
+    called = shlex.split(advice[advice.index("migrate") : advice.index(", or")])
+    done = optilock(shop, *(url[1] if word == "…" else word for word in called))
+    assert done.returncode == 0, done.stderr
+    after = optilock(shop, "check", "shop", *url)
+    assert "Nothing found" in after.stdout, after.stdout
+
+
+def test_names_to_type_are_not_cut_off(shop):
+    (shop / "shop.py").write_text(MODELS + "    __version_guard__ = 'bump'\n")
+    ended = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", columns="60")
+    assert "…" not in ended.stdout.replace("--url …", "")
 
 
 @pytest.mark.parametrize(
