@@ -21,7 +21,7 @@ from optilock.dialects import database_of
 from optilock.dialects.quoting import plain, quoted, quoted_table
 from optilock.dialects.rollout import Ways
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.guard_trigger import read_mark, short_name
+from optilock.guard_trigger import is_guard, read_mark, short_name
 from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import Target, require_present, target_of
 from optilock.tokens import RowVersion, Token
@@ -43,7 +43,10 @@ def add_column(
     _check_token(token)
     ways = _ways(operations)
     _require_first(ways, table, token, fill)
-    _require_absent(look(operations, table, schema, token), table)
+    target = look(operations, table, schema, token)
+    _require_absent(target, table)
+    if target is not None:
+        ways.check(target)
     with (
         permitted(operations, f"add {table}.{_name(token)}"),
         _taken_back(operations, table, schema, token),
@@ -254,7 +257,7 @@ def _require_unguarded(
                 f"A trigger moves {table}.{_name(token)}, and without the column every UPDATE would"
                 " fail. Nothing was changed: drop it first, with op.drop_version_trigger."
             )
-        guard = read_mark(found.source, table, schema)
+        guard = read_mark(found.read(), table, schema) if is_guard(found.name) else None
         if guard is not None and guard.column == _name(token):
             raise ConfigurationError(
                 f"A guard trigger stands on {table}.{_name(token)}. Nothing was changed: drop it"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from sqlalchemy import text
+from sqlalchemy import String, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
@@ -61,11 +61,17 @@ class MariaDBWays(Ways):
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = names(target, dialect)
-        kind, first = target.token.type().compile(dialect), self.first_of(target.token)
+        kind = target.token.type().compile(dialect)
         return [
             sends(f"ALTER TABLE {table} NOWAIT ADD COLUMN {column} {kind} NULL"),
-            sends(f"ALTER TABLE {table} NOWAIT ALTER COLUMN {column} SET DEFAULT {first}"),
+            *self.set_default(target, dialect),
         ]
+
+    def set_default(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """A step of its own, so an interrupted roll-out may have left the column without."""
+        table, column = names(target, dialect)
+        first = self.first_of(target.token)
+        return [sends(f"ALTER TABLE {table} NOWAIT ALTER COLUMN {column} SET DEFAULT {first}")]
 
     def create_trigger(self, *statements: str) -> Step:
         """CREATE TRIGGER has no NOWAIT; the session has."""
@@ -93,9 +99,13 @@ class MariaDBWays(Ways):
         return filled.rowcount, keys[-1]
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """The column keeps the type and the comment that it has: another type is not online."""
         table, column = names(target, dialect)
-        kind, first = target.token.type().compile(dialect), self.first_of(target.token)
+        kind, first = target.version.type.compile(dialect), self.first_of(target.token)
         change = f"MODIFY COLUMN {column} {kind} NOT NULL DEFAULT {first}"
+        if target.version.comment:
+            compiler = dialect.statement_compiler(dialect, None)
+            change += f" COMMENT {compiler.render_literal_value(target.version.comment, String())}"
 
         def step(connection: Connection) -> None:
             try:
@@ -105,7 +115,7 @@ class MariaDBWays(Ways):
                     raise
                 raise OptilockError(
                     f"This server cannot make {table}.{column} NOT NULL without stopping writers,"
-                    " because the table has a stored generated column or a FULLTEXT index. Every"
+                    " for example because of a stored generated column or a FULLTEXT index. Every"
                     " row has its version, and new rows get one. At a quiet moment send"
                     f" ALTER TABLE {table} {change}; then the roll-out is done."
                 ) from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import and_, func, literal_column, select, text, update
 from sqlalchemy.engine import Connection, Dialect
 
+from optilock.dialects.quoting import quoted_table
 from optilock.dialects.rollout import Filled, Key, Step, Ways, names, next_keys, sends
 from optilock.tokens import Timestamp, Unique
 
@@ -40,6 +41,24 @@ class PostgreSQLWays(Ways):
         milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
         connection.execute(select(func.set_config("lock_timeout", milliseconds, True)))
 
+    def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        table, column = names(target, dialect)
+        kind = target.token.type().compile(dialect)
+        return [
+            sends(
+                f"ALTER TABLE {table} ADD COLUMN {column} {kind}",
+                self._default(target, dialect),
+            )
+        ]
+
+    def set_default(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        return [sends(self._default(target, dialect))]
+
+    def _default(self, target: Target, dialect: Dialect) -> str:
+        table, column = names(target, dialect)
+        first = self.first_of(target.token)
+        return f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}"
+
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         """Lock what nobody holds, write it, and tell the last key: one statement."""
         free = next_keys(target, after, size).with_for_update(skip_locked=True, key_share=True)
@@ -66,7 +85,7 @@ class PostgreSQLWays(Ways):
         alter = f"ALTER TABLE {table}"
         return [
             sends(
-                f"{alter} ALTER COLUMN {column} SET DEFAULT {self.first_of(target.token)}",
+                self._default(target, dialect),
                 f"{alter} DROP CONSTRAINT IF EXISTS {check}",
                 f"{alter} ADD CONSTRAINT {check} CHECK ({column} IS NOT NULL) NOT VALID",
             ),
@@ -83,7 +102,7 @@ class PostgreSQLWays(Ways):
 
     def rows(self, connection: Connection, target: Target) -> int | None:
         """The planner's estimate."""
-        table, _ = names(target, connection.dialect)
+        table = quoted_table(connection.dialect, target.table.name, target.table.schema)
         found = connection.scalar(
             text("SELECT reltuples::bigint FROM pg_class WHERE oid = CAST(:name AS regclass)"),
             {"name": table},

@@ -68,19 +68,18 @@ class Ways:
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """At the start of each transaction: do not wait longer than this, in seconds."""
 
+    def check(self, target: Target) -> None:
+        """Before anything is changed: raise ``ConfigurationError`` for what cannot be done."""
+
     # -- the steps ---------------------------------------------------------------------------
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """The column, nullable, and a default for the rows that come from now on."""
-        table, column = names(target, dialect)
-        kind = target.token.type().compile(dialect)
-        first = self.first_of(target.token)
-        return [
-            sends(
-                f"ALTER TABLE {table} ADD COLUMN {column} {kind}",
-                f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}",
-            )
-        ]
+        raise NotImplementedError  # every engine has its own
+
+    def set_default(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """The default of a column that is there without; none where only a new table has it."""
+        return []
 
     def create_trigger(self, *statements: str) -> Step:
         """The step that creates a trigger; the statements are as they are."""

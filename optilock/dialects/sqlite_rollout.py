@@ -30,7 +30,7 @@ from optilock.dialects.rollout import (
     sends,
 )
 from optilock.dialects.undo import undo_with
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
 
 if TYPE_CHECKING:
@@ -52,7 +52,14 @@ class SQLiteWays(Ways):
         path = _beside(connection)
         if path is None:
             return True
-        beside = sqlite3.connect(path, timeout=0, isolation_level=None)
+        try:
+            beside = sqlite3.connect(path, timeout=0, isolation_level=None)
+        except sqlite3.OperationalError as error:
+            raise OptilockError(
+                f"The folder of the database may not be written ({path!r} cannot be made), and"
+                " SQLite needs that for every change. Nothing was changed: run this as the user who"
+                " owns the folder."
+            ) from error
         try:
             beside.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError:
@@ -69,9 +76,9 @@ class SQLiteWays(Ways):
     def release(self, connection: Connection) -> None:
         beside = connection.info.pop("optilock.rollout", None)
         if beside is not None:
-            with suppress(sqlite3.Error, OSError):
+            with suppress(OSError):
                 os.unlink(_beside(connection) or "")
-                beside.close()
+            beside.close()
 
     def prepare(self, connection: Connection) -> None:
         """Or dropping the old table would delete what refers to its rows."""
@@ -84,6 +91,17 @@ class SQLiteWays(Ways):
     def fills_as_it_adds(self, token: Token) -> bool:
         """SQLite adds no column whose default is an expression."""
         return isinstance(token, (Counter, RowVersion))
+
+    def check(self, target: Target) -> None:
+        """Indexes and triggers of a database that is attached say nothing of its name."""
+        there, schema = target.column, target.table.schema
+        anew = not self.fills_as_it_adds(target.token) if there is None else there.nullable
+        if anew and schema not in (None, "main"):
+            raise ConfigurationError(
+                f"{target.table.fullname} has to be made anew, and it is in a database that is"
+                f" attached. Nothing was changed: connect to the file of {schema} itself, for"
+                " example with optilock migrate --url sqlite:///its-file.db, or use Counter()."
+            )
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = names(target, dialect)
@@ -125,11 +143,12 @@ class SQLiteWays(Ways):
                     " migrations run, or put this operation first into a revision of its own."
                 )
             undo_with(connection, "PRAGMA foreign_keys = ON")
-        if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
+        if not getattr(connection.connection.driver_connection, "in_transaction", True):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def _rebuild(self, connection: Connection, target: Target) -> None:
         """A new table in the place of the old one, in one transaction."""
+        self.check(target)
         table, column = names(target, connection.dialect)
         first = self.default_of(target.token)
         master = text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :name")
@@ -137,7 +156,7 @@ class SQLiteWays(Ways):
         [old] = [sql for kind, _, sql in parts if kind == "table"]
         others = [sql for kind, _, sql in parts if kind in ("index", "trigger") and sql]
         new = connection.dialect.identifier_preparer.quote(f"optilock_new_{target.table.name}")
-        wanted = f"{column} {target.token.type().compile(connection.dialect)} NOT NULL"
+        wanted = f"{column}\n\t\t{target.token.type().compile(connection.dialect)} NOT NULL"
         if first is not None:
             wanted += f" DEFAULT {first}"
         created = _with_column(old, target.name, wanted)
@@ -156,7 +175,8 @@ class SQLiteWays(Ways):
         legacy = send("PRAGMA legacy_alter_table").scalar()
         send("PRAGMA legacy_alter_table = ON")  # or views and triggers of others would be renamed
         try:
-            send(f"ALTER TABLE {new} RENAME TO {table}")
+            bare = connection.dialect.identifier_preparer.quote(target.table.name)
+            send(f"ALTER TABLE {new} RENAME TO {bare}")
         finally:
             send(f"PRAGMA legacy_alter_table = {legacy}")
         _give_on_from(connection, target, given)
@@ -169,8 +189,9 @@ class SQLiteWays(Ways):
 
 def _beside(connection: Connection) -> str | None:
     """The file that is locked; none for a database in memory, which nobody else has."""
-    path = connection.engine.url.database
-    return None if not path or path == ":memory:" else f"{path}-optilock-rollout"
+    main = text("SELECT file FROM pragma_database_list WHERE name = 'main'")
+    path = connection.scalar(main)  # not of the URL, which may be a file: URI
+    return f"{path}-optilock-rollout" if path else None
 
 
 def _columns(connection: Connection, target: Target) -> list[tuple[str, Any]]:
@@ -204,9 +225,12 @@ def _give_on_from(connection: Connection, target: Target, given: int | None) -> 
 def _with_column(sql: str, name: str, definition: str) -> str:
     """The CREATE TABLE with another definition of one column.
 
-    On a line of its own: SQLAlchemy reads a generated column to the last bracket of its line.
+    On a line of its own, and with its brackets on another one than its name, which may come to
+    stand elsewhere when a column is dropped: SQLAlchemy reads a generated column to the last
+    bracket of its line.
     """
-    quoted = rf"[\"`\[]?{re.escape(name)}[\"`\]]?"
+    doubled = '"' + name.replace('"', '""') + '"'
+    quoted = rf"(?:[\"`\[]?{re.escape(name)}[\"`\]]?|{re.escape(doubled)})"
     kind = r"[A-Za-z][\w ]*(\(\s*\d+\s*(,\s*\d+\s*)?\))?(\s+NULL)?"
     pattern = rf"(?P<before>[(,]\s*){quoted}\s+{kind}\s*(?=[,)])"
     found = list(re.finditer(pattern, sql, flags=re.IGNORECASE))

@@ -64,6 +64,7 @@ def roll_out(
     if not isinstance(table, str):
         raise ConfigurationError(f"roll_out() takes the name of a table, not {described(table)}.")
     token = Counter() if token is None else token
+    _require_engine(engine, table)
     require_column(token)
     guarding = guard_of(table, token, schema, guard, ignore)
     ways = database_of(engine.dialect).rollout()
@@ -79,6 +80,19 @@ def roll_out(
         ways.prepare(working)
         return _Rollout(working, ways, Pace(rate=rate), attempts, progress).run(
             table, schema, token, guarding
+        )
+
+
+def _require_engine(engine: object, table: object) -> None:
+    if not isinstance(engine, Engine):
+        raise ConfigurationError(
+            f"roll_out() got {type(engine).__name__}, and needs an Engine, from which it takes"
+            " connections of its own: what create_engine() gave. For an async application make a"
+            " sync engine of the same database."
+        )
+    if not isinstance(table, str):
+        raise ConfigurationError(
+            f"roll_out() got {type(table).__name__} as the table: write its name, as a text."
         )
 
 
@@ -137,6 +151,7 @@ class _Rollout:
         started = time.monotonic()
         target = self._look(table, schema, token)
         self.ways.first_of(token)
+        self.ways.check(target)
         if guard is not None:
             require_known(guard, target)
         if target.column is None:
@@ -144,6 +159,8 @@ class _Rollout:
             for step in self.ways.add_column(target, self.connection.dialect):
                 self._do(f"change {table}", step)
             target = self._look(table, schema, token)
+        elif target.version.nullable and not target.has_default:
+            self._set_default(target)
         for trigger in self._missing(target, guard):
             self._step(trigger.step)
             step = self.ways.create_trigger(*trigger.statements)
@@ -164,6 +181,14 @@ class _Rollout:
     def _look(self, table: str, schema: str | None, token: Token) -> Target:
         with self.connection.begin():
             return target_of(self.connection, table, schema, token)
+
+    def _set_default(self, target: Target) -> None:
+        """Or rows without a version would come for as long as others insert."""
+        steps = self.ways.set_default(target, self.connection.dialect)
+        if steps:
+            self._step("set the default")
+        for step in steps:
+            self._do(f"change {target.table.fullname}", step)
 
     def _missing(self, target: Target, guard: GuardTrigger | None) -> tuple[Missing, ...]:
         with self.connection.begin():

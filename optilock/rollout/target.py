@@ -16,6 +16,9 @@ from optilock.tokens import Token
 __all__ = ["Target", "require_present", "target_of"]
 
 
+_DEFAULT = "optilock_default"
+
+
 @dataclass(frozen=True)
 class Target:
     """A table, its token, and what the table has of it."""
@@ -24,6 +27,8 @@ class Target:
     token: Token
     #: The version column as the database has it; None while there is none.
     column: Column[Any] | None
+    #: Has the column a default?
+    has_default: bool = False
 
     @property
     def name(self) -> str:
@@ -71,7 +76,8 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
             " cannot use. Nothing was changed. Give the version another name, or drop"
             " the column if nobody needs it."
         )
-    return Target(table, token, column)
+    has_default = column is not None and column.info[_DEFAULT] is not None
+    return Target(table, token, column, has_default)
 
 
 def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
@@ -79,7 +85,13 @@ def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
     stumbles over a CHECK that is not validated, which an interrupted roll-out leaves behind."""
     seen = inspect(connection)
     columns = [
-        Column(found["name"], found["type"], nullable=found["nullable"])
+        Column(
+            found["name"],
+            found["type"],
+            nullable=found["nullable"],
+            comment=found.get("comment"),
+            info={_DEFAULT: found["default"]},
+        )
         for found in seen.get_columns(name, schema=schema)
     ]
     key = PrimaryKeyConstraint(*seen.get_pk_constraint(name, schema=schema)["constrained_columns"])
@@ -115,6 +127,12 @@ def _unknown(connection: Connection, name: str, schema: str | None, what: str) -
     known = inspect(connection).get_table_names(schema=schema)
     near = [one for one in known if one.lower() == name.lower()]
     hint = f" There is {near[0]!r}: names are case-sensitive." if near else ""
+    within, _, bare = name.rpartition(".")
+    if schema is None and within and inspect(connection).has_table(bare, schema=within):
+        hint = (
+            f" There is {bare!r} in the schema {within!r}: name the two by themselves, the schema"
+        )
+        hint += " with schema= (--schema)."
     return (
         f"There is no table {what!r} in this database.{hint} Nothing was changed; look at the name,"
         " the schema and the URL."
