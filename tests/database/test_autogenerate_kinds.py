@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     Computed,
     ForeignKey,
@@ -19,7 +20,9 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
-from tests.migrating import revise, run, shape
+from optilock.check import check
+from optilock.rollout import roll_out
+from tests.migrating import migrate, revise, run, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -255,6 +258,19 @@ def test_generated_columns_and_foreign_keys_stay(engine, rows, token, batch):
         assert connection.scalar(text("SELECT parcel FROM stamps")) == 1
 
 
+@each_token
+def test_a_generated_column_is_read_as_before_when_the_token_changes(engine, rows, token):
+    """SQLAlchemy reads a generated column of SQLite to the last bracket of its line."""
+
+    def generated():
+        return [str(c.get("computed")) for c in inspect(engine).get_columns("parcels")]
+
+    migrate(engine, lambda op: op.add_version_column("parcels", Counter()))
+    before = generated()
+    migrate(engine, lambda op: op.change_version_column("parcels", Counter(), token))
+    assert sorted(generated()) == sorted(before)
+
+
 @each_style
 @pytest.mark.parametrize("policy", ["bump", "reject"])
 def test_a_version_and_its_guard_beside_another_change(engine, batch, policy):
@@ -322,6 +338,58 @@ def test_every_token_becomes_every_other_one(engine, before, after, batch):
     with engine.begin() as connection:
         connection.execute(old.tables["parcels"].insert(), [{"owner": "Ada"}, {"owner": "Bob"}])
     there_and_back(engine, old, new, render_as_batch=batch)
+
+
+@pytest.mark.engines("postgresql")
+def test_a_partition_has_the_triggers_of_its_table(engine):
+    """They cannot be dropped there, and nobody has to ask for them there."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Part(Base):
+        __tablename__ = "parcels_1"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        version: Mapped[int] = mapped_column(BigInteger)
+
+    with engine.begin() as connection:
+        for statement in (
+            "CREATE TABLE parcels (id INT PRIMARY KEY) PARTITION BY RANGE (id)",
+            "CREATE TABLE parcels_1 PARTITION OF parcels FOR VALUES FROM (0) TO (9)",
+        ):
+            connection.execute(text(statement))
+    roll_out(engine, "parcels", guard="bump")
+    roll_out(engine, "parcels", token=RowVersion(column="moves"))
+    parts = revise(engine, Base.metadata)
+    assert not [line for line in parts.lines if "parcels_1" in line and "trigger" in line]
+    assert "unasked-trigger" not in [one.code for one in check(Part, engine)]
+    without = revise(engine, MetaData())
+    assert not [line for line in without.lines if "parcels_1" in line and "trigger" in line]
+
+
+@pytest.mark.parametrize(
+    "token", [Counter(name="edition"), Unique(name="mark", column="row version")], ids=str
+)
+def test_a_guard_trigger_that_was_rolled_out_by_the_name_of_the_column(engine, token):
+    """A shell knows of the column only, and not what the attribute is called."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Box(Versioned, Base):
+        __tablename__ = "boxes"
+        __version_token__ = token
+        __version_guard__ = "bump"
+        __version_ignore__ = ("views",)
+        id: Mapped[int] = mapped_column(primary_key=True)
+        views: Mapped[int | None]
+
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE boxes (id INTEGER NOT NULL PRIMARY KEY, views INT)"))
+    shell = type(token)(column=token.column or token.name)
+    roll_out(engine, "boxes", token=shell, guard="bump", ignore=["views"])
+    assert revise(engine, Base.metadata).lines == []
+    assert [one for one in check(Box, engine) if one.subject != "connection"] == []
 
 
 @each_style

@@ -242,6 +242,7 @@ def test_a_row_that_somebody_holds_is_left_for_later(engine, parcels):
     parcels(50)
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE parcels ADD COLUMN version BIGINT"))
+        connection.execute(text("ALTER TABLE parcels ALTER COLUMN version SET DEFAULT 1"))
     holder = engine.connect()
     holder.execute(text("UPDATE parcels SET owner = 'held' WHERE id = 20"))
 
@@ -296,6 +297,17 @@ def test_two_at_once_are_refused(engine, parcels):
 
 
 # -- bad input ------------------------------------------------------------------------------------
+
+
+def test_what_is_no_engine_and_no_name_is_refused(engine, parcels):
+    parcels(1)
+    with engine.connect() as connection:
+        for wrong in (connection, None):
+            with pytest.raises(ConfigurationError, match="needs an Engine"):
+                roll_out(wrong, "parcels")
+    for name in (None, table(engine)):
+        with pytest.raises(ConfigurationError, match="write its name"):
+            roll_out(engine, name)
 
 
 def test_an_unknown_table_is_refused(engine):

@@ -8,12 +8,24 @@ import signal
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, String, create_engine, event, inspect, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import ConfigurationError, Counter, OptilockError, RowVersion, Timestamp, Unique
+from optilock import (
+    ConfigurationError,
+    Counter,
+    OptilockError,
+    RowVersion,
+    Timestamp,
+    Unique,
+    Versioned,
+)
+from optilock.check import check
+from optilock.dialects import sqlite_rollout
+from optilock.dialects.quoting import plain, quoted
 from optilock.rollout import roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import shape
+from tests.migrating import migrate, revise, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 GUARDED: dict[str, Any] = {"token": Unique(), "guard": "bump"}
@@ -259,6 +271,21 @@ class TestRights:
         assert "owner" in str(caught.value)
         assert shape(engine, "parcels") == before
 
+    @pytest.mark.engines("mariadb")
+    @each_way
+    def test_who_may_not_see_a_trigger_is_told_so(self, engine, table, weak, options):
+        """MariaDB shows that it is there, and not what it does."""
+        roll_out(engine, "parcels", **options)
+        user = weak("SELECT, INSERT, UPDATE", owner=True)
+        mapped = _parcels(options)
+        [seen] = [one for one in check(mapped, user) if one.subject.startswith("parcels")]
+        assert (seen.code, "TRIGGER" in seen.advice) == ("unreadable", True)
+        with pytest.raises(OptilockError, match="may not see what the trigger"):
+            revise(user, mapped.metadata)
+        with pytest.raises(OptilockError, match=r"may not see|moves parcels.version"):
+            migrate(user, lambda op: op.drop_version_column("parcels", options["token"]))
+        works(engine)
+
     @each_way
     def test_who_may_not_create_triggers_is_told_so(self, engine, table, weak, options):
         user = weak("SELECT, INSERT, UPDATE", owner=True)
@@ -280,6 +307,22 @@ class TestRights:
         works(engine)
 
 
+def _parcels(options: dict[str, Any]) -> Any:
+    """The class of the table."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Parcel(Versioned, Base):
+        __tablename__ = "parcels"
+        __version_token__ = options["token"]
+        __version_guard__ = options.get("guard")
+        id: Mapped[int] = mapped_column(primary_key=True)
+        owner: Mapped[str] = mapped_column(String(20))
+
+    return Parcel
+
+
 def _become(connection: Any, record: Any) -> None:
     connection.execute("SET ROLE optilock_roller")
     connection.commit()
@@ -293,6 +336,11 @@ def _as_before(engine: Engine) -> None:
 
 class TestKinds:
     """Tables that are not just columns and a key."""
+
+    def test_a_schema_before_the_name_is_told_from_it(self, engine, table):
+        schema = {"sqlite": "main", "postgresql": "public"}.get(engine.dialect.name)
+        with pytest.raises(ConfigurationError, match="by themselves"):
+            roll_out(engine, f"{schema or engine.url.database}.parcels")
 
     def test_a_view_is_refused_by_that_word(self, engine, table):
         send(engine, "CREATE VIEW boxes AS SELECT * FROM parcels")
@@ -391,6 +439,70 @@ class TestKinds:
         said = str(caught.value)
         send(engine, said[said.index("ALTER TABLE") : said.index("; then")])
         assert roll_out(engine, "parcels", token=Counter()).steps == ()
+
+    @pytest.mark.engines("mariadb")
+    def test_a_column_that_is_there_keeps_its_type_and_its_comment(self, engine, table):
+        """Another type would not be online."""
+        send(
+            engine, r"ALTER TABLE parcels ADD version INT UNSIGNED NULL COMMENT '5 % o''clock \\ '"
+        )
+        roll_out(engine, "parcels", token=Counter())
+        [version] = [c for c in inspect(engine).get_columns("parcels") if c["name"] == "version"]
+        kind = version["type"].compile(engine.dialect)
+        assert (kind, version["nullable"]) == ("INTEGER(10) UNSIGNED", False)
+        assert version["comment"] == "5 % o'clock \\ "
+
+    @pytest.mark.engines("postgresql", "mariadb")
+    def test_a_column_without_a_default_gets_one_before_it_is_filled(self, engine, table):
+        """Or rows without a version come for as long as others insert."""
+        kind = Unique().type().compile(engine.dialect)
+        send(engine, f"ALTER TABLE parcels ADD COLUMN version {kind}")
+
+        class Inserts(Silent):
+            def step(self, name: str, total: int | None = None) -> None:
+                if name == "fill":
+                    send(engine, "INSERT INTO parcels (id, owner) VALUES (4, 'new')")
+
+        report = roll_out(engine, "parcels", token=Unique(), progress=Inserts())
+        assert report.steps == ("set the default", "fill", "require it")
+        assert report.filled == 3
+
+    @pytest.mark.engines("sqlite-wal")
+    def test_a_database_that_is_attached_is_not_made_anew(self, engine, table, tmp_path):
+        """Its indexes and triggers would be made in the main one."""
+        path = tmp_path / "attached.db"
+        event.listen(engine, "connect", lambda raw, _: raw.execute(f"ATTACH '{path}' AS more"))
+        engine.dispose()
+        send(engine, "CREATE TABLE more.boxes (id INTEGER PRIMARY KEY)")
+        with pytest.raises(ConfigurationError, match="attached"):
+            roll_out(engine, "boxes", token=Unique(), schema="more")
+        with pytest.raises(ConfigurationError, match="attached"):
+            migrate(engine, lambda op: op.add_version_column("boxes", Unique(), schema="more"))
+        assert [c["name"] for c in inspect(engine).get_columns("boxes", schema="more")] == ["id"]
+        roll_out(engine, "boxes", token=Counter(), schema="more")
+        roll_out(engine, "parcels", token=Unique(), schema="main")
+        works(engine)
+
+    @pytest.mark.engines("sqlite-wal")
+    def test_a_folder_that_may_not_be_written(self, engine, table, monkeypatch):
+        """Nobody who is root is kept from it, so the lock is asked for where there is no folder."""
+        monkeypatch.setattr(sqlite_rollout, "_beside", lambda connection: "/nowhere/shop.db-lock")
+        before = shape(engine, "parcels")
+        with pytest.raises(OptilockError, match="folder of the database"):
+            roll_out(engine, "parcels", token=Unique())
+        assert shape(engine, "parcels") == before
+
+    @pytest.mark.parametrize("name", ["5% off", 'a "b"', "Order", "a:b"])
+    def test_names_that_need_quotes(self, engine, name):
+        named = quoted(engine.dialect, name)
+        with engine.begin() as connection:
+            connection.execute(plain(f"CREATE TABLE {named} (id INTEGER PRIMARY KEY)"))
+            connection.execute(plain(f"INSERT INTO {named} VALUES (1)"))
+        token = Unique(column=name)
+        assert roll_out(engine, name, token=token, guard="bump").filled == 1
+        assert roll_out(engine, name, token=token, guard="bump").steps == ()
+        with engine.begin() as connection:
+            connection.execute(plain(f"DROP TABLE {named}"))
 
     @pytest.mark.engines("sqlite-wal")
     def test_a_number_that_was_given_is_not_given_again(self, engine):
