@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from optilock.backoff import Seconds, in_seconds
 from optilock.connections import require_engine
@@ -64,7 +64,6 @@ def roll_out(
     if not isinstance(table, str):
         raise ConfigurationError(f"roll_out() takes the name of a table, not {described(table)}.")
     token = Counter() if token is None else token
-    _require_engine(engine, table)
     require_column(token)
     guarding = guard_of(table, token, schema, guard, ignore)
     ways = database_of(engine.dialect).rollout()
@@ -75,7 +74,7 @@ def roll_out(
         in_seconds("lock_timeout", lock_timeout),
         in_seconds("patience", patience),
     )
-    with _alone(engine, ways, table, schema), engine.connect() as connection:
+    with _alone(engine, ways, table, schema), _second(engine) as connection:
         working = connection.execution_options(**ways.options)
         ways.prepare(working)
         return _Rollout(working, ways, Pace(rate=rate), attempts, progress).run(
@@ -83,17 +82,14 @@ def roll_out(
         )
 
 
-def _require_engine(engine: object, table: object) -> None:
-    if not isinstance(engine, Engine):
+def _second(engine: Engine) -> Connection:
+    try:
+        return engine.connect()
+    except TimeoutError as error:
         raise ConfigurationError(
-            f"roll_out() got {type(engine).__name__}, and needs an Engine, from which it takes"
-            " connections of its own: what create_engine() gave. For an async application make a"
-            " sync engine of the same database."
-        )
-    if not isinstance(table, str):
-        raise ConfigurationError(
-            f"roll_out() got {type(table).__name__} as the table: write its name, as a text."
-        )
+            "A roll-out takes two connections of its engine, and the pool gave one: make an engine"
+            " for it with poolclass=NullPool."
+        ) from error
 
 
 def require_column(token: object) -> None:

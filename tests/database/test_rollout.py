@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import Integer, MetaData, Table, func, inspect, select, text
+from sqlalchemy import Integer, MetaData, Table, create_engine, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from optilock import (
@@ -299,15 +299,13 @@ def test_two_at_once_are_refused(engine, parcels):
 # -- bad input ------------------------------------------------------------------------------------
 
 
-def test_what_is_no_engine_and_no_name_is_refused(engine, parcels):
+@pytest.mark.engines("postgresql", "mariadb")
+def test_an_engine_with_one_connection_is_told_so(engine, parcels):
     parcels(1)
-    with engine.connect() as connection:
-        for wrong in (connection, None):
-            with pytest.raises(ConfigurationError, match="needs an Engine"):
-                roll_out(wrong, "parcels")
-    for name in (None, table(engine)):
-        with pytest.raises(ConfigurationError, match="write its name"):
-            roll_out(engine, name)
+    narrow = create_engine(engine.url, pool_size=1, max_overflow=0, pool_timeout=0.1)
+    with pytest.raises(ConfigurationError, match="takes two connections"):
+        roll_out(narrow, "parcels")
+    narrow.dispose()
 
 
 def test_an_unknown_table_is_refused(engine):
