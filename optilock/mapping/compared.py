@@ -224,17 +224,17 @@ def _is_unknown(state: InstanceState[Any]) -> bool:
 
 def _comparable(mapper: Mapper[Any], rule: CompareValues) -> frozenset[str]:
     if mapper not in _names:
-        _names[mapper] = frozenset(rule.names) if rule.names else frozenset(_loaded(mapper))
+        _names[mapper] = frozenset(rule.names) if rule.names else frozenset(_every(mapper))
     return _names[mapper]
 
 
-def _loaded(mapper: Mapper[Any]) -> Iterable[str]:
+def _every(mapper: Mapper[Any]) -> Iterable[str]:
     from optilock.versioned import ignored_columns
 
     left_out = {*mapper.primary_key, mapper.version_id_col, *ignored_columns(mapper)}
     for name in columns_of(mapper):
         attribute = mapper.column_attrs[name]
-        if left_out.isdisjoint(attribute.columns) and not attribute.deferred:
+        if left_out.isdisjoint(attribute.columns):
             yield name
 
 

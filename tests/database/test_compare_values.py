@@ -765,3 +765,82 @@ def test_what_somebody_else_has_rounded_is_a_conflict(tables, engine, watched, s
     parcel.note = "not seen"
     with pytest.raises(ConcurrencyError):
         session.commit()
+
+
+class Letter(Versioned, Base):
+    """Its text is read only where it is wanted."""
+
+    __tablename__ = "cv_letters"
+    __version_token__ = CompareValues.all()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    text: Mapped[str | None] = mapped_column(deferred=True)
+
+
+class Memo(Versioned, Base):
+    __tablename__ = "cv_memos"
+    __version_token__ = CompareValues.changed()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    text: Mapped[str | None] = mapped_column(deferred=True)
+
+
+@pytest.mark.parametrize("model", [Letter, Memo])
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("act", ["edit", "delete"])
+def test_a_deferred_value_that_was_read_is_compared(
+    store, watched, refused, engine, stored, model, many, act
+):
+    store(*(model(id=n, text="a") for n in range(many)))
+    session = watched()
+    rows = session.scalars(select(model).order_by(model.id)).all()
+    assert [row.text for row in rows] == ["a"] * many
+    directly(engine, model, 0, text="theirs")
+    for row in rows:
+        if act == "edit":
+            row.text = "ours"
+        else:
+            session.delete(row)
+    (entry,) = refused(session).entries
+    session.rollback()
+
+    assert (entry.original["text"], entry.database["text"]) == ("a", "theirs")
+    assert stored(model, 0)["text"] == "theirs"
+
+
+@pytest.mark.parametrize("model", [Letter, Memo])
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_deferred_value_is_not_set_without_having_been_read(
+    store, watched, engine, stored, model, many
+):
+    store(*(model(id=n, text="a") for n in range(many)))
+    session = watched(autoflush=False)
+    rows = session.scalars(select(model).order_by(model.id)).all()
+    directly(engine, model, 0, text="theirs")
+    for row in rows:
+        row.text = "ours"
+    with pytest.raises(ConfigurationError, match="its 'text' was never read"):
+        session.flush()
+    session.rollback()
+
+    assert stored(model, 0)["text"] == "theirs"
+
+
+@alive
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("act", ["edit", "delete"])
+def test_a_deferred_value_that_was_not_read_is_not_compared(
+    store, watched, engine, stored, many, act
+):
+    store(*(Letter(id=n, name="a", text="a") for n in range(many)))
+    session = watched()
+    rows = session.scalars(select(Letter).order_by(Letter.id)).all()
+    directly(engine, Letter, 0, text="theirs")
+    for row in rows:
+        if act == "edit":
+            row.name = "ours"
+        else:
+            session.delete(row)
+    session.commit()
+
+    assert (stored(Letter, 0) or {}).get("text") == ("theirs" if act == "edit" else None)
