@@ -97,7 +97,11 @@ def _half_written(flush: Flush, missed: Missed) -> bool:
         if missed.gone:
             return has_dependents(missed.state.mapper)
         return has_dependents(missed.state.mapper) or kept_by_a_deleted_parent(flush, missed)
-    return not missed.attempt.changes.keys().isdisjoint(key_names(missed.state.mapper))
+    changes = missed.attempt.changes
+    return any(  # a new object that takes over a row sets the key, and it is the same
+        key in changes and changes[key] != held
+        for key, held in zip(key_names(missed.state.mapper), missed.attempt.identity, strict=True)
+    )
 
 
 def carry_out(flush: Flush, misses: list[Missed]) -> None:

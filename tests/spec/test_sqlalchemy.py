@@ -453,6 +453,36 @@ def test_a_row_that_is_replaced_under_its_key_is_a_checked_update(
         assert stored(model, 1)["version"] != before
 
 
+@alive
+@pytest.mark.parametrize("settle", ["reload", "give up"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_after_a_replacement_was_refused_the_transaction_goes_on(
+    store, watched, other, stored, refused, settle, count
+):
+    """SA-28: the new object stays dirty, in the version of the old one, until it is decided."""
+    store(*(Doc(id=n, name="a") for n in range(count)), Doc(id=9, name="a"))
+    session = watched(autoflush=False)
+    session.get_one(Doc, 9).name = "beside"
+    for n in range(count):
+        session.delete(session.get_one(Doc, n))
+    new = [Doc(id=n, name="ours") for n in range(count)]
+    session.add_all(new)
+    other(Doc, 0, name="theirs")
+    for _ in range(2):
+        assert [e.identity for e in refused(session).entries] == [(0,)]
+    if settle == "reload":
+        reload(session, new[0])
+        assert (new[0].name, new[0].version) == ("theirs", 2)
+        new[0].name = "again"
+    else:
+        session.expunge(new[0])
+    session.commit()
+
+    assert [stored(Doc, n)["name"] for n in range(1, count)] == ["ours"] * (count - 1)
+    assert stored(Doc, 0)["name"] == ("again" if settle == "reload" else "theirs")
+    assert stored(Doc, 9)["name"] == "beside"
+
+
 @pytest.mark.parametrize("stale", [False, True])
 def test_a_kid_that_is_replaced_under_its_key_is_a_checked_update(
     store, watched, other, stored, refused, stale
