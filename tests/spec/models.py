@@ -6,7 +6,8 @@ import dataclasses
 import secrets
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ForeignKey, LargeBinary, String, Table, Uuid
+from sqlalchemy import JSON, BigInteger, Column, ForeignKey, LargeBinary, String, Table, Uuid
+from sqlalchemy.ext.mutable import MutableComposite
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
 from optilock import CompareValues, Counter, Unique, Versioned
@@ -193,6 +194,37 @@ class Dirty(Versioned, Base):
     address: Mapped[Address] = composite(mapped_column("street"), mapped_column("city"))
     keeper_id: Mapped[int | None] = mapped_column(ForeignKey("spec_plain.id"))
     keeper: Mapped[Plain | None] = relationship()
+
+
+class Sheet(Versioned, Base):
+    """All values that were read are compared, of types that SQL does not compare well."""
+
+    __tablename__ = "spec_sheets"
+    __version_token__ = CompareValues.all()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+    real: Mapped[float | None]
+    blob: Mapped[bytes | None] = mapped_column(LargeBinary)
+    data: Mapped[Any | None] = mapped_column(JSON)
+    late: Mapped[str | None] = mapped_column(deferred=True)
+
+
+@dataclasses.dataclass
+class Point(MutableComposite):
+    x: int
+    y: int
+
+    def __setattr__(self, name: str, value: int) -> None:
+        object.__setattr__(self, name, value)
+        self.changed()
+
+
+class Mark(Versioned, Base):
+    """A value of two columns that is changed in place."""
+
+    __tablename__ = "spec_marks"
+    id: Mapped[int] = key()
+    at: Mapped[Point] = composite(mapped_column("x"), mapped_column("y"))
 
 
 class Driver(Versioned, Base):

@@ -24,8 +24,11 @@ from optilock import (
     unchanged,
     unit_of_work,
 )
+from optilock.check import check
+from optilock.tokens import RowVersion
+from tests.migrating import migrate
 from tests.models import Colour, Kinds, Note
-from tests.spec.models import Address, Doc, Node, Placed
+from tests.spec.models import Address, Doc, Moved, Node, Placed
 from tests.spec.steps import alive, statement, told
 
 KINDS = {
@@ -207,7 +210,6 @@ def test_of_rows_edited_as_a_list_the_others_are_saved_or_none(
     assert [stored(Doc, n)["name"] for n in (1, 2, 3)] == expected
 
 
-@pytest.mark.needs("row-locks")
 def test_of_many_threads_that_count_no_step_is_lost(engine, store, stored):
     """DJ-17"""
     store(Doc(id=1, name="0"))
@@ -246,6 +248,17 @@ def test_rows_are_loaded_from_a_dump_with_their_versions(tables, watched, other,
     [entry] = refused(session).entries
 
     assert (entry.original["version"], entry.database["version"]) == (7, 8)
+
+
+def test_a_trigger_that_is_missing_is_found(tables, engine):
+    """DJ-18: by ``optilock check``; operations of a migration make and drop it."""
+    tables(Moved)
+    codes = {f.code for f in check(Moved, engine) if f.subject == "spec_moved"}
+    assert "no-trigger" not in codes
+    migrate(engine, lambda op: op.drop_version_trigger("spec_moved", RowVersion()))
+    [missing] = [f for f in check(Moved, engine) if f.code == "no-trigger"]
+
+    assert missing.subject == "spec_moved"
 
 
 @pytest.mark.parametrize("checked", [True, False])

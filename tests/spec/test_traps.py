@@ -13,6 +13,7 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     Isolation,
+    LinkGone,
     UnitOfWork,
     bulk_update,
     client_wins,
@@ -48,10 +49,13 @@ from tests.spec.models import (
     Grown,
     Kid,
     Line,
+    Mark,
     Moved,
     Order,
     Parent,
     Plain,
+    Point,
+    Sheet,
     Whole,
 )
 from tests.spec.steps import alive, reload, statement, stub, told
@@ -148,7 +152,7 @@ def test_a_query_that_flushes_tells_the_conflict_and_the_unit_catches_it(
 
 
 def test_after_a_rollback_a_second_save_does_not_overwrite(store, watched, other, stored, refused):
-    """trap 5: what is saved then was made from what is stored."""
+    """trap 5: nor does one that sets the value again, until the row was read again."""
     store(Doc(id=1, name="a"))
     session = watched()
     doc = session.get_one(Doc, 1)
@@ -157,8 +161,17 @@ def test_after_a_rollback_a_second_save_does_not_overwrite(store, watched, other
     refused(session)
     session.rollback()
     session.commit()
-
+    assert stored(Doc, 1)["name"] == "theirs"
+    for _ in range(2):
+        doc.name = "ours"
+        [entry] = told(session).entries
+        assert (entry.original["version"], entry.database["version"]) == (1, 2)
+        session.rollback()
     assert stored(Doc, 1)["name"] == doc.name == "theirs"
+    doc.name = "ours"
+    session.commit()
+
+    assert stored(Doc, 1)["version"] == 3
 
 
 def test_after_savepoints_the_version_is_that_of_each(store, watched, stored):
@@ -275,6 +288,36 @@ def test_compared_values_may_be_null_and_are_those_that_were_loaded(
     [entry] = refused(session).entries
 
     assert (entry.original["street"], entry.database["street"]) == ("b", None)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("real", 0.3), ("blob", b"b"), ("data", {"a": 2}), ("late", "b")]
+)
+def test_compared_values_may_be_floats_blobs_json_and_deferred(
+    store, watched, engine, stored, refused, name, theirs, count
+):
+    """trap 12: equal ones are no conflict, others are. What was not loaded is not compared."""
+    values = {"real": 0.1 + 0.2, "blob": b"a", "data": {"a": 1}, "late": "a"}
+    store(*(Sheet(id=n, name="a", **values) for n in range(count)))
+    session = watched()
+    sheets = session.scalars(select(Sheet).order_by(Sheet.id)).all()
+    for sheet in sheets:
+        sheet.name = "b"
+    session.commit()
+    assert [sheet.name for sheet in sheets] == ["b"] * count
+    if name != "late":
+        statement(engine, Sheet, 0, late="b")
+    else:
+        assert [sheet.late for sheet in sheets] == ["a"] * count
+    for sheet in sheets:
+        sheet.name = "ours"
+    statement(engine, Sheet, 0, **{name: theirs})
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.original[name], entry.database[name]) == (values[name], theirs)
+    assert stored(Sheet, 0)["name"] == "b"
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -405,18 +448,23 @@ def test_a_driver_that_counts_changed_rows_only_does_not_disturb_versions(
     assert [stored(Doc, n)["version"] for n in (1, 2)] == [2, 3]
 
 
-def test_a_link_that_is_gone_is_no_conflict_of_versions(store, watched, engine):
-    """trap 20: SQLAlchemy's error about counts, and nothing claims that a row was changed."""
+def test_a_link_that_is_gone_is_no_conflict_of_versions(store, watched, engine, stored):
+    """trap 20: an error of its own that names no row; the rest of the flush is written."""
     store(Post(id=1, tags=[Tag(id=1)]))
     session = watched()
     post = session.get_one(Post, 1)
     post.tags.clear()
+    post.title = "ours"
     with engine.begin() as theirs:
         theirs.execute(post_tags.delete())
     with pytest.raises(StaleDataError) as caught:
         session.flush()
+    session.commit()
 
-    assert not getattr(caught.value, "entries", ())
+    assert isinstance(caught.value, LinkGone)
+    assert not hasattr(caught.value, "entries")
+    assert caught.value.links == ({"post_id": 1, "tag_id": 1},)
+    assert stored(Post, 1)["title"] == "ours"
 
 
 def test_a_duplicate_key_is_an_integrity_error(store, watched):
@@ -611,6 +659,22 @@ def test_a_value_that_is_changed_in_place_has_its_original(store, watched, other
     assert stored(Settings, 1)["data"] == {"a": 5, "b": 2}
 
 
+def test_a_composite_that_is_changed_in_place_has_its_original(
+    store, watched, other, stored, refused
+):
+    """trap 31"""
+    store(Mark(id=1, at=Point(1, 1)))
+    session = watched()
+    mark = session.get_one(Mark, 1)
+    mark.at.x = 5
+    other(Mark, 1, at=Point(1, 9))
+    [entry] = refused(session).entries
+    session.rollback()
+
+    assert (entry.original["x"], entry.changes, entry.conflicting) == (1, {"x": 5}, frozenset())
+    assert mark.at == Point(1, 9)
+
+
 def test_a_plain_value_that_is_changed_in_place_is_saved_when_it_is_flagged(
     store, watched, other, stored, refused
 ):
@@ -700,6 +764,7 @@ def by_expire(session, doc):
 
 
 def by_expiring_the_version(session, doc):
+    session.expire_on_commit = False
     session.commit()
     session.expire(doc, ["version"])
 
