@@ -24,7 +24,8 @@ Rows by primary key: :mod:`optilock.guard.statements.by_key`. An upsert has to m
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Delete, Insert, Select, Update, select, tuple_
@@ -190,22 +191,12 @@ def _by_criteria(
     held: dict[Any, State] = {}
     if chosen.get("synchronize_session", "auto") is not False:
         held = _held(session, mapper)
-    promised = promised_rows(session, mapper)
-    matched: list[tuple[State, Any]] = []
-    if held or promised:
-        found = _matching(session, binds, mapper, statement, params, {*held, *promised})
-        matched = _as_held(mapper, held, found)
-        keep_promises(session, promised, found)
+    matched = _matched(session, binds, mapper, statement, params, held)
     if token.table is not mapper.local_table and not _writes(token.table, columns):
         connection = session.connection(bind_arguments=binds)
         move_apart(connection, mapper, mapper.local_table, statement, params)
-    key: Any = token_attribute(mapper)
-    versions = [(state, state.dict[key]) for state in held.values() if key in state.dict]
-    result = original(session, statement, params, **options)
-    for state, version in versions:
-        # SQLAlchemy expires it, or gives it the new value, also where the object is older.
-        state.dict[key] = version
-        state.expired_attributes.discard(key)
+    with _versions_kept(mapper, held.values()):
+        result = original(session, statement, params, **options)
     if matched:
         connection = session.connection(bind_arguments=binds)
         certain = not explicit and _matches_twice(session, statement)
@@ -249,13 +240,7 @@ def _with_children(
             continue
         if made_by_application(child):
             continue
-        held = _held(session, child)
-        promised = promised_rows(session, child)
-        matched: list[tuple[State, Any]] = []
-        if held or promised:
-            found = _matching(session, binds, child, statement, params, {*held, *promised})
-            matched = _as_held(child, held, found)
-            keep_promises(session, promised, found)
+        matched = _matched(session, binds, child, statement, params, _held(session, child))
         connection = session.connection(bind_arguments=binds)
         move_apart(connection, child, mapper.local_table, statement, params)
         taken.append((child, matched))
@@ -316,6 +301,37 @@ def _held(session: Session, mapper: Mapper[Any]) -> dict[Any, State]:
         for state in session.identity_map.all_states()
         if state.mapper.isa(mapper) and state.key and version_seen(state, key) is not None
     }
+
+
+def _matched(
+    session: Session,
+    binds: Any,
+    mapper: Mapper[Any],
+    statement: Update,
+    params: Any,
+    held: Mapping[Any, State],
+) -> list[tuple[State, Any]]:
+    """Those of the objects ``held`` whose rows the statement will change, with their versions.
+
+    Their rows are locked, and so are promised ones: what is in the promised version is ours now.
+    """
+    promised = promised_rows(session, mapper)
+    if not held and not promised:
+        return []
+    found = _matching(session, binds, mapper, statement, params, {*held, *promised})
+    keep_promises(session, promised, found)
+    return _as_held(mapper, held, found)
+
+
+@contextmanager
+def _versions_kept(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None]:
+    """SQLAlchemy expires a version, or gives it the new value, also where the object is older."""
+    key: Any = token_attribute(mapper)
+    versions = [(state, state.dict[key]) for state in states if key in state.dict]
+    yield
+    for state, version in versions:
+        state.dict[key] = version
+        state.expired_attributes.discard(key)
 
 
 def _matching(
