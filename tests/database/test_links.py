@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import delete, event, func, insert, inspect, select
+from sqlalchemy import Column, ForeignKey, Table, delete, event, func, insert, inspect, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, relationship
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, LinkGone, OnDelete, is_transient, merge_fields
+from optilock import (
+    ConcurrencyError,
+    LinkGone,
+    OnDelete,
+    Versioned,
+    is_transient,
+    merge_fields,
+)
 from optilock.testing import count_statements
-from tests.models import Post, Tag, post_tags
+from tests.models import Base, Post, Tag, key, post_tags
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -36,6 +43,41 @@ def unlink(engine):
             )
 
     return unlink
+
+
+twice = Table(
+    "links_without_a_key",
+    Base.metadata,
+    Column("note_id", ForeignKey("noted.id")),
+    Column("tag_id", ForeignKey("tags.id")),
+)
+
+
+class Noted(Versioned, Base):
+    """Nothing keeps a link from being stored twice."""
+
+    __tablename__ = "noted"
+    id: Mapped[int] = key()
+    tags: Mapped[list[Tag]] = relationship(secondary=twice)
+
+
+@pytest.mark.parametrize("policy", [None, OnDelete.IGNORE_GONE])
+def test_a_link_that_is_stored_twice_is_not_told_as_gone(store, watched, engine, policy):
+    """SQLAlchemy counts two rows where there should be one, and says so."""
+    store(Noted(id=1, tags=[Tag(id=1)]))
+    with engine.begin() as connection:
+        connection.execute(twice.insert(), [{"note_id": 1, "tag_id": 1}])
+    session = watched(on_delete=policy)
+    noted = session.get_one(Noted, 1)
+    noted.tags.clear()
+    if policy is None:
+        with pytest.raises(StaleDataError, match="Only 2 were matched") as caught:
+            session.flush()
+        assert not isinstance(caught.value, LinkGone)
+    else:
+        session.commit()
+        with engine.connect() as connection:
+            assert connection.execute(select(twice)).all() == []
 
 
 def posts(store, count=1):
