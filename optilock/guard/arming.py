@@ -14,7 +14,7 @@ from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.guard.by_hand import of_own_row
+from optilock.guard.by_hand import write_by_hand
 from optilock.guard.routing import links, unguarded, written
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def arm(flush: Flush, connection: Connection) -> None:
                 if flush.skipped:
                     return unguarded(flush, connection, native, statement, parameters, options)
                 if type(statement) is Update:
-                    statement = of_own_row(flush, statement, parameters)
+                    return write_by_hand(flush, connection, native, statement, parameters, options)
             flush.drain(connection)
             return native(statement, parameters, **options)
         except DBAPIError:
