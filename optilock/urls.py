@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from optilock.dialects import database_of
+from optilock.engines import on_engine
 from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["engine_of", "require_answer"]
 
@@ -37,7 +42,7 @@ def engine_of(url: str) -> Engine:
     return engine
 
 
-def require_answer(engine: Engine) -> None:
+def require_answer(engine: Engine | AsyncEngine) -> None:
     """Connect once; a database file that is not there would be made.
 
     Raises:
@@ -51,7 +56,7 @@ def require_answer(engine: Engine) -> None:
             " relative to the working directory after three slashes: sqlite:///shop.db."
         )
     try:
-        engine.connect().close()
+        on_engine(engine, lambda sync: sync.connect().close(), call="require_answer")
     except (SQLAlchemyError, TypeError, ValueError, OSError) as error:
         said = str(error).split("\n")[0]
         for secret in _secrets(engine):
@@ -62,7 +67,7 @@ def require_answer(engine: Engine) -> None:
         ) from None
 
 
-def _secrets(engine: Engine) -> Iterator[str]:
+def _secrets(engine: Engine | AsyncEngine) -> Iterator[str]:
     """What a driver might repeat of the URL."""
     given = {"password": engine.url.password, **engine.url.query}
     for name, value in given.items():

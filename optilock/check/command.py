@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import rich_click as click
 from rich.console import Console
@@ -21,6 +21,9 @@ from optilock.check.finding import Finding, Severity
 from optilock.check.run import check as run_check
 from optilock.errors import ConfigurationError
 from optilock.urls import engine_of, require_answer
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["check"]
 
@@ -47,7 +50,8 @@ def check(models: tuple[str, ...], url: str | None, made: str | None, as_json: b
             require_answer(engine)
             findings = run_check(named, engine)
         finally:
-            engine.dispose()
+            if isinstance(engine, Engine):
+                engine.dispose()
     except ConfigurationError as error:
         _bad_input(str(error))
     except SQLAlchemyError as error:
@@ -59,7 +63,7 @@ def check(models: tuple[str, ...], url: str | None, made: str | None, as_json: b
     sys.exit(int(any(finding.severity is Severity.ERROR for finding in findings)))
 
 
-def _engine(url: str | None, made: str | None) -> Engine:
+def _engine(url: str | None, made: str | None) -> Engine | AsyncEngine:
     """The database that one of the two options names."""
     if url is not None and made is None:
         return engine_of(url)
@@ -68,13 +72,13 @@ def _engine(url: str | None, made: str | None) -> Engine:
             "Say which database: --url postgresql+psycopg://me@host/shop or"
             " --engine shop.db:engine, and not both."
         )
-    engine = _imported(made)
-    if not isinstance(engine, Engine):
+    engine: Any = _imported(made)
+    if not isinstance(getattr(engine, "sync_engine", engine), Engine):
         raise ConfigurationError(
             f"{made!r} is of type {type(engine).__name__}, not an Engine: name what create_engine()"
-            " gave (shop.db:engine); for an async application name a --url with a sync driver."
+            " or create_async_engine() gave (shop.db:engine)."
         )
-    return engine
+    return engine  # type: ignore[no-any-return]
 
 
 def _imported(name: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
@@ -20,7 +20,10 @@ from optilock.check.subject import Subject, subjects_of
 from optilock.check.tables import check_table
 from optilock.check.triggers import check_triggers
 from optilock.check.values import check_values
-from optilock.connections import require_engine
+from optilock.engines import on_engine
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["check"]
 
@@ -32,20 +35,25 @@ _BY_TABLE: tuple[Callable[[Connection, Subject, StoredTable | None], Iterable[Fi
 )
 
 
-def check(models: Any, engine: Engine) -> list[Finding]:
+def check(models: Any, engine: Engine | AsyncEngine) -> list[Finding]:
     """Everything that is wrong or worth knowing, errors first.
 
     Args:
         models: a declarative base, a ``registry``, a mapped class, a module that has some, or a
             collection of these.
-        engine: the database that the models are used on, made as the application makes it.
+        engine: the database that the models are used on, made as the application makes it. An
+            ``AsyncEngine`` where no event loop runs; inside of one ``await
+            connection.run_sync(lambda c: check(models, c.engine))``.
 
     Raises:
         ConfigurationError: there are no mapped classes in ``models``, they cannot be configured, or
-            the engine is async.
+            an async engine is given where an event loop runs.
     """
-    require_engine(engine, "check")
     mappers = mappers_of(models)
+    return on_engine(engine, lambda sync: _findings(mappers, sync), call="check")
+
+
+def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]:
     found = [*_mappings(mappers), *check_settings(engine)]
     with engine.connect() as connection:
         stored: dict[Any, StoredTable | None] = {}

@@ -9,18 +9,12 @@ from sqlalchemy.engine import Connection
 
 from optilock.check.finding import Finding, Severity
 from optilock.dialects import database_of
-from optilock.errors import ConfigurationError
 
 __all__ = ["check_settings"]
 
 
 def check_settings(engine: Engine) -> Iterator[Finding]:
     """Look at the driver, at a connection, and at the server."""
-    if engine.dialect.is_async:
-        raise ConfigurationError(
-            f"{engine.dialect.driver} is an async driver: check with a sync one of the same"
-            " database (psycopg, pymysql, sqlite)."
-        )
     if not engine.dialect.supports_sane_rowcount:
         yield Finding(
             "no-row-counts",

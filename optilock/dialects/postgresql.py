@@ -104,10 +104,22 @@ class PostgreSQL(Database):
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
         """Is there a pooler between, and does the driver prepare statements on it?"""
         driver: Any = connection.connection.driver_connection
-        told = getattr(getattr(driver, "info", None), "backend_pid", None)
+        told = _told_process(driver)
         if told is None or told == connection.scalar(text("SELECT pg_backend_pid()")):
             return
-        if getattr(driver, "prepare_threshold", None) is not None:
+        if _numbers_its_statements(connection):
+            yield Weakness(
+                "pooled-prepared",
+                False,
+                "A pooler stands between, and asyncpg prepares every statement under a number: with"
+                " transaction pooling the next transaction may be on another server connection,"
+                " where the number is free, or stands for another statement.",
+                "Set max_prepared_statements in PgBouncer 1.21 or later, or give the engine"
+                " poolclass=NullPool and connect_args with 'statement_cache_size': 0 and a"
+                " 'prepared_statement_name_func' that makes names of its own (SQLAlchemy's page on"
+                ' asyncpg, "Prepared Statement Name with PGBouncer").',
+            )
+        elif getattr(driver, "prepare_threshold", None) is not None:
             yield Weakness(
                 "pooled-prepared",
                 False,
@@ -147,3 +159,18 @@ class PostgreSQL(Database):
                 return True
             raise
         return False
+
+
+def _numbers_its_statements(connection: Connection) -> bool:
+    """Is this asyncpg, without names of the application's own for prepared statements?"""
+    adapted = connection.connection.dbapi_connection
+    made = getattr(adapted, "_prepared_statement_name_func", None)
+    return made is not None and made() is None
+
+
+def _told_process(driver: Any) -> int | None:
+    """The number of the server's process, as the server told it when the connection was made."""
+    if hasattr(driver, "get_server_pid"):
+        return int(driver.get_server_pid())
+    told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
+    return told

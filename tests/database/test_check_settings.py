@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import create_engine, event, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
@@ -81,6 +83,22 @@ class TestPooler:
             assert about_connection(check(base, made)) == set()
             made.dispose()
 
+    def test_statements_that_asyncpg_numbers_are_told(self, engine, base):
+        with pooled(engine.url) as url:
+            made = create_async_engine(
+                url.set(drivername="postgresql+asyncpg", query={}), connect_args={"ssl": False}
+            )
+            assert about_connection(check(base, made)) == {("pooled-prepared", Severity.WARNING)}
+
+    def test_statements_with_names_of_their_own_are_sound(self, engine, base):
+        with pooled(engine.url) as url:
+            names = {"prepared_statement_name_func": lambda: f"__{uuid4()}__"}
+            made = create_async_engine(
+                url.set(drivername="postgresql+asyncpg", query={}),
+                connect_args={"ssl": False, "statement_cache_size": 0, **names},
+            )
+            assert about_connection(check(base, made)) == set()
+
     def test_without_a_pooler_it_is_sound(self, engine, base):
         assert about_connection(check(base, engine)) == set()
 
@@ -116,6 +134,8 @@ def forward(source, target, change):
     except OSError:
         pass
     finally:
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)  # closing alone tells nothing while it is read
         target.close()
 
 
