@@ -13,6 +13,7 @@ from typing import Any
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations.ops import DropTableOp, MigrateOperation, ModifyTableOps, UpgradeOps
 from sqlalchemy import Table
+from sqlalchemy.engine import Connection
 
 from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
 from optilock.alembic.version_column import ChangeVersionColumn
@@ -38,7 +39,9 @@ def add_trigger_operations(
 ) -> None:
     """Put the operations on triggers around those of ``upgrade``."""
     assert context.dialect is not None
-    comparison = _Comparison(database_of(context.dialect).guard_triggers(context.dialect))
+    assert context.connection is not None
+    triggers = database_of(context.dialect).guard_triggers(context.dialect)
+    comparison = _Comparison(triggers, context.connection)
     stored = _stored(context, comparison.triggers, schemas)
     known = {*wanted, *_known_tables(context), *_dropped(upgrade)}
     remade, without_default = _remade(context, upgrade), _without_default(context, wanted)
@@ -52,6 +55,7 @@ def add_trigger_operations(
 @dataclass
 class _Comparison:
     triggers: GuardTriggers
+    connection: Connection
     before: list[MigrateOperation] = field(default_factory=list)
     after: list[MigrateOperation] = field(default_factory=list)
 
@@ -60,6 +64,8 @@ class _Comparison:
     ) -> None:
         schema, table = key
         stored = next((one for one in found if is_guard(one.name)), None)
+        if stored is None and wanted is not None:
+            stored = self._hidden(key, wanted.name)
         if stored is None or (stored.of_parent and wanted is None):
             if wanted is not None:
                 self.after.append(CreateGuardTrigger(wanted))
@@ -87,6 +93,7 @@ class _Comparison:
         if expected is not None and isinstance(token, RowVersion):
             wanted = trigger_name(table, expected.column.name)
             there = next((one for one in found if one.name == wanted), None)
+            there = there or self._hidden(key, wanted)
             if there is None and key in without_default:
                 old = Counter(name=token.name, column=token.column)
                 self.after.append(ChangeVersionColumn(table, old, token, schema=schema))
@@ -99,6 +106,10 @@ class _Comparison:
             if column is not None and one.name != wanted and not one.of_parent:
                 moved = RowVersion() if column == RowVersion().name else RowVersion(column=column)
                 self.before.append(DropVersionTrigger(table, moved, schema=schema))
+
+    def _hidden(self, key: Key, name: str) -> Found | None:
+        schema, table = key
+        return self.triggers.hidden(self.connection, table, name, schema)
 
     def _is_same(self, there: Found, expected: Expected, schema: str | None) -> bool:
         """Does the trigger fire, and is it the one that we would make?"""

@@ -44,6 +44,8 @@ def _guard(
     guard = wanted.guard if wanted is not None else None
     if guard is not None:
         known = database_of(connection.dialect).guard_triggers(connection.dialect)
+        schema = schema_of(connection, subject.table)
+        there = there or known.hidden(connection, subject.table.name, guard.name, schema)
         what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
         yield from _compared(
             subject,
@@ -82,6 +84,8 @@ def _version(
     table, column = subject.table, wanted.column
     name = trigger_name(table.name, column.name)
     there = next((one for one in found if one.name == name), None)
+    known = database_of(connection.dialect).guard_triggers(connection.dialect)
+    there = there or known.hidden(connection, table.name, name, schema_of(connection, table))
     ddl = trigger_ddl(table, column, connection.dialect, schema=schema_of(connection, table))
     yield from _compared(
         subject,

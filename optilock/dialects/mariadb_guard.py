@@ -7,11 +7,17 @@ too, because a collation takes 'a' and 'A' for the same.
 
 from __future__ import annotations
 
-from optilock.dialects.guard_triggers import GuardTriggers
-from optilock.dialects.quoting import literal
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects.guard_triggers import Found, GuardTriggers
+from optilock.dialects.quoting import literal, plain, quoted_table
 from optilock.guard_trigger import GuardTrigger
 
 __all__ = ["MariaDBGuard"]
+
+#: ER_SPECIFIC_ACCESS_DENIED_ERROR
+_ACCESS_DENIED = 1227
 
 
 class MariaDBGuard(GuardTriggers):
@@ -29,6 +35,18 @@ class MariaDBGuard(GuardTriggers):
 
     def drop(self, guard: GuardTrigger) -> tuple[str, ...]:
         return (f"DROP TRIGGER IF EXISTS {self.trigger(guard)}",)
+
+    def hidden(
+        self, connection: Connection, table: str, name: str, schema: str | None
+    ) -> Found | None:
+        """Without the right TRIGGER it is not in the catalogue, and asked for by name refused."""
+        try:
+            trigger = quoted_table(self.dialect, name, schema)
+            connection.execute(plain(f"SHOW CREATE TRIGGER {trigger}"))
+        except DBAPIError as error:
+            code = error.orig.args[0] if error.orig is not None and error.orig.args else None
+            return Found(table, name, None) if code == _ACCESS_DENIED else None
+        return None
 
     def source(self, guard: GuardTrigger) -> str:
         version, alone = self.new(guard.column), self._left_alone(guard)
