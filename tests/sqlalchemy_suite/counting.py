@@ -51,9 +51,9 @@ def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
 
 
 def _count_guarded(counts: Counter[str]) -> None:
-    from optilock.guard import flush
+    from optilock.guard import arming, flush, routing
 
-    send, single, written = flush.send, flush.Flush._single, flush.Flush._written
+    send, single, written = flush.send, routing._single, arming.written
 
     @functools.wraps(send)
     def counted_send(*args: Any) -> Any:
@@ -66,12 +66,15 @@ def _count_guarded(counts: Counter[str]) -> None:
         return single(*args)
 
     @functools.wraps(written)
-    def counted_written(self: Any, connection: Any, native: Any, statement: Any, *rest: Any) -> Any:
+    def counted_written(
+        running: Any, connection: Any, native: Any, statement: Any, *rest: Any
+    ) -> Any:
         rows = rest[0] if isinstance(rest[0], list) else [rest[0]]
-        if self.uow is not None and rows and self._shape(connection, statement, rows[0]):
+        uow, dialect = running.uow, connection.dialect
+        if uow is not None and rows and routing.shape_for(uow, dialect, statement, rows[0]):
             counts["guarded"] += len(rows)
-        return written(self, connection, native, statement, *rest)
+        return written(running, connection, native, statement, *rest)
 
     flush.send = counted_send
-    flush.Flush._single = counted_single  # type: ignore[method-assign]
-    flush.Flush._written = counted_written  # type: ignore[method-assign]
+    routing._single = counted_single
+    arming.written = counted_written

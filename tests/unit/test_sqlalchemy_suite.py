@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,36 @@ def test_the_docs_show_every_test_that_may_fail_with_its_reason() -> None:
     rows = [line.split(" | ") for line in shown.splitlines() if line.startswith("| `test/")]
 
     assert {test.strip("| `"): reason.strip(" |") for test, reason in rows} == differences()
+
+
+COUNTED = """
+from collections import Counter
+from tests.sqlalchemy_suite.counting import count_into
+counts = Counter()
+count_into(counts)
+from sqlalchemy import create_engine
+from sqlalchemy.orm import sessionmaker
+from optilock import watch
+from tests.models import Account
+engine = create_engine("sqlite://")
+Account.metadata.create_all(engine, tables=[Account.__table__])
+with watch(sessionmaker(engine))() as session:
+    session.add_all(accounts := [Account(id=n) for n in range(3)])
+    session.commit()
+    accounts[0].owner = "alone"
+    session.commit()
+    for account in accounts:
+        account.owner = "together"
+    session.commit()
+    session.delete(accounts[0])
+    session.commit()
+print(counts["wanted"], counts["guarded"], counts["statements"])
+"""
+
+
+def test_the_rows_and_statements_of_a_guarded_flush_are_counted() -> None:
+    """In a process of its own, which the counting changes for good."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["5", "5", "3"], done.stderr
