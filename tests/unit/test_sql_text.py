@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
