@@ -41,7 +41,7 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(state, InstanceState):
             return original(self, instance, **options)
         _compare_versions_of(state)
-        before, edited = set(self.new), set(self.dirty)
+        before, edited = self.new, self.dirty  # by identity: a dataclass may have no hash
         load = options.get("load", True)
         collections = members_of(self, _copies(state)) if load else []
         try:
@@ -142,7 +142,7 @@ def _stale_by_value(session: Session, copies: list[State]) -> list[Entry[Any]]:
 
 
 def _take_back(
-    session: Session, copies: list[State], before: set[Any], edited: Collection[Any]
+    session: Session, copies: list[State], before: Collection[Any], edited: Collection[Any]
 ) -> None:
     for obj in session.new:
         if obj not in before and obj in session:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, Integer
-from sqlalchemy.orm import Mapped, Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError, Manual, Versioned, merge_fields
@@ -255,3 +255,23 @@ def test_a_copy_with_an_assigned_version_does_not_bring_a_row_back(
             session.merge(stage)
         session.commit()
     assert stored(Stage, 1) is None
+
+
+def test_objects_without_a_hash_are_merged(tables, watched):
+    """A dataclass that is compared by its values has none."""
+
+    class Unhashed(DeclarativeBase):
+        pass
+
+    class Thing(Unhashed):
+        __tablename__ = "unhashed_things"
+        __hash__ = None
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+        def __eq__(self, other):
+            return self.id == other.id
+
+    tables(Thing)
+    session = watched()
+    session.add(Thing(id=2))
+    assert session.merge(Thing(id=1)).id == 1
