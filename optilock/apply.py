@@ -30,9 +30,9 @@ from optilock.connections import session_given
 from optilock.demanded import check_version, demanded_version, matches
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.expect import expect, failed, loaded_version
-from optilock.guard.state import is_watched
+from optilock.guarded import is_watched
 from optilock.mapping.keys import Identity, key_names
-from optilock.versioned import GIVE_ONE, token_attribute
+from optilock.mapping.columns import GIVE_ONE, token_attribute
 
 __all__ = ["apply"]
 

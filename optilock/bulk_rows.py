@@ -19,7 +19,7 @@ from optilock.guard.writes import Shape, Write
 from optilock.mapping.columns import columns_of
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
-from optilock.versioned import GIVE_ONE, token_attribute
+from optilock.mapping.columns import GIVE_ONE, token_attribute
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]
 

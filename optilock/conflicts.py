@@ -31,7 +31,7 @@ from optilock.mapping.compared import as_read, compared_names
 from optilock.mapping.keys import Identity, Place
 from optilock.mapping.makers import made_by_application
 from optilock.seen import younger_names
-from optilock.versioned import ignored_columns, token_attribute
+from optilock.mapping.columns import ignored_columns, token_attribute
 
 __all__ = [
     "Attempt",

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Column
+from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
@@ -23,9 +24,10 @@ from optilock.errors import ConcurrencyError
 from optilock.mapping.columns import columns_of, same
 from optilock.mapping.compared import as_read, compared_names
 from optilock.seen import version_seen
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = [
+    "compare_in_merge",
     "gone",
     "gone_entry",
     "has_other_values",
@@ -110,3 +112,51 @@ def stored_of(session: Session, merged: State) -> Values:
     token = token_attribute(merged.mapper)
     held = None if token is None else version_seen(merged, token)
     return stored_or_loaded(session, merged, attempt_of(merged, "update", held).original)
+
+
+class _VersionProperty(ColumnProperty[Any]):
+    """What ``session.merge`` does with the version: compare it, and write it nowhere.
+
+    SQLAlchemy compares the versions before it merges, but only where both are loaded. Over an
+    object that is expired it would write the old version, and the check would pass; and a row that
+    is gone it would insert again.
+    """
+
+    __slots__ = ()
+    inherit_cache = True
+
+    def merge(
+        self,
+        session: Session,
+        source_state: InstanceState[Any],
+        source_dict: Any,
+        dest_state: InstanceState[Any],
+        dest_dict: Any,
+        load: bool,
+        _recursive: Any,
+        _resolve_conflict_map: Any,
+    ) -> None:
+        seen = version_seen(source_state, self.key)
+        if self.key not in source_dict and seen is None:
+            return
+        if not load:
+            dest_dict[self.key] = seen
+        elif dest_state.key is None:
+            loaded = source_state.key is not None or self.key not in source_state.committed_state
+            if seen is not None and loaded:
+                session.expunge(dest_state.obj())
+                raise gone(source_state, seen)
+            dest_dict[self.key] = seen
+        elif dest_state.get_impl(self.key).get(dest_state, dest_dict) != seen:
+            error = moved(session, source_state, dest_state)
+            session.expire(dest_state.obj())  # other attributes may have been merged already
+            raise error
+        elif source_state.key is not None and source_dict.get(self.key, seen) != seen:
+            setattr(dest_state.obj(), self.key, source_dict[self.key])  # assigned to the copy
+
+
+def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:
+    """``session.merge`` compares the version, whatever is loaded."""
+    held = mapper.get_property_by_column(column)
+    if type(held) is ColumnProperty:  # a joined child shares it with its parent
+        held.__class__ = _VersionProperty

@@ -34,8 +34,8 @@ from optilock.entry import Action
 from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.guard.check_promises import promise
 from optilock.guard.look import expected_version
-from optilock.guard.state import is_watched
-from optilock.versioned import GIVE_ONE, token_attribute
+from optilock.guarded import is_watched
+from optilock.mapping.columns import GIVE_ONE, token_attribute
 
 __all__ = ["expect", "failed", "loaded_version", "state_in_watched_session"]
 

@@ -32,7 +32,8 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.guard.state import Still, is_watched, watched
+from optilock.guarded import Still, is_watched
+from optilock.guard.state import watched
 
 __all__ = ["no_bump"]
 

@@ -39,7 +39,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.mapping.compared import any_compared, compares, remember_values, values_unknown
 from optilock.mapping.keys import Place, key_names, place_of
 from optilock.undocumented import expire_with_savepoint, is_flushing, marked_deleted
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = [
     "Doubt",

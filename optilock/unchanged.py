@@ -18,7 +18,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapping.keys import key_names
-from optilock.versioned import GIVE_ONE, token_attribute
+from optilock.mapping.columns import GIVE_ONE, token_attribute
 
 __all__ = ["unchanged"]
 

@@ -33,7 +33,7 @@ from optilock.guard.natives import moved_by_flushes
 from optilock.guard.statements.sql_text import written_unversioned
 from optilock.guard.statements.upserts import leaves_version, replaces
 from optilock.undocumented import is_of_the_orm, values_of
-from optilock.versioned import joined_tables, versioned_tables
+from optilock.mapping.tables import joined_tables, versioned_tables
 
 __all__ = ["guard_statements"]
 

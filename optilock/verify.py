@@ -45,7 +45,7 @@ from optilock.guard.promises import Promise
 from optilock.mapping.compared import compares
 from optilock.mapping.keys import place_of
 from optilock.unit.parts import Part
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = ["VerifyReads", "verify"]
 

@@ -38,9 +38,8 @@ The version belongs to the library: assigning it raises ``ConfigurationError``. 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
@@ -49,7 +48,10 @@ from optilock.deletes import OnDelete
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.guard_trigger import Policy
-from optilock.mapping.attribute import close, compare_in_merge, load_always, require
+from optilock.detached import compare_in_merge
+from optilock.aggregates import cover
+from optilock.mapping.tables import know_tables
+from optilock.mapping.attribute import close, load_always, require
 from optilock.mapping.checks import (
     check_attribute,
     check_options,
@@ -71,24 +73,7 @@ from optilock.undocumented import load_with_parent
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
 
-__all__ = [
-    "GIVE_ONE",
-    "Versioned",
-    "ignored_columns",
-    "joined_tables",
-    "know_tables",
-    "token_attribute",
-    "versioned_tables",
-]
-
-#: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
-GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
-
-#: Table -> its version column, for every class of the mixin that has one.
-_tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
-#: Table -> a class whose rows it holds a part of, and whose version is in another table.
-_joined: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
-
+__all__ = ["Versioned"]
 
 class ResolverObject(Protocol):
     """A resolver that is no function, such as ``per_field(...)``.
@@ -113,44 +98,6 @@ class Versioned:
 
     if TYPE_CHECKING:
         version: Mapped[Any]
-
-
-def versioned_tables() -> Mapping[Table, Column[Any]]:
-    """The tables that carry a version, each with the column."""
-    return _tables
-
-
-def joined_tables() -> Mapping[Table, Mapper[Any]]:
-    """Tables of versioned classes that do not carry the version themselves (joined inheritance)."""
-    return _joined
-
-
-def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
-    """Note that ``column`` is the version of ``mapper``'s rows, in whatever tables they are."""
-    if isinstance(column.table, Table):
-        _tables[column.table] = column
-        for other in mapper.tables:
-            if isinstance(other, Table) and other is not column.table:
-                _joined[other] = mapper
-
-
-def token_attribute(mapper: Mapper[Any]) -> str | None:
-    """The attribute that holds the version of ``mapper``'s rows, if they have one."""
-    if mapper.version_id_col is None:
-        return None
-    return mapper.get_property_by_column(mapper.version_id_col).key
-
-
-def ignored_columns(mapper: Mapper[Any]) -> frozenset[Column[Any]]:
-    """Columns of the whole hierarchy that neither move the version nor conflict."""
-    return frozenset(
-        column
-        for member in mapper.base_mapper.self_and_descendants
-        for name in getattr(member.class_, "__version_ignore__", ())
-        if name in member.column_attrs
-        for column in member.column_attrs[name].columns
-        if isinstance(column, Column)
-    )
 
 
 @event.listens_for(Versioned, "instrument_class", propagate=True)
@@ -258,6 +205,4 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
         load_always(mapper)
     follow_committed(mapper)
     if cls.__version_root_of__:
-        from optilock.aggregates import cover  # which looks at mappers as sessions do
-
         cover(mapper, cls.__version_root_of__)

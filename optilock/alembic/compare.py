@@ -17,7 +17,7 @@ from sqlalchemy import Column
 from optilock.alembic import rendering as rendering  # operations can be written from here on
 from optilock.alembic.trigger_ops import add_trigger_operations, tables_of
 from optilock.alembic.version_ops import version_operations
-from optilock.mapping.expected import Expected, expected, is_version
+from optilock.schema import Expected, expected, is_version
 from optilock.tables import VERSION_TABLE, table_sets
 
 __all__ = ["compare_default", "compare_tables"]

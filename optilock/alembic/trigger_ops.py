@@ -21,7 +21,7 @@ from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTr
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
-from optilock.mapping.expected import Expected
+from optilock.schema import Expected
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.tokens import Counter, RowVersion
 

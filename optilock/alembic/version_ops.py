@@ -21,7 +21,7 @@ from optilock.alembic.version_column import (
     ChangeVersionColumn,
     DropVersionColumn,
 )
-from optilock.mapping.expected import Expected
+from optilock.schema import Expected
 from optilock.tokens import Counter, Timestamp, Token, Unique
 
 __all__ = ["version_operations"]

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Column, Integer, Table, Uuid
 from sqlalchemy.orm import Mapper
 
-from optilock.mapping.expected import expected
+from optilock.schema import expected
 from optilock.rollout.words import command
 from optilock.tokens import Counter, Token, Unique
 

@@ -21,7 +21,7 @@ from optilock.check.stored import StoredTable
 from optilock.dialects import database_of
 from optilock.mapping.columns import columns_of, same
 from optilock.mapping.compared import compared_names, is_guarded
-from optilock.versioned import ignored_columns
+from optilock.mapping.columns import ignored_columns
 
 __all__ = ["check_values"]
 

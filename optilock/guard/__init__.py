@@ -31,7 +31,8 @@ Beside the flush: :mod:`merging` with :mod:`members`, :mod:`locked_reads`, :mod:
 
 from optilock.guard.aftermath import capture, clear, conflict_after_rollback
 from optilock.guard.check_promises import check_before_commit
-from optilock.guard.state import is_watched, options
+from optilock.guarded import is_watched
+from optilock.guard.state import options
 from optilock.guard.watching import watch
 
 __all__ = [

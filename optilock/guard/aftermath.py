@@ -29,7 +29,7 @@ from optilock.mapping.compared import is_guarded
 from optilock.mapping.keys import Place, place_of
 from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

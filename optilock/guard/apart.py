@@ -34,7 +34,7 @@ def look_at_other_tables(flush: Flush, table: Any) -> None:
     ]
     for stale in look(flush.session, states, deleting=False) if states else ():
         flush.skipped |= {stale.state}
-        flush.misses.append(Missed.found_before(stale))
+        flush.add_miss(Missed.found_before(stale))
 
 
 def _version_apart(mapper: Mapper[Any]) -> bool:

@@ -21,7 +21,7 @@ from optilock.guard.dependents import has_dependents, refers_to_one_of
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.mapping.compared import compared_names, compares
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

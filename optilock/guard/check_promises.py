@@ -37,7 +37,7 @@ from optilock.guard.promises import Promise, Promises, conflict_of
 from optilock.guard.state import Watched, watched
 from optilock.mapping.keys import place_of
 from optilock.transient import ended_by_conflict
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -22,7 +22,7 @@ from optilock.errors import ConcurrencyError
 from optilock.guard.missed import Missed
 from optilock.guard.onupdate import onupdate_values
 from optilock.mapping.makers import made_again, made_by_application, made_by_database, touch_of
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
 

@@ -33,6 +33,7 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.state import Watched
 from optilock.guard.words import Short
 from optilock.guard.writes import Write
+from optilock.mapping.moves import does_not_move
 
 __all__ = ["Flush"]
 
@@ -128,6 +129,11 @@ class Flush:
         miss(self, connection, send(connection, writes), sent=len(writes))
 
     # -- rows that missed --------------------------------------------------------------------
+
+    def add_miss(self, missed: Missed) -> None:
+        """Judge the row when the flush is over."""
+        does_not_move(missed.state)
+        self.misses.append(missed)
 
     def skip(self, write: Write) -> None:
         """Do not send further statements for this row."""

@@ -11,7 +11,7 @@ from optilock.guard.answers import Unmoved
 from optilock.guard.misses import miss
 from optilock.guard.writes import Write
 from optilock.mapping.compared import changed_names
-from optilock.versioned import ignored_columns, token_attribute
+from optilock.mapping.columns import ignored_columns, token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -24,7 +24,7 @@ from optilock.connections import connection_to_write
 from optilock.errors import ConcurrencyError, OptilockError
 from optilock.mapping.keys import key_names
 from optilock.seen import version_seen
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = ["guarded_get", "guarded_refresh"]
 

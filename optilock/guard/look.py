@@ -22,7 +22,7 @@ from optilock.mapping.compared import is_guarded, values_read, written_by_us
 from optilock.mapping.keys import key_names
 from optilock.resolvers import Resolution
 from optilock.seen import never_read
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = ["Stale", "State", "expected_version", "look"]
 

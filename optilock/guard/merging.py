@@ -21,11 +21,11 @@ from optilock.detached import gone_entry, has_other_values, is_stale, moved_entr
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
-from optilock.mapping.attribute import compare_in_merge
+from optilock.detached import compare_in_merge
 from optilock.mapping.compared import any_compared, compares
 from optilock.mapping.makers import made_by_application
 from optilock.seen import version_seen
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 

@@ -21,7 +21,7 @@ from optilock.guard.words import Short
 from optilock.guard.writes import Write
 from optilock.mapping.makers import untouched
 from optilock.seen import never_read
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -89,6 +89,6 @@ def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
     )
     missed = Missed(state, state.obj(), connection, attempt, shape.expressions, params)
     missed.touched = shape.ignored_only and token_attribute(state.mapper) in state.committed_state
-    flush.misses.append(missed)
+    flush.add_miss(missed)
     flush.skip(write)
     return missed

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapper
 from optilock.errors import ConfigurationError
 from optilock.mapping.attribute import load_always
 from optilock.undocumented import registries
-from optilock.versioned import know_tables
+from optilock.mapping.tables import know_tables
 
 __all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]
 

@@ -19,7 +19,7 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.writes import Write
 from optilock.mapping.keys import Identity, Place
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = ["Promise", "Promises", "conflict_of", "places_of"]
 

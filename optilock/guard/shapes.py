@@ -16,7 +16,7 @@ from optilock.guard.natives import refuse_deferred
 from optilock.guard.writes import Condition, Shape
 from optilock.mapping.compared import compares
 from optilock.undocumented import returns_values, values_of
-from optilock.versioned import ignored_columns
+from optilock.mapping.columns import ignored_columns
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Attempt
+from optilock.guarded import KNOWN, Still
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.guard.promises import Promises, places_of
 from optilock.guard.writes import Write
@@ -22,35 +23,17 @@ from optilock.seen import Doubt, moved_by_us
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-#: Attributes of a session class: its flush is guarded; what was said to ``watch``.
-GUARDED = "_optilock_guarded"
+#: Attributes of a session class: what was said to ``watch``.
 RESOLVER = "_optilock_on_conflict"
 ON_DELETE = "_optilock_on_delete"
 
 __all__ = [
-    "GUARDED",
     "ON_DELETE",
     "RESOLVER",
-    "Still",
     "Watched",
-    "is_watched",
     "options",
-    "stands_still",
     "watched",
 ]
-
-
-@dataclass(frozen=True, eq=False)
-class Still:
-    """Rows whose version is not moved: of these classes, or these objects; without any, all."""
-
-    classes: tuple[type[Any], ...] = ()
-    objects: tuple[object, ...] = ()
-
-    def covers(self, obj: object) -> bool:
-        if not (self.classes or self.objects):
-            return True
-        return isinstance(obj, self.classes) or any(obj is one for one in self.objects)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,23 +145,13 @@ class Watched:
                 self.promises.in_transaction(transaction)
 
 
-def is_watched(session: Session) -> bool:
-    """Does the guard see this session's flushes?"""
-    return hasattr(type(session), GUARDED)
-
-
-def stands_still(session: Session, obj: object) -> bool:
-    """Is there a ``no_bump`` block open for the object's row?"""
-    return is_watched(session) and any(still.covers(obj) for still in watched(session).still)
-
-
 def watched(session: Session) -> Watched:
     """What optilock knows of ``session``."""
-    known: Watched | None = session.__dict__.get("_optilock_watched")
+    known: Watched | None = session.__dict__.get(KNOWN)
     if known is None:
         cls = type(session)
         known = Watched(getattr(cls, RESOLVER, None), getattr(cls, ON_DELETE, None))
-        session.__dict__["_optilock_watched"] = known
+        session.__dict__[KNOWN] = known
     return known
 
 

@@ -10,7 +10,8 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.guard.state import stands_still, watched
+from optilock.guarded import stands_still
+from optilock.guard.state import watched
 from optilock.guard.writes import Write
 from optilock.mapping.makers import moves_by_itself
 

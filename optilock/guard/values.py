@@ -32,7 +32,7 @@ from optilock.mapping.compared import (
 )
 from optilock.mapping.keys import key_names
 from optilock.undocumented import values_of
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -96,7 +96,7 @@ def judge_values(flush: Flush, connection: Connection, statement: Any, params: A
         some = [state for state in mine if flush.is_delete(state) is deleting]
         for stale in look(flush.session, some, deleting=deleting) if some else ():
             flush.skipped |= {stale.state}
-            flush.misses.append(Missed.found_before(stale))
+            flush.add_miss(Missed.found_before(stale))
 
 
 def note_written(flush: Flush) -> None:
@@ -161,5 +161,5 @@ def _miss(flush: Flush, connection: Connection, state: State, statement: Any, ro
     missed = Missed(state, state.obj(), connection, attempt, expressions, row)
     missed.stored = stored.get(attempt.identity)
     missed.problem = not_written(missed)
-    flush.misses.append(missed)
+    flush.add_miss(missed)
     flush.skipped |= {state}

@@ -43,7 +43,8 @@ from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
 from optilock.guard.settle import settle
-from optilock.guard.state import GUARDED, ON_DELETE, RESOLVER, watched
+from optilock.guarded import GUARDED
+from optilock.guard.state import ON_DELETE, RESOLVER, watched
 from optilock.guard.statements.by_key import (
     guarded_bulk_insert,
     guarded_bulk_save,

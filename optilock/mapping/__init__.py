@@ -3,7 +3,6 @@
 :mod:`checks` refuses what cannot carry a version. :mod:`attribute` keeps the version loaded and
 unassigned. :mod:`makers` says who makes the next one, :mod:`moves` whether it really moves, and
 :mod:`triggers` moves it in the database. :mod:`compared` is the other way, without a version, and
-:mod:`originals` keeps what was read of values that are changed in place. :mod:`roots` are the paths
-from a child to its aggregate. :mod:`columns` and :mod:`keys` are the words for attributes and rows.
-:mod:`expected` tells what the database should have of all this.
+:mod:`originals` keeps what was read of values that are changed in place. :mod:`columns`,
+:mod:`tables` and :mod:`keys` are the words for attributes, tables and rows.
 """

@@ -22,7 +22,8 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.columns import columns_of, same
+from optilock.guarded import is_watched
+from optilock.mapping.columns import columns_of, ignored_columns, same
 from optilock.mapping.originals import original_of
 from optilock.tokens import CompareValues
 
@@ -229,8 +230,6 @@ def _comparable(mapper: Mapper[Any], rule: CompareValues) -> frozenset[str]:
 
 
 def _every(mapper: Mapper[Any]) -> Iterable[str]:
-    from optilock.versioned import ignored_columns
-
     left_out = {*mapper.primary_key, mapper.version_id_col, *ignored_columns(mapper)}
     for name in columns_of(mapper):
         attribute = mapper.column_attrs[name]
@@ -272,8 +271,6 @@ def _never_read(state: InstanceState[Any], name: str) -> ConfigurationError:
 
 
 def _refuse_unwatched(mapper: Mapper[Any], connection: Connection, target: Any) -> None:
-    from optilock.guard.state import is_watched
-
     session = instance_state(target).session
     if session is None or is_watched(session):
         return

@@ -22,6 +22,8 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
+from optilock.guarded import is_watched, stands_still
+from optilock.mapping.columns import ignored_columns
 from optilock.mapping.checks import check_tokens
 from optilock.tokens import Token
 from optilock.undocumented import mark_changed
@@ -108,9 +110,6 @@ def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
     touch = touch_of(mapper)
     if len(mapper.tables) < 2 or not touch:
         return
-    from optilock.guard.state import is_watched, stands_still
-    from optilock.versioned import ignored_columns
-
     beside, elsewhere = _attributes(mapper, column)
     act: Callable[[InstanceState[Any]], None]
     act = functools.partial(set_expressions, expressions=touch)

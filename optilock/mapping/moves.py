@@ -24,9 +24,11 @@ from optilock.errors import ConfigurationError
 from optilock.mapping.makers import any_changed
 from optilock.tokens import RowVersion
 
-__all__ = ["require_moves"]
+__all__ = ["does_not_move", "require_moves"]
 
 _BEFORE = "optilock_version_before"
+#: Equal to no version.
+_MISSED = object()
 
 
 def require_moves(mapper: Mapper[Any], column: Column[Any], token: RowVersion) -> None:
@@ -50,13 +52,18 @@ def require_moves(mapper: Mapper[Any], column: Column[Any], token: RowVersion) -
             _read_again(state, uow.session, column, key)
 
     def after_update(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
-        before = state.info.pop(_BEFORE, None)
-        if state.dict.get(key) == before and any_changed(state, names) and not _missed(state):
+        before = state.info.pop(_BEFORE, _MISSED)
+        if state.dict.get(key) == before and any_changed(state, names):
             raise _does_not_move(mapper, column, key)
 
     event.listen(mapper, "before_update", before_update, raw=True)
     event.listen(mapper, "after_update", after_update, raw=True)
     event.listen(mapper.class_, "refresh_flush", refresh_flush, raw=True)
+
+
+def does_not_move(state: InstanceState[Any]) -> None:
+    """The row was found to be another one than was read: nothing is written for the object."""
+    state.info.pop(_BEFORE, None)
 
 
 def _read_again(state: InstanceState[Any], session: Any, column: Column[Any], key: str) -> None:
@@ -72,14 +79,6 @@ def _read_again(state: InstanceState[Any], session: Any, column: Column[Any], ke
     where = (k == state.dict[mapper.get_property_by_column(k).key] for k in keys)
     statement = select(column).where(*where)
     state.dict[key] = type(connection).execute(connection, statement).scalar_one()
-
-
-def _missed(state: InstanceState[Any]) -> bool:
-    """Was the row found by the guarded flush to be another one than it was read?"""
-    from optilock.guard.state import watched
-
-    running = watched(state.session).flush if state.session is not None else None
-    return running is not None and any(missed.state is state for missed in running.misses)
 
 
 def _does_not_move(mapper: Mapper[Any], column: Column[Any], key: str) -> ConfigurationError:

@@ -16,7 +16,7 @@ from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
 from optilock.guard_trigger import GuardTrigger, Policy
-from optilock.mapping.expected import keys_without_rowid
+from optilock.schema import keys_without_rowid
 from optilock.mapping.triggers import trigger_ddl, trigger_name
 from optilock.rollout.target import Target, require_present
 from optilock.tokens import RowVersion, Token

@@ -22,7 +22,8 @@ from optilock.errors import ConfigurationError
 from optilock.guard.natives import moved_by_flushes
 from optilock.mapping.makers import touch_of
 from optilock.undocumented import criteria_of, is_ordered, names_set_by
-from optilock.versioned import ignored_columns, joined_tables, token_attribute, versioned_tables
+from optilock.mapping.columns import ignored_columns, token_attribute
+from optilock.mapping.tables import joined_tables, versioned_tables
 
 __all__ = [
     "move_apart",

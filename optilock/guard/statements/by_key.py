@@ -41,7 +41,7 @@ from optilock.mapping.makers import made_by_application
 from optilock.seen import recall, version_seen
 from optilock.tokens import Counter
 from optilock.undocumented import expire_attribute, take_as_stored
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = [
     "counts",

@@ -66,7 +66,7 @@ from optilock.undocumented import (
     resolved,
     subject_of,
 )
-from optilock.versioned import ignored_columns, token_attribute
+from optilock.mapping.columns import ignored_columns, token_attribute
 
 __all__ = ["guarded_execute"]
 

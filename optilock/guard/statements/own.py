@@ -19,7 +19,7 @@ from optilock.connections import bind_to_write
 from optilock.guard.promises import Promise
 from optilock.guard.state import Stated, watched
 from optilock.seen import version_seen
-from optilock.versioned import token_attribute
+from optilock.mapping.columns import token_attribute
 
 __all__ = ["binds_of", "keep_promises", "note", "promised_rows"]
 

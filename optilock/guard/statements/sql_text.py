@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Column
 
-from optilock.versioned import joined_tables, versioned_tables
+from optilock.mapping.tables import joined_tables, versioned_tables
 
 __all__ = ["written_unversioned"]
 

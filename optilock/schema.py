@@ -22,7 +22,8 @@ from optilock.guard_trigger import GuardTrigger
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import RowVersion, Token
-from optilock.versioned import Versioned, ignored_columns
+from optilock.versioned import Versioned
+from optilock.mapping.columns import ignored_columns
 
 __all__ = ["Expected", "expected", "is_version", "keys_without_rowid"]
 

@@ -1,24 +1,4 @@
-"""Aggregates: a root whose version moves when anything that belongs to it changes.
-
-::
-
-    class Order(Versioned, Base):
-        __version_root_of__ = ("lines",)          # names of its relationships
-        lines: Mapped[list[Line]] = relationship(back_populates="order")
-
-Whoever adds, changes, removes or re-parents a line moves the version of the order (of both orders),
-once a flush, and checks it: two people who change different lines of one order conflict on the
-order. Off by default: rows that do not depend on each other should not wait for each other.
-
-Of a one-to-many relationship the rows of the children count, with all their columns that are not
-ignored; of a many-to-many relationship the link rows, not the objects behind them. A child that is
-itself a root passes it on. A new root has its first version anyway; one that is deleted is left
-alone; one that is not in the session is read and locked. The root's entry in a conflict has no
-``changes``, so ``merge_fields`` settles it.
-
-It works by the session's ``before_flush`` event, in plain sessions as well. Statements that write
-children around the session (``update(Line)``, SQL) are not seen.
-"""
+"""Which relationships count as part of their root, and whose version a flush moves for them."""
 
 from __future__ import annotations
 
@@ -33,11 +13,11 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.guard.state import stands_still
+from optilock.guarded import stands_still
 from optilock.mapping.compared import changed_names
 from optilock.mapping.makers import made_by_application, touch_state
-from optilock.mapping.roots import AS_FAR_AS_KNOWN, find_roots
-from optilock.versioned import ignored_columns
+from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
+from optilock.mapping.columns import ignored_columns
 
 __all__ = ["cover"]
 

@@ -1,0 +1,25 @@
+"""Aggregates: a root whose version moves when anything that belongs to it changes.
+
+::
+
+    class Order(Versioned, Base):
+        __version_root_of__ = ("lines",)          # names of its relationships
+        lines: Mapped[list[Line]] = relationship(back_populates="order")
+
+Whoever adds, changes, removes or re-parents a line moves the version of the order (of both orders),
+once a flush, and checks it: two people who change different lines of one order conflict on the
+order. Off by default: rows that do not depend on each other should not wait for each other.
+
+Of a one-to-many relationship the rows of the children count, with all their columns that are not
+ignored; of a many-to-many relationship the link rows, not the objects behind them. A child that is
+itself a root passes it on. A new root has its first version anyway; one that is deleted is left
+alone; one that is not in the session is read and locked. The root's entry in a conflict has no
+``changes``, so ``merge_fields`` settles it.
+
+It works by the session's ``before_flush`` event, in plain sessions as well. Statements that write
+children around the session (``update(Line)``, SQL) are not seen.
+"""
+
+from optilock.aggregates.cover import cover
+
+__all__ = ["cover"]

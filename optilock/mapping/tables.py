@@ -1,0 +1,36 @@
+"""Which tables carry a version, and which hold a part of rows whose version is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Column, Table
+from sqlalchemy.orm import Mapper
+
+__all__ = ["joined_tables", "know_tables", "versioned_tables"]
+
+#: Table -> its version column, for every class of the mixin that has one.
+_tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
+#: Table -> a class whose rows it holds a part of, and whose version is in another table.
+_joined: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
+
+
+def versioned_tables() -> Mapping[Table, Column[Any]]:
+    """The tables that carry a version, each with the column."""
+    return _tables
+
+
+def joined_tables() -> Mapping[Table, Mapper[Any]]:
+    """Tables of versioned classes that do not carry the version themselves (joined inheritance)."""
+    return _joined
+
+
+def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
+    """Note that ``column`` is the version of ``mapper``'s rows, in whatever tables they are."""
+    if isinstance(column.table, Table):
+        _tables[column.table] = column
+        for other in mapper.tables:
+            if isinstance(other, Table) and other is not column.table:
+                _joined[other] = mapper
