@@ -31,8 +31,8 @@ from optilock.demanded import check_version, demanded_version, matches
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.expect import expect, failed, loaded_version
 from optilock.guarded import is_watched
-from optilock.mapping.keys import Identity, key_names
 from optilock.mapping.columns import GIVE_ONE, token_attribute
+from optilock.mapping.keys import Identity, key_names
 
 __all__ = ["apply"]
 

@@ -31,10 +31,10 @@ from sqlalchemy.orm import Session
 
 from optilock.apply import apply as edit_row
 from optilock.errors import ConfigurationError
+from optilock.unit.membership import Membership
 from optilock.unit.options import Options, UnitOptions, options_from
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
-from optilock.unit_of_work import Membership
 
 __all__ = ["AsyncUnitOfWork", "apply"]
 

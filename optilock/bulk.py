@@ -38,15 +38,15 @@ from optilock.entry import Entry
 from optilock.guard.batch import send
 from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
-from optilock.guarded import is_watched
 from optilock.guard.state import watched
 from optilock.guard.writes import Write
+from optilock.guarded import is_watched
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import values_moved
 from optilock.mapping.keys import Identity
 from optilock.mapping.makers import made_by_database
 from optilock.seen import moved_by_us, version_seen
 from optilock.undocumented import expire_with_savepoint
-from optilock.mapping.columns import token_attribute
 
 __all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
 

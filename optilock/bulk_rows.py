@@ -16,10 +16,9 @@ from optilock.errors import ConfigurationError
 from optilock.guard.shapes import shape_of
 from optilock.guard.statements.by_key import refuse_compared
 from optilock.guard.writes import Shape, Write
-from optilock.mapping.columns import columns_of
+from optilock.mapping.columns import GIVE_ONE, columns_of, token_attribute
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
-from optilock.mapping.columns import GIVE_ONE, token_attribute
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]
 

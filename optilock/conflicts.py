@@ -26,12 +26,11 @@ from sqlalchemy.sql import ClauseElement
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
-from optilock.mapping.columns import columns_of, same
+from optilock.mapping.columns import columns_of, ignored_columns, same, token_attribute
 from optilock.mapping.compared import as_read, compared_names
 from optilock.mapping.keys import Identity, Place
 from optilock.mapping.makers import made_by_application
 from optilock.seen import younger_names
-from optilock.mapping.columns import ignored_columns, token_attribute
 
 __all__ = [
     "Attempt",

@@ -20,8 +20,7 @@ from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.etag import etag_text
-from optilock.mapping.columns import columns_of, same
-from optilock.mapping.columns import token_attribute
+from optilock.mapping.columns import columns_of, same, token_attribute
 
 __all__ = ["GONE", "check_version", "demanded_version", "matches"]
 

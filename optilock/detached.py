@@ -21,10 +21,9 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
-from optilock.mapping.columns import columns_of, same
+from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import as_read, compared_names
 from optilock.seen import version_seen
-from optilock.mapping.columns import token_attribute
 
 __all__ = [
     "compare_in_merge",

@@ -30,16 +30,15 @@ database what each level still allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.unit.parts import Part
+from optilock.unit.levels import Isolation
+from optilock.unit.sessions import is_async
+from optilock.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (
@@ -51,64 +50,12 @@ if TYPE_CHECKING:
 
     from optilock.asyncio import AsyncUnitOfWork
     from optilock.unit.options import UnitOptionsWithoutIsolation
-    from optilock.unit_of_work import UnitOfWork
 
     AS = TypeVar("AS", bound=AsyncSession)
 
-__all__ = ["AtLevel", "Isolation", "ReadOnly", "repeatable_read", "serializable"]
+__all__ = ["Isolation", "repeatable_read", "serializable"]
 
 S = TypeVar("S", bound=Session)
-
-
-class Isolation(Enum):
-    """A level of isolation, by its name in the SQL standard (ISO/IEC 9075-2, 4.41.4)."""
-
-    READ_COMMITTED = "READ COMMITTED"
-    REPEATABLE_READ = "REPEATABLE READ"
-    SERIALIZABLE = "SERIALIZABLE"
-
-
-class AtLevel(Part):
-    """The part that brings a unit to an isolation level."""
-
-    def __init__(self, level: Isolation, *, read_only: bool) -> None:
-        self.level = level.value
-        self.read_only = read_only
-
-    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
-        return database_of(engine.dialect).level_options(self.level)
-
-    def begin(self, session: Session) -> None:
-        if isinstance(session.bind, Connection):
-            raise ConfigurationError(
-                "this session is bound to a Connection, whose transaction may have begun, so its"
-                " isolation level cannot be set: bind the sessionmaker to an Engine, or leave"
-                " isolation= out."
-            )
-
-    def connected(self, session: Session, connection: Connection) -> None:
-        database = database_of(connection.dialect)
-        database.begin_at(connection, self.level, read_only=self.read_only)
-
-
-class ReadOnly(Part):
-    """The part of units that only read: the database refuses their writes."""
-
-    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
-        return database_of(engine.dialect).read_only_options()
-
-    def connected(self, session: Session, connection: Connection) -> None:
-        database_of(connection.dialect).begin_read_only(connection)
-
-    def before_flush(self, session: Session) -> None:
-        changed = [*session.new, *session.deleted]
-        changed += [obj for obj in session.dirty if session.is_modified(obj)]
-        if changed:
-            names = ", ".join(sorted({type(obj).__name__ for obj in changed}))
-            raise ConfigurationError(
-                f"this unit of work is read_only=True, but objects were changed in it ({names}):"
-                " change them in a unit that may write, or expunge them first."
-            )
 
 
 @overload
@@ -162,18 +109,13 @@ def repeatable_read(sessions: Any, **options: Any) -> Any:
 
 
 def _unit(sessions: Any, level: Isolation, options: dict[str, Any]) -> Any:
-    # Imported late: units are made of parts, and this file has parts and makes units.
-    from optilock.unit.sessions import is_async
-
     if "isolation" in options:
         raise ConfigurationError(
             f"the level is already in the name ({level.name}): leave isolation= out, or use"
             " UnitOfWork(sessions, isolation=...)."
         )
     if is_async(sessions):
-        from optilock.asyncio import AsyncUnitOfWork
+        from optilock.asyncio import AsyncUnitOfWork  # needs greenlet
 
         return AsyncUnitOfWork(sessions, isolation=level, **options)
-    from optilock.unit_of_work import UnitOfWork
-
     return UnitOfWork(sessions, isolation=level, **options)

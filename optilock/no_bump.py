@@ -32,8 +32,8 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.guarded import Still, is_watched
 from optilock.guard.state import watched
+from optilock.guarded import Still, is_watched
 
 __all__ = ["no_bump"]
 

@@ -39,8 +39,8 @@ import tenacity
 from optilock import events
 from optilock.backoff import Seconds, full_jitter, in_seconds
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
+from optilock.running import RunningAttempt, begin_attempt, end_attempt, inside_unit
 from optilock.transient import is_transient
-from optilock.unit.running import RunningAttempt, begin_attempt, end_attempt, inside_unit
 
 __all__ = ["Attempt", "On", "Policy", "Run", "retry", "retrying"]
 

@@ -20,10 +20,10 @@ from sqlalchemy.orm import Mapper
 
 from optilock.guard_trigger import GuardTrigger
 from optilock.mapping.checks import check_tokens
+from optilock.mapping.columns import ignored_columns
 from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import RowVersion, Token
 from optilock.versioned import Versioned
-from optilock.mapping.columns import ignored_columns
 
 __all__ = ["Expected", "expected", "is_version", "keys_without_rowid"]
 

@@ -36,10 +36,10 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import any_compared, compares, remember_values, values_unknown
 from optilock.mapping.keys import Place, key_names, place_of
 from optilock.undocumented import expire_with_savepoint, is_flushing, marked_deleted
-from optilock.mapping.columns import token_attribute
 
 __all__ = [
     "Doubt",

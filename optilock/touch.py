@@ -18,9 +18,9 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.guarded import stands_still
+from optilock.mapping.columns import GIVE_ONE, token_attribute
 from optilock.mapping.makers import made_by_application, touch_state
 from optilock.seen import recall
-from optilock.mapping.columns import GIVE_ONE, token_attribute
 
 __all__ = ["touch"]
 

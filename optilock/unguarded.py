@@ -32,8 +32,8 @@ from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedSta
 from optilock.guard.natives import moved_by_flushes
 from optilock.guard.statements.sql_text import written_unversioned
 from optilock.guard.statements.upserts import leaves_version, replaces
-from optilock.undocumented import is_of_the_orm, values_of
 from optilock.mapping.tables import joined_tables, versioned_tables
+from optilock.undocumented import is_of_the_orm, values_of
 
 __all__ = ["guard_statements"]
 

@@ -34,7 +34,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
@@ -43,7 +42,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
 from optilock.retry import Policy
-from optilock.unit import running
+from optilock.unit.membership import Membership
 from optilock.unit.options import (
     Options,
     RetriedUnitOptions,
@@ -51,8 +50,8 @@ from optilock.unit.options import (
     options_from,
     policy_from,
 )
-from optilock.unit.sessions import is_async, make_session, registry_of
-from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
+from optilock.unit.sessions import is_async, make_session
+from optilock.unit.transaction import OwnTransaction
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import (
@@ -69,49 +68,6 @@ __all__ = ["UnitOfWork", "unit_of_work"]
 S = TypeVar("S", bound=Session)
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Membership:
-    """Which transaction a unit has, and that others find it while it runs: the same for both
-    kinds of units."""
-
-    def __init__(self, sessions: Any, options: Options) -> None:
-        self.sessions = sessions
-        self.options = options
-        self._used = False
-        self._cleanup = ExitStack()
-
-    def outer(self) -> OwnTransaction | None:
-        """The running unit that this one joins."""
-        self._refuse_second_use()
-        if self.options.independent:
-            return None
-        outer = running.find(self.sessions, OwnTransaction)
-        if outer is not None:
-            self.options.require_room_in(outer.options)
-        return outer
-
-    def join(self, outer: OwnTransaction) -> Transaction:
-        return Savepoint(outer) if self.options.savepoint else Joined(outer)
-
-    def announce(self, unit: OwnTransaction) -> None:
-        """Let inner units, and a scoped session's proxy, find ``unit``."""
-        self._cleanup.callback(running.leave, running.enter(self.sessions, unit))
-        registry = registry_of(self.sessions)
-        if registry is not None:
-            self._cleanup.callback(_put_back, registry, registry() if registry.has() else None)
-            registry.set(unit.public)
-
-    def over(self) -> None:
-        self._cleanup.close()
-
-    def _refuse_second_use(self) -> None:
-        if self._used:
-            raise ConfigurationError(
-                "this unit of work has already been entered: one object is one unit, so make a"
-                " new one for each (or decorate a function with unit_of_work)."
-            )
-        self._used = True
 
 
 class UnitOfWork(Generic[S]):
@@ -191,13 +147,6 @@ class UnitOfWork(Generic[S]):
             self._membership.over()
         if raised is not None:
             raise raised
-
-
-def _put_back(registry: Any, previous: Any) -> None:
-    if previous is None:
-        registry.clear()
-    else:
-        registry.set(previous)
 
 
 @overload

@@ -30,24 +30,13 @@ there is no version to verify. :func:`optilock.serializable` promises all.
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import event
-from sqlalchemy.orm import Session
-from sqlalchemy.orm.attributes import instance_state
-
 from optilock.conflicts import Attempt, entry_of
 from optilock.demanded import GONE
-from optilock.errors import ConcurrencyError, ConfigurationError
+from optilock.errors import ConcurrencyError
 from optilock.expect import loaded_version, state_in_watched_session
-from optilock.guard.check_promises import promise, promises_of
-from optilock.guard.promises import Promise
-from optilock.mapping.compared import compares
-from optilock.mapping.keys import place_of
-from optilock.unit.parts import Part
-from optilock.mapping.columns import token_attribute
+from optilock.guard.check_promises import promise
 
-__all__ = ["VerifyReads", "verify"]
+__all__ = ["verify"]
 
 
 def verify(obj: object) -> None:
@@ -66,27 +55,3 @@ def verify(obj: object) -> None:
         attempt = Attempt(state.mapper, tuple(state.key[1]), "verify", {}, {}, {})
         raise ConcurrencyError([entry_of(attempt, None)])
     promise(session, state, version, demanded=False)
-
-
-class VerifyReads(Part):
-    """The part that verifies every versioned row that the unit's session loads."""
-
-    def begin(self, session: Session) -> None:
-        event.listen(session, "loaded_as_persistent", _loaded)
-
-
-def _loaded(session: Session, obj: Any) -> None:
-    """Note the version, not the object: the session forgets objects that nobody holds."""
-    state = instance_state(obj)
-    mapper = state.mapper
-    token = token_attribute(mapper)
-    if token is not None and token in state.dict:
-        promises_of(session).add(
-            Promise(mapper, place_of(state)[1], state.dict[token], demanded=False)
-        )
-    elif token is None and compares(mapper):
-        raise ConfigurationError(
-            f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"
-            " values (CompareValues) and has no version. Give it a version as well, read it in a"
-            " unit without verify_reads, or run the unit with optilock.serializable()."
-        )

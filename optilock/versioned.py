@@ -44,13 +44,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
+from optilock.aggregates import cover
 from optilock.deletes import OnDelete
+from optilock.detached import compare_in_merge
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.guard_trigger import Policy
-from optilock.detached import compare_in_merge
-from optilock.aggregates import cover
-from optilock.mapping.tables import know_tables
 from optilock.mapping.attribute import close, load_always, require
 from optilock.mapping.checks import (
     check_attribute,
@@ -65,6 +64,7 @@ from optilock.mapping.compared import compare, compares
 from optilock.mapping.makers import check_post_update, move_with_joined
 from optilock.mapping.moves import require_moves
 from optilock.mapping.originals import follow_committed, keep_originals
+from optilock.mapping.tables import know_tables
 from optilock.mapping.triggers import create_with_table
 from optilock.resolvers import Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
 
 __all__ = ["Versioned"]
+
 
 class ResolverObject(Protocol):
     """A resolver that is no function, such as ``per_field(...)``.

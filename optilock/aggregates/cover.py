@@ -12,12 +12,12 @@ from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty, 
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
 from optilock.errors import ConfigurationError
 from optilock.guarded import stands_still
+from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import changed_names
 from optilock.mapping.makers import made_by_application, touch_state
-from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
-from optilock.mapping.columns import ignored_columns
 
 __all__ = ["cover"]
 

@@ -21,8 +21,8 @@ from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTr
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
-from optilock.schema import Expected
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock.schema import Expected
 from optilock.tokens import Counter, RowVersion
 
 __all__ = ["add_trigger_operations", "tables_of"]

@@ -9,10 +9,9 @@ from sqlalchemy import Column, types
 from sqlalchemy.orm import Mapper
 
 from optilock.check.finding import Finding, Severity
-from optilock.mapping.columns import columns_of
+from optilock.mapping.columns import columns_of, ignored_columns
 from optilock.mapping.compared import compared_names, is_guarded
 from optilock.versioned import Versioned
-from optilock.mapping.columns import ignored_columns
 
 __all__ = ["check_mapping"]
 

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Column, Integer, Table, Uuid
 from sqlalchemy.orm import Mapper
 
-from optilock.schema import expected
 from optilock.rollout.words import command
+from optilock.schema import expected
 from optilock.tokens import Counter, Token, Unique
 
 __all__ = ["Subject", "subjects_of"]

@@ -19,9 +19,8 @@ from optilock.check.finding import Finding, Severity
 from optilock.check.resolution import microseconds
 from optilock.check.stored import StoredTable
 from optilock.dialects import database_of
-from optilock.mapping.columns import columns_of, same
+from optilock.mapping.columns import columns_of, ignored_columns, same
 from optilock.mapping.compared import compared_names, is_guarded
-from optilock.mapping.columns import ignored_columns
 
 __all__ = ["check_values"]
 

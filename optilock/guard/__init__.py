@@ -31,9 +31,9 @@ Beside the flush: :mod:`merging` with :mod:`members`, :mod:`locked_reads`, :mod:
 
 from optilock.guard.aftermath import capture, clear, conflict_after_rollback
 from optilock.guard.check_promises import check_before_commit
-from optilock.guarded import is_watched
 from optilock.guard.state import options
 from optilock.guard.watching import watch
+from optilock.guarded import is_watched
 
 __all__ = [
     "capture",

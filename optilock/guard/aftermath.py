@@ -25,11 +25,11 @@ from optilock.guard.promises import conflict_of
 from optilock.guard.state import Watched, watched
 from optilock.guard.words import in_sqlalchemys_words
 from optilock.guard.writes import Write
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
 from optilock.mapping.keys import Place, place_of
 from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
-from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -20,8 +20,8 @@ from optilock.guard.decide import decide
 from optilock.guard.dependents import has_dependents, refers_to_one_of
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
-from optilock.mapping.compared import compared_names, compares
 from optilock.mapping.columns import token_attribute
+from optilock.mapping.compared import compared_names, compares
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -19,11 +19,10 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
 from optilock.conflicts import read_stored
-from optilock.mapping.columns import columns_of
+from optilock.mapping.columns import columns_of, ignored_columns, token_attribute
 from optilock.mapping.compared import changed_names
 from optilock.seen import moved_by_us
 from optilock.undocumented import expire_with_savepoint, is_ordered, values_of
-from optilock.mapping.columns import ignored_columns, token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -35,9 +35,9 @@ from optilock.guard.aftermath import conflict_before_commit
 from optilock.guard.look import expected_version
 from optilock.guard.promises import Promise, Promises, conflict_of
 from optilock.guard.state import Watched, watched
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.keys import place_of
 from optilock.transient import ended_by_conflict
-from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

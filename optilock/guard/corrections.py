@@ -21,8 +21,8 @@ from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
 from optilock.guard.missed import Missed
 from optilock.guard.onupdate import onupdate_values
-from optilock.mapping.makers import made_again, made_by_application, made_by_database, touch_of
 from optilock.mapping.columns import token_attribute
+from optilock.mapping.makers import made_again, made_by_application, made_by_database, touch_of
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
 

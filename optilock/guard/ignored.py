@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 from optilock.guard.answers import Unmoved
 from optilock.guard.misses import miss
 from optilock.guard.writes import Write
-from optilock.mapping.compared import changed_names
 from optilock.mapping.columns import ignored_columns, token_attribute
+from optilock.mapping.compared import changed_names
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -14,9 +14,9 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import made_by_application, touch_state
 from optilock.undocumented import mark_changed
-from optilock.mapping.columns import token_attribute
 
 __all__ = ["Kept"]
 

@@ -17,12 +17,11 @@ from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.guard.unversioned import never_seen, no_version
-from optilock.mapping.columns import columns_of, same
+from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import is_guarded, values_read, written_by_us
 from optilock.mapping.keys import key_names
 from optilock.resolvers import Resolution
 from optilock.seen import never_read
-from optilock.mapping.columns import token_attribute
 
 __all__ = ["Stale", "State", "expected_version", "look"]
 

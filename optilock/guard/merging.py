@@ -17,15 +17,14 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.detached import gone_entry, has_other_values, is_stale, moved_entry
+from optilock.detached import compare_in_merge, gone_entry, has_other_values, is_stale, moved_entry
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
-from optilock.detached import compare_in_merge
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import any_compared, compares
 from optilock.mapping.makers import made_by_application
 from optilock.seen import version_seen
-from optilock.mapping.columns import token_attribute
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 

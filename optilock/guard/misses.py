@@ -19,9 +19,9 @@ from optilock.guard.restore import restore_gone
 from optilock.guard.unversioned import never_seen, no_version
 from optilock.guard.words import Short
 from optilock.guard.writes import Write
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import untouched
 from optilock.seen import never_read
-from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.mapping.attribute import load_always
-from optilock.undocumented import registries
 from optilock.mapping.tables import know_tables
+from optilock.undocumented import registries
 
 __all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]
 

@@ -18,8 +18,8 @@ from optilock.conflicts import Attempt
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.writes import Write
-from optilock.mapping.keys import Identity, Place
 from optilock.mapping.columns import token_attribute
+from optilock.mapping.keys import Identity, Place
 
 __all__ = ["Promise", "Promises", "conflict_of", "places_of"]
 

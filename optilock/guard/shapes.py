@@ -14,9 +14,9 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClau
 
 from optilock.guard.natives import refuse_deferred
 from optilock.guard.writes import Condition, Shape
+from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import compares
 from optilock.undocumented import returns_values, values_of
-from optilock.mapping.columns import ignored_columns
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect

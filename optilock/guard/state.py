@@ -12,10 +12,10 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Attempt
-from optilock.guarded import KNOWN, Still
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.guard.promises import Promises, places_of
 from optilock.guard.writes import Write
+from optilock.guarded import KNOWN, Still
 from optilock.mapping.keys import Place
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import Doubt, moved_by_us

@@ -10,9 +10,9 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.guarded import stands_still
 from optilock.guard.state import watched
 from optilock.guard.writes import Write
+from optilock.guarded import stands_still
 from optilock.mapping.makers import moves_by_itself
 
 if TYPE_CHECKING:

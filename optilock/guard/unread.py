@@ -15,8 +15,8 @@ from sqlalchemy.orm import RelationshipDirection, Session
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.unversioned import never_seen
-from optilock.seen import unread
 from optilock.mapping.columns import ignored_columns
+from optilock.seen import unread
 
 __all__ = ["refuse_unread"]
 

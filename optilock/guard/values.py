@@ -22,7 +22,7 @@ from optilock.guard.answers import Counted
 from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.shapes import compared_columns
-from optilock.mapping.columns import columns_of
+from optilock.mapping.columns import columns_of, token_attribute
 from optilock.mapping.compared import (
     changed_names,
     compares,
@@ -32,7 +32,6 @@ from optilock.mapping.compared import (
 )
 from optilock.mapping.keys import key_names
 from optilock.undocumented import values_of
-from optilock.mapping.columns import token_attribute
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

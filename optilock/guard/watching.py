@@ -43,7 +43,6 @@ from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
 from optilock.guard.settle import settle
-from optilock.guarded import GUARDED
 from optilock.guard.state import ON_DELETE, RESOLVER, watched
 from optilock.guard.statements.by_key import (
     guarded_bulk_insert,
@@ -54,6 +53,7 @@ from optilock.guard.statements.execute import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
+from optilock.guarded import GUARDED
 from optilock.mapping.compared import any_compared, values_in_mind
 from optilock.mapping.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict

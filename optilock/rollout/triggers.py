@@ -16,9 +16,9 @@ from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
 from optilock.guard_trigger import GuardTrigger, Policy
-from optilock.schema import keys_without_rowid
 from optilock.mapping.triggers import trigger_ddl, trigger_name
 from optilock.rollout.target import Target, require_present
+from optilock.schema import keys_without_rowid
 from optilock.tokens import RowVersion, Token
 
 __all__ = ["Missing", "completed", "guard_of", "missing", "require_known"]

@@ -9,11 +9,11 @@ from typing import Any, TypedDict
 from optilock.backoff import Seconds
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
-from optilock.isolation import AtLevel, Isolation, ReadOnly
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.retry import Hook, On, Policy
+from optilock.unit.levels import AtLevel, Isolation, ReadOnly
 from optilock.unit.parts import Part
-from optilock.verify import VerifyReads
+from optilock.unit.verify_reads import VerifyReads
 
 __all__ = [
     "OnConflict",

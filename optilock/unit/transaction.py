@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from optilock import events
+from optilock import events, running
 from optilock.dialects import database_of
 from optilock.dialects.ended import ended_by, watch_errors
 from optilock.errors import (
@@ -30,7 +30,6 @@ from optilock.errors import (
 from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
 from optilock.transient import commit_outcome_unknown, ended_by_conflict
-from optilock.unit import running
 from optilock.unit.options import Options
 from optilock.unit.sessions import own
 

@@ -26,7 +26,7 @@ from optilock.errors import (
     PreconditionFailed,
 )
 from optilock.retry import Policy, retry, retrying
-from optilock.unit.running import current_attempt, enter, find, inside_unit, leave
+from optilock.running import current_attempt, enter, find, inside_unit, leave
 
 pytestmark = pytest.mark.anyio
 
@@ -502,7 +502,7 @@ async def test_context_variables_survive(shape: Shape, time: Time) -> None:
 
 
 class Unit:
-    """What the unit of work puts into ``optilock.unit.running``; any object will do."""
+    """What the unit of work puts into ``optilock.running``; any object will do."""
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.guard.natives import moved_by_flushes
-from optilock.mapping.makers import touch_of
-from optilock.undocumented import criteria_of, is_ordered, names_set_by
 from optilock.mapping.columns import ignored_columns, token_attribute
+from optilock.mapping.makers import touch_of
 from optilock.mapping.tables import joined_tables, versioned_tables
+from optilock.undocumented import criteria_of, is_ordered, names_set_by
 
 __all__ = [
     "move_apart",

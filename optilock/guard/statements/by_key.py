@@ -34,14 +34,13 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.state import watched
 from optilock.mapping.checks import check_tokens
-from optilock.mapping.columns import columns_of, same
+from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import compares
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 from optilock.seen import recall, version_seen
 from optilock.tokens import Counter
 from optilock.undocumented import expire_attribute, take_as_stored
-from optilock.mapping.columns import token_attribute
 
 __all__ = [
     "counts",

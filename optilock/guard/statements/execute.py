@@ -52,6 +52,7 @@ from optilock.guard.statements.apart import (
 from optilock.guard.statements.by_key import counts, refuse_compared, update_by_key
 from optilock.guard.statements.own import binds_of, keep_promises, note, promised_rows
 from optilock.guard.statements.upserts import refuse_insert
+from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.compared import is_guarded
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
@@ -66,7 +67,6 @@ from optilock.undocumented import (
     resolved,
     subject_of,
 )
-from optilock.mapping.columns import ignored_columns, token_attribute
 
 __all__ = ["guarded_execute"]
 

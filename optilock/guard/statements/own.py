@@ -18,8 +18,8 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.connections import bind_to_write
 from optilock.guard.promises import Promise
 from optilock.guard.state import Stated, watched
-from optilock.seen import version_seen
 from optilock.mapping.columns import token_attribute
+from optilock.seen import version_seen
 
 __all__ = ["binds_of", "keep_promises", "note", "promised_rows"]
 

@@ -17,11 +17,11 @@ from sqlalchemy.orm import Mapper
 from optilock.errors import ConfigurationError
 from optilock.guard.natives import moved_by_flushes
 from optilock.guard.statements.by_key import refuse_first_versions
+from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import made_by_application, moves_by_itself
+from optilock.mapping.tables import versioned_tables
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import given_by, prefixes_of, subject_of, upsert_of
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.tables import versioned_tables
 
 __all__ = ["leaves_version", "refuse_insert", "replaces"]
 

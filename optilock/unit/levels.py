@@ -1,0 +1,67 @@
+"""The parts of a unit that bring it to an isolation level, or let it only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.orm import Session
+
+from optilock.dialects import database_of
+from optilock.errors import ConfigurationError
+from optilock.unit.parts import Part
+
+__all__ = ["AtLevel", "Isolation", "ReadOnly"]
+
+
+class Isolation(Enum):
+    """A level of isolation, by its name in the SQL standard (ISO/IEC 9075-2, 4.41.4)."""
+
+    READ_COMMITTED = "READ COMMITTED"
+    REPEATABLE_READ = "REPEATABLE READ"
+    SERIALIZABLE = "SERIALIZABLE"
+
+
+class AtLevel(Part):
+    """The part that brings a unit to an isolation level."""
+
+    def __init__(self, level: Isolation, *, read_only: bool) -> None:
+        self.level = level.value
+        self.read_only = read_only
+
+    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
+        return database_of(engine.dialect).level_options(self.level)
+
+    def begin(self, session: Session) -> None:
+        if isinstance(session.bind, Connection):
+            raise ConfigurationError(
+                "this session is bound to a Connection, whose transaction may have begun, so its"
+                " isolation level cannot be set: bind the sessionmaker to an Engine, or leave"
+                " isolation= out."
+            )
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        database = database_of(connection.dialect)
+        database.begin_at(connection, self.level, read_only=self.read_only)
+
+
+class ReadOnly(Part):
+    """The part of units that only read: the database refuses their writes."""
+
+    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
+        return database_of(engine.dialect).read_only_options()
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        database_of(connection.dialect).begin_read_only(connection)
+
+    def before_flush(self, session: Session) -> None:
+        changed = [*session.new, *session.deleted]
+        changed += [obj for obj in session.dirty if session.is_modified(obj)]
+        if changed:
+            names = ", ".join(sorted({type(obj).__name__ for obj in changed}))
+            raise ConfigurationError(
+                f"this unit of work is read_only=True, but objects were changed in it ({names}):"
+                " change them in a unit that may write, or expunge them first."
+            )

@@ -1,0 +1,63 @@
+"""Does a unit join the one that runs already? The same for both kinds of units."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from optilock import running
+from optilock.errors import ConfigurationError
+from optilock.unit.options import Options
+from optilock.unit.sessions import registry_of
+from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
+
+__all__ = ["Membership"]
+
+
+class Membership:
+    """Which transaction a unit has, and that others find it while it runs."""
+
+    def __init__(self, sessions: Any, options: Options) -> None:
+        self.sessions = sessions
+        self.options = options
+        self._used = False
+        self._cleanup = ExitStack()
+
+    def outer(self) -> OwnTransaction | None:
+        """The running unit that this one joins."""
+        self._refuse_second_use()
+        if self.options.independent:
+            return None
+        outer = running.find(self.sessions, OwnTransaction)
+        if outer is not None:
+            self.options.require_room_in(outer.options)
+        return outer
+
+    def join(self, outer: OwnTransaction) -> Transaction:
+        return Savepoint(outer) if self.options.savepoint else Joined(outer)
+
+    def announce(self, unit: OwnTransaction) -> None:
+        """Let inner units, and a scoped session's proxy, find ``unit``."""
+        self._cleanup.callback(running.leave, running.enter(self.sessions, unit))
+        registry = registry_of(self.sessions)
+        if registry is not None:
+            self._cleanup.callback(_put_back, registry, registry() if registry.has() else None)
+            registry.set(unit.public)
+
+    def over(self) -> None:
+        self._cleanup.close()
+
+    def _refuse_second_use(self) -> None:
+        if self._used:
+            raise ConfigurationError(
+                "this unit of work has already been entered: one object is one unit, so make a"
+                " new one for each (or decorate a function with unit_of_work)."
+            )
+        self._used = True
+
+
+def _put_back(registry: Any, previous: Any) -> None:
+    if previous is None:
+        registry.clear()
+    else:
+        registry.set(previous)

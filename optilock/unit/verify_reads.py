@@ -1,0 +1,43 @@
+"""The part that promises, for all that a unit reads, that it stays as it is until COMMIT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock.errors import ConfigurationError
+from optilock.guard.check_promises import promises_of
+from optilock.guard.promises import Promise
+from optilock.mapping.columns import token_attribute
+from optilock.mapping.compared import compares
+from optilock.mapping.keys import place_of
+from optilock.unit.parts import Part
+
+__all__ = ["VerifyReads"]
+
+
+class VerifyReads(Part):
+    """The part that verifies every versioned row that the unit's session loads."""
+
+    def begin(self, session: Session) -> None:
+        event.listen(session, "loaded_as_persistent", _loaded)
+
+
+def _loaded(session: Session, obj: Any) -> None:
+    """Note the version, not the object: the session forgets objects that nobody holds."""
+    state = instance_state(obj)
+    mapper = state.mapper
+    token = token_attribute(mapper)
+    if token is not None and token in state.dict:
+        promises_of(session).add(
+            Promise(mapper, place_of(state)[1], state.dict[token], demanded=False)
+        )
+    elif token is None and compares(mapper):
+        raise ConfigurationError(
+            f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"
+            " values (CompareValues) and has no version. Give it a version as well, read it in a"
+            " unit without verify_reads, or run the unit with optilock.serializable()."
+        )
