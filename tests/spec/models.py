@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, ForeignKey, LargeBinary, String, Table, Uuid
+from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, LargeBinary, String, Table, Uuid
 from sqlalchemy.ext.mutable import MutableComposite
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, relationship
 
@@ -203,7 +203,7 @@ class Sheet(Versioned, Base):
     __version_token__ = CompareValues.all()
     id: Mapped[int] = key()
     name: Mapped[str | None]
-    real: Mapped[float | None]
+    real: Mapped[float | None] = mapped_column(Float(53))
     blob: Mapped[bytes | None] = mapped_column(LargeBinary)
     data: Mapped[Any | None] = mapped_column(JSON)
     late: Mapped[str | None] = mapped_column(deferred=True)
