@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import TypeEngine
 
 from optilock.dialects.cause import Cause, error_chain, raised_by
+from optilock.dialects.floats import is_float
 from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.level import require_level
 from optilock.dialects.rollout import Ways
@@ -95,7 +96,25 @@ class Database:
         """SQL that gives what is read from a column of that type when ``value`` was written."""
         inner = kind.load_dialect_impl(dialect) if isinstance(kind, types.TypeDecorator) else kind
         given = literal(value, kind)
-        return cast(given, kind) if isinstance(inner, self.rounded_types) else given
+        rounds = isinstance(inner, self.rounded_types) and not is_float(inner, dialect)
+        return cast(given, kind) if rounds else given
+
+    def is_float_kept(
+        self, kind: TypeEngine[Any], given: Any, read: Any, dialect: Dialect
+    ) -> bool | None:
+        """Is ``read`` what a column of that type keeps of the float ``given``?
+
+        Asked of no CAST, which databases have for some of their types of floats only. ``None``:
+        these are no floats.
+        """
+        if isinstance(kind, types.TypeDecorator) or not is_float(kind, dialect):
+            return None
+        declared = kind.compile(dialect=dialect).upper()
+        return self.kept_of(float(given), declared) == self.kept_of(float(read), declared)
+
+    def kept_of(self, value: float, declared: str) -> object:
+        """What tells the float apart from others in a column that is declared so: all of it."""
+        return value
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """``query`` with its rows locked, as weakly as the write that follows allows."""

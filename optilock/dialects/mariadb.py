@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects import mariadb_tokens
 from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
+from optilock.dialects.floats import decimals, is_single, single_precision
 from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.mariadb_guard import MariaDBGuard
 from optilock.dialects.mariadb_rollout import MariaDBWays
@@ -50,6 +51,18 @@ class MariaDB(Database):
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         """LOCK IN SHARE MODE, through the primary key as well."""
         return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update(read=True)
+
+    def kept_of(self, value: float, declared: str) -> object:
+        """FLOAT is of single precision and shown with six digits; ``(M, D)`` rounds to D places.
+
+        (https://mariadb.com/kb/en/float/)
+        """
+        places = decimals(declared)
+        if places is not None:
+            return f"{value:.{places}f}"
+        if is_single(declared, bare="FLOAT"):
+            return f"{single_precision(value):.6g}"
+        return value
 
     # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects import postgresql_tokens
 from optilock.dialects.base import Database, Form, Weakness
 from optilock.dialects.cause import Cause
+from optilock.dialects.floats import is_single, single_precision
 from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.postgresql_guard import NO_BUMP, PostgreSQLGuard
 from optilock.dialects.postgresql_rollout import PostgreSQLWays
@@ -129,6 +130,13 @@ class PostgreSQL(Database):
                 "Give the engine connect_args={'prepare_threshold': None}, or set"
                 " max_prepared_statements in PgBouncer 1.21 or later.",
             )
+
+    def kept_of(self, value: float, declared: str) -> object:
+        """REAL, and FLOAT of up to 24 bits, are of single precision.
+
+        (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
+        """
+        return single_precision(value) if is_single(declared, bare="REAL") else value
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -122,6 +122,13 @@ def _is_as_written(
     names = [n for n, v in read.items() if n != token and not same(columns[n], v, row[n])]
     if any(read[name] is None or row[name] is None for name in names):
         return False
+    floats = {
+        n: database.is_float_kept(columns[n].type, read[n], row[n], connection.dialect)
+        for n in names
+    }
+    names = [n for n in names if floats[n] is None]
+    if False in floats.values() or not names:
+        return False not in floats.values()
     asked = (database.as_stored(columns[n].type, read[n], connection.dialect) for n in names)
     kept = type(connection).execute(connection, select(*asked)).one()
     return all(same(columns[n], v, row[n]) for n, v in zip(names, kept, strict=True))

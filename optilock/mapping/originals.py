@@ -31,6 +31,7 @@ _PLAIN_TYPES = (
     types.String,
     types.Integer,
     types.Numeric,
+    types.Float,
     types.Boolean,
     types.Date,
     types.DateTime,

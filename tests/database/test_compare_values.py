@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, ForeignKey, LargeBinary, Numeric, Text, event, select, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Double,
+    Float,
+    ForeignKey,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    Text,
+    event,
+    select,
+    update,
+)
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship, sessionmaker
 
 from optilock import (
@@ -752,6 +766,68 @@ def test_what_a_column_has_rounded_is_no_conflict_with_oneself(
     with pytest.raises(ConcurrencyError):
         session.commit()
     assert stored(Parcel, 1)["note"] == "and again"
+
+
+class Gauge(Versioned, Base):
+    """Numbers of every width."""
+
+    __tablename__ = "cv_gauges"
+    __version_token__ = CompareValues.all()
+    id: Mapped[int] = key()
+    note: Mapped[str | None]
+    plain: Mapped[float | None] = mapped_column(Float)
+    single: Mapped[float | None] = mapped_column(Float(24))
+    double: Mapped[float | None] = mapped_column(Float(53))
+    widest: Mapped[float | None] = mapped_column(Double)
+    scaled: Mapped[float | None] = mapped_column(
+        Float(24).with_variant(mysql.FLOAT(10, 2), "mysql", "mariadb")
+    )
+    fixed: Mapped[float | None] = mapped_column(
+        Double().with_variant(mysql.DOUBLE(10, 2), "mysql", "mariadb")
+    )
+    number: Mapped[float | None] = mapped_column(Numeric(10, 2, asdecimal=False))
+    varied: Mapped[float | None] = mapped_column(
+        Numeric(10, 2, asdecimal=False).with_variant(mysql.FLOAT(10, 2), "mysql", "mariadb")
+    )
+    small: Mapped[int | None] = mapped_column(SmallInteger)
+    positive: Mapped[int | None] = mapped_column(
+        BigInteger().with_variant(mysql.BIGINT(unsigned=True), "mysql", "mariadb")
+    )
+    at: Mapped[time | None]
+    lasts: Mapped[timedelta | None]
+
+
+@alive
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    "name", sorted(c.key for c in Gauge.__table__.columns if c.key not in ("id", "note"))
+)
+def test_numbers_and_times_of_every_width_are_no_conflict_with_oneself(
+    tables, engine, watched, stored, name, kept
+):
+    tables(Gauge)
+    given = {
+        "small": 7,
+        "positive": 7,
+        "at": time(3, 2, 1, 678901),
+        "lasts": timedelta(minutes=1, microseconds=678901),
+    }.get(name, 200 / 3)
+    session = watched(expire_on_commit=not kept)
+    gauge = Gauge(id=1, **{name: given})
+    session.add(gauge)
+    session.commit()
+    for note in ("again", "and again"):
+        gauge.note = note
+        session.commit()
+    setattr(gauge, name, given * 2 if name != "at" else time(4, 2, 1, 678901))
+    session.commit()
+    gauge.note = "still"
+    session.commit()
+    directly(engine, Gauge, 1, **{name: given})
+    gauge.note = "not seen"
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    assert stored(Gauge, 1)["note"] == "still"
 
 
 @alive
