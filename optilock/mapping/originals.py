@@ -23,7 +23,14 @@ from sqlalchemy import event, types
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-__all__ = ["any_kept", "follow_committed", "keep_originals", "original_of", "written"]
+__all__ = [
+    "any_kept",
+    "follow_committed",
+    "keep_originals",
+    "kept_names",
+    "original_of",
+    "written",
+]
 
 _KEY = "optilock.mapping.originals"
 #: The values of these types cannot be changed in place.
@@ -47,6 +54,11 @@ _names: WeakKeyDictionary[Mapper[Any], tuple[str, ...]] = WeakKeyDictionary()
 def any_kept() -> bool:
     """Is there any class whose originals are kept?"""
     return bool(_names)
+
+
+def kept_names(mapper: Mapper[Any]) -> tuple[str, ...]:
+    """The attributes whose values are copied when they are loaded."""
+    return _names.get(mapper, ())
 
 
 def keep_originals(mapper: Mapper[Any], cls: type[Any]) -> None:
@@ -77,7 +89,7 @@ def keep_originals(mapper: Mapper[Any], cls: type[Any]) -> None:
 
 def follow_committed(mapper: Mapper[Any]) -> None:
     """``set_committed_value()`` calls no listener, and what it sets counts as loaded."""
-    for name in _names.get(mapper, ()):
+    for name in kept_names(mapper):
         impl: Any = mapper.class_manager[name].impl
         if not isinstance(impl, _Following):
             impl.__class__ = _following(type(impl))  # type: ignore[arg-type]
