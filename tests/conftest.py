@@ -15,6 +15,7 @@ server cannot be started the test is skipped with the reason; under ``CI=true`` 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -44,6 +45,12 @@ def pytest_configure() -> None:
     """Who is asked to end, ends as by Ctrl-C: the fixtures then stop their servers."""
     add_get_one()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests live until the end: nobody need look among them for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ by two rounds of a few rows is no failure of these tests.
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
@@ -30,6 +31,13 @@ from optilock.testing.servers import ServerMissing
 
 SOCKET = Place("socket", "unused", "unused")
 DELAYED = Place("delayed", "unused", "unused")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def only_their_own_garbage() -> None:
+    """A comparison collects garbage before each of its runs: not among all earlier tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def flushes(*seconds: float) -> list[Timing]:
