@@ -4,6 +4,9 @@ A connection stays the same object of the same type: its ``execute`` is covered 
 its own, and uncovered when the flush is over. Nothing private of the compiler or the driver is
 touched. If SQLAlchemy ever stops sending the unit of work's statements this way, the guard sees
 none of them and native checking goes on.
+
+A listener may flush a session of its own on the same connection. What the outer flush holds there
+is sent first, and the connection answers for the outer flush again when the inner one is over.
 """
 
 from __future__ import annotations
@@ -23,10 +26,31 @@ if TYPE_CHECKING:
 __all__ = ["arm", "arm_wholly", "disarm"]
 
 _CHANGES = (Update, Delete)
+#: An attribute of a connection: the flush that it answers for.
+_FLUSH = "_optilock_flush"
 
 
 def arm(flush: Flush, connection: Connection) -> None:
-    """Answer for ``connection``."""
+    """Answer for ``connection``, after what another flush holds for it was sent."""
+    if connection in flush.armed:
+        return
+    outer: Flush | None = getattr(connection, _FLUSH, None)
+    if outer is not None:
+        _send_held(outer, connection, before=flush)
+    flush.armed[connection] = outer
+    _cover(flush, connection)
+
+
+def _send_held(outer: Flush, connection: Connection, *, before: Flush) -> None:
+    try:
+        outer.drain(connection)
+    except DBAPIError as error:
+        outer.remember()
+        before.outer_error = error
+        raise
+
+
+def _cover(flush: Flush, connection: Connection) -> None:
     native = type(connection).execute.__get__(connection)
 
     def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
@@ -50,8 +74,7 @@ def arm(flush: Flush, connection: Connection) -> None:
 
     # As an attribute, not through __dict__: CPython keeps the object compact that way.
     setattr(connection, "execute", execute)  # noqa: B010
-    if connection not in flush.armed:
-        flush.armed.append(connection)
+    setattr(connection, _FLUSH, flush)
 
 
 def arm_wholly(flush: Flush, connection: Connection) -> None:
@@ -59,6 +82,10 @@ def arm_wholly(flush: Flush, connection: Connection) -> None:
     if connection in flush.armed_wholly:
         return
     flush.armed_wholly.append(connection)
+    _cover_wholly(flush, connection)
+
+
+def _cover_wholly(flush: Flush, connection: Connection) -> None:
     execute = connection.execute
 
     def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
@@ -76,9 +103,14 @@ def arm_wholly(flush: Flush, connection: Connection) -> None:
 
 
 def disarm(flush: Flush) -> None:
-    """The flush is over: connections answer for themselves."""
-    for connection in flush.armed:
-        delattr(connection, "execute")
+    """The flush is over: connections answer for themselves, or for the flush around it."""
     for connection in flush.armed_wholly:
         delattr(connection, "scalar")
         delattr(connection, "exec_driver_sql")
+    for connection, outer in flush.armed.items():
+        delattr(connection, "execute")
+        delattr(connection, _FLUSH)
+        if outer is not None:
+            _cover(outer, connection)
+            if connection in outer.armed_wholly:
+                _cover_wholly(outer, connection)

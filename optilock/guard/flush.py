@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
@@ -50,6 +51,8 @@ class Flush:
     error: Exception | None = None
     #: Reported by the database before SQLAlchemy could see it: raised by the first statement.
     broken: DBAPIError | None = None
+    #: Reported for what the flush around this one held, on a connection of both.
+    outer_error: DBAPIError | None = None
     #: Edits of refused rows, put back once SQLAlchemy has finished.
     kept: Sequence[Kept] = ()
     expire_later: Sequence[tuple[Any, list[str]]] = ()
@@ -71,8 +74,9 @@ class Flush:
     def __init__(self, session: Session, known: Watched) -> None:
         self.session = session
         self.known = known
-        #: Connections that answer for the guard: ``execute``, and everything else as well.
-        self.armed: list[Connection] = []
+        #: Connections that answer for the guard, with the flush that they answered for before:
+        #: ``execute``, and everything else as well.
+        self.armed: dict[Connection, Flush | None] = {}
         self.armed_wholly: list[Connection] = []
         #: What is held, by connection and statement.
         self.waiting: dict[Connection, dict[Any, list[Write]]] = {}
@@ -142,14 +146,17 @@ class Flush:
     def is_missed(self, write: Write) -> bool:
         if self.missed and (write.shape.table, write.key()) in self.missed:
             return True
-        return bool(self.skipped) and self.state_of(write) in self.skipped
+        if not self.skipped:
+            return False
+        return self.find(write.shape.mapper, write.shape.identity_of(write.params)) in self.skipped
 
     # -- whose row it is ---------------------------------------------------------------------
 
     def state_of(self, write: Write) -> State:
-        """The object behind a write."""
+        """The object behind a write; an unwatched session's own, on our connection, is none."""
         found = self.find(write.shape.mapper, write.shape.identity_of(write.params))
-        assert found is not None
+        if found is None:
+            raise StaleDataError(str(Short(write.shape, 1, 1)))
         return found
 
     def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:

@@ -80,6 +80,9 @@ def _special(
 ) -> Any:
     """The answer where the version is not all that counts; ``None``: write it as any other."""
     shape, params = write
+    if flush.find(shape.mapper, shape.identity_of(params)) is None:  # of an unwatched session
+        flush.drain(connection)
+        return native(statement, params, **options)
     if shape.ignored_only and not touched(flush, write):
         return write_ignored(flush, connection, native, write, options)
     if shape.perhaps_ignored and only_ignored(flush, write):

@@ -169,7 +169,10 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
         try:
             original(self, objects)
         except DBAPIError as error:
-            conflict = conflict_in_flush(self, known.flush, error) if known.flush else None
+            running = known.flush
+            if running is None or running.outer_error is error:
+                raise
+            conflict = conflict_in_flush(self, running, error)
             if conflict is None:
                 raise
             raise conflict from error
