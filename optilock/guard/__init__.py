@@ -23,7 +23,8 @@ The files in the order of a flush:
 *the end*
     :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written and
     :mod:`refresh` makes the objects equal to them; or :mod:`keep` makes them dirty again, and the
-    error has SQLAlchemy's :mod:`words`. :mod:`aftermath`: the database ended the transaction.
+    error has SQLAlchemy's :mod:`words`. :mod:`aftermath`: the database ended the transaction,
+    perhaps at COMMIT (:mod:`commits`).
 
 Beside the flush: :mod:`merging` with :mod:`members`, :mod:`locked_reads`, :mod:`statements`, and
 :mod:`natives`, classes with only a ``version_id_col``.

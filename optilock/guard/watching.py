@@ -27,16 +27,11 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.connections import refuse_shards
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.errors import ConfigurationError
-from optilock.guard.aftermath import (
-    clear,
-    conflict_after_rollback,
-    conflict_in_flush,
-    first_expected,
-    gone_in_flush,
-)
+from optilock.guard.aftermath import conflict_in_flush, first_expected, gone_in_flush
 from optilock.guard.arming import arm, disarm
 from optilock.guard.before import check_before
 from optilock.guard.check_promises import check_pending
+from optilock.guard.commits import guard_commit
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
 from optilock.guard.locked_reads import guarded_get, guarded_refresh
@@ -66,7 +61,6 @@ from optilock.seen import (
     remember_revived,
     remember_rolled_back,
 )
-from optilock.transient import ended_by_conflict
 
 __all__ = ["guard_class", "watch"]
 
@@ -131,7 +125,6 @@ def guard_class(cls: type[Session]) -> None:
     setattr(cls, GUARDED, True)
     read_versions_with_rows()
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
-    cls.commit = _guarded_commit(cls.commit)  # type: ignore[method-assign]
     cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
     if hasattr(cls, "merge_all"):
         setattr(cls, "merge_all", guarded_merge_all(cls.merge_all))  # noqa: B010
@@ -193,22 +186,6 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
     return flush
 
 
-def _guarded_commit(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def commit(self: Session) -> None:
-        connections = watched(self).connections
-        try:
-            original(self)
-        except DBAPIError as error:
-            failed = [connection for connection in connections if _refused_to_commit(connection)]
-            clear(failed)
-            if not ended_by_conflict(error, at_commit=bool(failed)):
-                raise
-            raise conflict_after_rollback(self, error) from error
-
-    return commit
-
-
 def _unread_delete(original: Callable[..., None]) -> Callable[..., None]:
     """``Session.delete``, which reads an expired object when it looks for what goes with it."""
 
@@ -249,15 +226,11 @@ def _remembering_all(original: Callable[..., None]) -> Callable[..., None]:
     return expire_all
 
 
-def _refused_to_commit(connection: Connection) -> bool:
-    """Was it COMMIT that failed? A flush that fails inside a savepoint ends no more than that."""
-    return not (connection.closed or connection.invalidated or connection.in_transaction())
-
-
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Any) -> None:
     """Remember the session's own connections; one that begins inside a flush is guarded at once."""
     known = watched(session)
     known.in_transaction(transaction)
+    guard_commit(transaction)
     if transaction.nested:
         known.in_savepoint(transaction)
     if isinstance(connection, Connection):
