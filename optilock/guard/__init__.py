@@ -19,7 +19,7 @@ The files in the order of a flush:
     :mod:`batch`, in the form that ``optilock/dialects`` knows.
 *rows that missed*
     :mod:`misses` reads them, :mod:`missed` is one of them; those on which others depend are settled
-    at once: :mod:`restore`, :mod:`children`.
+    at once: :mod:`restore`, :mod:`children` of :mod:`doomed` parents.
 *the end*
     :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written and
     :mod:`refresh` makes the objects equal to them; or :mod:`keep` makes them dirty again, and the

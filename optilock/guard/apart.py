@@ -32,8 +32,9 @@ def look_at_other_tables(flush: Flush, table: Any) -> None:
         for state in some
         if state.modified and not flush.is_delete(state)
     ]
-    for stale in look(flush.session, states, deleting=False) if states else ():
-        flush.skipped |= {stale.state}
+    found = look(flush.session, states, deleting=False) if states else []
+    flush.skipped |= {stale.state for stale in found}
+    for stale in found:
         flush.add_miss(Missed.found_before(stale))
 
 

@@ -7,6 +7,7 @@ raising is free: nothing was sent, the transaction is alive, every edit is where
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
@@ -17,11 +18,13 @@ from optilock.conflicts import Values
 from optilock.deletes import settled_by_policy
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
-from optilock.guard.dependents import has_dependents, refers_to_one_of
+from optilock.guard.dependents import has_dependents
+from optilock.guard.doomed import Doomed
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compared_names, compares
+from optilock.undocumented import marked_deleted
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -32,12 +35,13 @@ __all__ = ["check_before"]
 def check_before(flush: Flush, objects: Any) -> None:
     """Judge the deletes that have dependents."""
     deleted = [instance_state(obj) for obj in flush.session.deleted if _asked(obj, objects)]
+    replaced = _taken_over(flush.session, deleted)
     stale = look(
         flush.session,
         (
             state
             for state in deleted
-            if has_dependents(state.mapper) or _is_replaced(flush.session, state)
+            if has_dependents(state.mapper) or (state.key in replaced and compares(state.mapper))
         ),
         deleting=True,
     )
@@ -45,19 +49,18 @@ def check_before(flush: Flush, objects: Any) -> None:
         _settle(flush, stale, objects)
 
 
-def _is_replaced(session: Session, state: State) -> bool:
-    """Does a new object take over the row, of which only values are known to compare?
+def _taken_over(session: Session, deleted: Iterable[State]) -> set[Any]:
+    """The keys of rows that new objects take over, and of which only values are known to compare.
 
     SQLAlchemy then sends an UPDATE for the new object, and that has read nothing.
     """
-    if not compares(state.mapper):
-        return False
-    base = state.mapper.base_mapper
-    return any(
-        (new := instance_state(obj)).mapper.base_mapper is base
-        and new.mapper.identity_key_from_instance(obj) == state.key
-        for obj in session.new
-    )
+    bases = {state.mapper.base_mapper for state in deleted if compares(state.mapper)}
+    if not bases:
+        return set()
+    new = ((instance_state(obj).mapper, obj) for obj in session.new)
+    return {
+        mapper.identity_key_from_instance(obj) for mapper, obj in new if mapper.base_mapper in bases
+    }
 
 
 def _asked(obj: Any, objects: Any) -> bool:
@@ -76,8 +79,11 @@ def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
     events.emit(lambda: events.Conflict(tuple(entries)))
     if error is not None:
         raise error
+    gone = {row.state for row in stale if row.stored is None}
+    flush.skipped |= gone  # nothing is left to delete
     for row in stale:
-        _apply(flush, row)
+        if row.state not in gone:
+            _apply(flush, row)
     events.emit(lambda: events.Resolved(tuple(row.entry for row in stale)))
 
 
@@ -108,10 +114,7 @@ def _with_all(
 def _apply(flush: Flush, row: Stale) -> None:
     """Carry out a decision on the object, so that the flush that follows does the rest."""
     resolution = row.resolution
-    assert resolution is not None
-    if row.stored is None:
-        flush.skipped |= {row.state}  # nothing is left to delete
-        return
+    assert resolution is not None and row.stored is not None
     if resolution.decision == "overwrite":
         equal_to_stored(row.state, _compared_part(row.state, row.stored))
         return
@@ -140,7 +143,7 @@ def _undelete(flush: Flush, row: Stale) -> None:
     """Take back ``session.delete()``, together with what it cascaded to."""
     session = flush.session
     for obj in _with_children(row):
-        if obj in session.deleted:
+        if instance_state(obj) in marked_deleted(session):
             session.add(obj)
 
 
@@ -156,8 +159,8 @@ def _without_parents(flush: Flush, stale: list[Stale]) -> ConcurrencyError | Non
         return None
     spared = {id(obj) for row in kept for obj in _with_children(row)}
     deleted = flush.session.deleted
-    doomed = [instance_state(obj) for obj in deleted if id(obj) not in spared]
-    lost = [row for row in kept if refers_to_one_of(doomed, row.state, _as_kept(row))]
+    doomed = Doomed(instance_state(obj) for obj in deleted if id(obj) not in spared)
+    lost = [row for row in kept if any(True for _ in doomed.parents_of(row.state, _as_kept(row)))]
     if not lost:
         return None
     conflict = ConcurrencyError(row.entry for row in stale)

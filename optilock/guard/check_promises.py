@@ -38,6 +38,7 @@ from optilock.guard.state import Watched, watched
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.keys import place_of
 from optilock.transient import ended_by_conflict
+from optilock.undocumented import marked_deleted
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -182,7 +183,7 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
         mapper = state.mapper
         connection = connection_to_write(session, mapper)
         stored = read_stored(connection, mapper, [promised.identity])
-        action: Action = "delete" if state.obj() in session.deleted else "update"
+        action: Action = "delete" if state in marked_deleted(session) else "update"
         ours = attempt_of(state, action, promised.version)
         seen = promised.attempt().original
         attempt = Attempt(mapper, promised.identity, action, seen, ours.current, ours.changes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optilock.guard.decide import decide
-from optilock.guard.dependents import kept_by_a_deleted_parent
+from optilock.guard.doomed import kept_by_a_deleted_parent
 from optilock.guard.missed import Missed
 from optilock.guard.settle import carry_out
 
@@ -32,7 +32,11 @@ def settle_children(flush: Flush, some: list[Missed]) -> None:
     ]
     if not children or decide(children, flush.known) is not None:
         return
-    for missed in children:
-        if missed.resolution is not None and missed.resolution.decision != "keep_database":
-            carry_out(flush, [missed])
-            missed.restored = True
+    changed = [
+        missed
+        for missed in children
+        if missed.resolution is not None and missed.resolution.decision != "keep_database"
+    ]
+    carry_out(flush, changed)
+    for missed in changed:
+        missed.restored = True

@@ -6,27 +6,22 @@ were already written cannot quietly be left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, Table
+from sqlalchemy import Column
 from sqlalchemy.orm import Mapper, RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Values, columns_of
 from optilock.guard.shapes import compared_columns
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
     from optilock.guard.missed import Missed
 
-__all__ = [
-    "changed_links",
-    "has_dependents",
-    "kept_by_a_deleted_parent",
-    "refers_to_one_of",
-    "without_missed",
-]
+__all__ = ["LeftOut", "changed_links", "has_dependents", "key_in", "without_missed"]
+
+State = InstanceState[Any]
 
 
 def has_dependents(mapper: Mapper[Any]) -> bool:
@@ -47,7 +42,7 @@ def _writes_elsewhere(relationship: Any) -> bool:
     )
 
 
-def changed_links(state: InstanceState[Any]) -> list[str]:
+def changed_links(state: State) -> list[str]:
     """Collections of the object that this flush has written: children and link rows."""
     return [
         relationship.key
@@ -63,62 +58,59 @@ def without_missed(flush: Flush, statement: Any, params: list[Any]) -> list[Any]
     compared = compared_columns(statement)
     if not compared:
         return params
-    states = [*(missed.state for missed in flush.misses), *flush.skipped]
-    missed = {
-        tuple(_key_in(state, column) for column in compared)
-        for state in states
-        if statement.table in state.mapper.tables
-    }
-    links = [link for state in flush.skipped for link in _links(state, statement.table, compared)]
-    return [
-        row
-        for row in params
-        if tuple(row[name] for name in compared.values()) not in missed
-        and not any(all(row[name] == value for name, value in link.items()) for link in links)
-    ]
+    place = (statement.table, *compared.items())
+    if place not in flush.left_out:
+        flush.left_out[place] = LeftOut(statement.table, compared)
+    left_out = flush.left_out[place]
+    left_out.take(flush.misses, flush.skipped)
+    return [row for row in params if row not in left_out]
 
 
-def _links(
-    state: InstanceState[Any], table: Any, compared: dict[Column[Any], str]
-) -> Iterator[dict[str, Any]]:
-    """Parameter -> value by which a link table refers to the object."""
-    if not any(relationship.secondary is table for relationship in state.mapper.relationships):
-        return
-    for constraint in table.foreign_key_constraints:
-        if constraint.referred_table in state.mapper.tables:
-            yield {
-                compared[key.parent]: _key_in(state, key.column)
-                for key in constraint.elements
-                if key.parent in compared
-            }
+class LeftOut:
+    """Rows of one table that are not written, by the columns that a statement names them by.
+
+    Such a statement may come for each row of the flush, so what missed is counted in once.
+    """
+
+    def __init__(self, table: Any, compared: dict[Column[Any], str]) -> None:
+        self._table = table
+        self._compared = compared
+        self._misses = 0
+        self._skipped: frozenset[State] = frozenset()
+        #: Parameters of the statement -> what they hold in the rows that are left out.
+        self._held: dict[tuple[str, ...], set[tuple[Any, ...]]] = {}
+
+    def take(self, misses: Sequence[Missed], skipped: frozenset[State]) -> None:
+        """Count in what has missed, or was skipped, since the last statement."""
+        for missed in misses[self._misses :]:
+            self._take_row(missed.state)
+        for state in skipped - self._skipped if skipped is not self._skipped else ():
+            self._take_row(state)
+            self._take_links(state)
+        self._misses, self._skipped = len(misses), skipped
+
+    def __contains__(self, row: dict[str, Any]) -> bool:
+        return any(tuple(row[n] for n in names) in held for names, held in self._held.items())
+
+    def _take_row(self, state: State) -> None:
+        if self._table in state.mapper.tables:
+            self._take(state, {name: column for column, name in self._compared.items()})
+
+    def _take_links(self, state: State) -> None:
+        """The rows by which a link table refers to the object."""
+        if not any(one.secondary is self._table for one in state.mapper.relationships):
+            return
+        for constraint in self._table.foreign_key_constraints:
+            if constraint.referred_table in state.mapper.tables:
+                compared = [key for key in constraint.elements if key.parent in self._compared]
+                self._take(state, {self._compared[key.parent]: key.column for key in compared})
+
+    def _take(self, state: State, columns: dict[str, Any]) -> None:
+        values = tuple(key_in(state, column) for column in columns.values())
+        self._held.setdefault(tuple(columns), set()).add(values)
 
 
-def kept_by_a_deleted_parent(flush: Flush, missed: Missed) -> bool:
-    """Is the row, which is to stay, a child of one that this flush deletes?"""
-    assert flush.uow is not None and missed.stored is not None
-    doomed = [state for state, (deleting, _) in flush.uow.states.items() if deleting]
-    return refers_to_one_of(doomed, missed.state, missed.stored)
-
-
-def refers_to_one_of(
-    doomed: Iterable[InstanceState[Any]], state: InstanceState[Any], stored: Values
-) -> bool:
-    """Has the row of ``state``, as it is stored, a foreign key to the row of one of ``doomed``?"""
-    names = {column: name for name, column in columns_of(state.mapper).items()}
-    return any(
-        constraint.referred_table in other.mapper.tables
-        and all(
-            stored.get(names.get(key.parent, "")) == _key_in(other, key.column)
-            for key in constraint.elements
-        )
-        for table in state.mapper.tables
-        if isinstance(table, Table)
-        for constraint in table.foreign_key_constraints
-        for other in doomed
-        if other is not state
-    )
-
-
-def _key_in(state: InstanceState[Any], column: Any) -> Any:
+def key_in(state: State, column: Any) -> Any:
+    """The stored value of a key column of the object's row."""
     name = state.mapper.get_property_by_column(column).key
     return state.committed_state.get(name, state.dict.get(name))

@@ -27,6 +27,8 @@ from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.arming import arm_wholly
 from optilock.guard.batch import send
+from optilock.guard.dependents import LeftOut
+from optilock.guard.doomed import Doomed
 from optilock.guard.keep import Kept
 from optilock.guard.missed import Missed
 from optilock.guard.misses import miss
@@ -55,8 +57,6 @@ class Flush:
     outer_error: DBAPIError | None = None
     #: Edits of refused rows, put back once SQLAlchemy has finished.
     kept: Sequence[Kept] = ()
-    expire_later: Sequence[tuple[Any, list[str]]] = ()
-    expunge_later: Sequence[Any] = ()
     #: Objects that nothing is to be written for any more.
     skipped: frozenset[State] = frozenset()
     #: What the flush wanted to write, taken when the database reported an error.
@@ -70,6 +70,7 @@ class Flush:
     #: Tables that were looked at because the version of their rows is in another one.
     looked_apart: frozenset[Any] = frozenset()
     _states: dict[Any, State] | None = None
+    _doomed: Doomed | None = None
 
     def __init__(self, session: Session, known: Watched) -> None:
         self.session = session
@@ -83,7 +84,12 @@ class Flush:
         self._keys: set[tuple[Any, Any]] = set()
         #: Rows that were not found as they were read, and their tables and keys.
         self.misses: list[Missed] = []
+        self.missed_states: dict[State, Missed] = {}
         self.missed: set[tuple[Any, Any]] = set()
+        #: Rows without a version that belong to them, by the statements that would write them.
+        self.left_out: dict[Any, LeftOut] = {}
+        self.expire_later: list[tuple[Any, list[str]]] = []
+        self.expunge_later: list[Any] = []
 
     # -- holding and sending -----------------------------------------------------------------
 
@@ -138,6 +144,7 @@ class Flush:
         """Judge the row when the flush is over."""
         does_not_move(missed.state)
         self.misses.append(missed)
+        self.missed_states[missed.state] = missed
 
     def skip(self, write: Write) -> None:
         """Do not send further statements for this row."""
@@ -178,6 +185,14 @@ class Flush:
 
     def is_delete(self, state: State) -> bool:
         return self.uow is not None and self.uow.states.get(state, (False, False))[0]
+
+    def doomed(self) -> Doomed:
+        """The rows that were to be deleted when it was first asked."""
+        if self._doomed is None:
+            assert self.uow is not None
+            states = self.uow.states.items()
+            self._doomed = Doomed(state for state, (is_delete, _) in states if is_delete)
+        return self._doomed
 
     def action_on(self, state: State) -> Action:
         return "delete" if self.is_delete(state) else "update"

@@ -16,7 +16,7 @@ from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import made_by_application, touch_state
-from optilock.undocumented import mark_changed
+from optilock.undocumented import mark_changed, marked_deleted
 
 __all__ = ["Kept"]
 
@@ -79,5 +79,5 @@ def _is_orphan(missed: Missed) -> bool:
     return (
         missed.attempt.action == "delete"
         and session is not None
-        and missed.obj not in session.deleted
+        and missed.state not in marked_deleted(session)
     )

@@ -22,6 +22,7 @@ from optilock.mapping.compared import is_guarded, values_read, written_by_us
 from optilock.mapping.keys import key_names
 from optilock.resolvers import Resolution
 from optilock.seen import never_read
+from optilock.undocumented import marked_deleted
 
 __all__ = ["Stale", "State", "expected_version", "look"]
 
@@ -83,7 +84,7 @@ def _look(
             connection,
             attempt_of(
                 state,
-                "delete" if state.obj() in session.deleted else "update",
+                "delete" if state in marked_deleted(session) else "update",
                 read[state].get(token) if token else None,
             ),
             stored.get(_identity(state)),

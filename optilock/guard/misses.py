@@ -43,7 +43,8 @@ def miss(flush: Flush, connection: Connection, writes: list[Write], *, sent: int
         try:
             stored = read_stored(connection, mapper, [m.attempt.identity for m in some])
         except DBAPIError:  # such as a lock timeout: nobody knows whether the row is there
-            flush.misses = [one for one in flush.misses if one not in some]
+            unknown = set(some)
+            flush.misses = [one for one in flush.misses if one not in unknown]
             raise
         for one in some:
             one.stored = stored.get(one.attempt.identity)
@@ -56,17 +57,18 @@ def miss(flush: Flush, connection: Connection, writes: list[Write], *, sent: int
 def missed_again(flush: Flush, write: Write) -> None:
     """The second UPDATE of a row (post_update) is not sent, and belongs to our side as well."""
     state = flush.state_of(write)
-    for missed in flush.misses:
-        if missed.state is state and missed.attempt.action == "update":
-            missed.expressions = {**missed.expressions, **write.shape.expressions}
-            missed.__dict__.pop("entry", None)
-            missed.attempt = attempt_of(
-                state,
-                flush.action_on(state),
-                missed.attempt.original.get(token_attribute(state.mapper) or ""),
-                expressions=missed.expressions,
-                computed=write.shape.prefetch,
-            )
+    missed = flush.missed_states.get(state)
+    if missed is None or missed.attempt.action != "update":
+        return
+    missed.expressions = {**missed.expressions, **write.shape.expressions}
+    missed.__dict__.pop("entry", None)
+    missed.attempt = attempt_of(
+        state,
+        flush.action_on(state),
+        missed.attempt.original.get(token_attribute(state.mapper) or ""),
+        expressions=missed.expressions,
+        computed=write.shape.prefetch,
+    )
 
 
 def without_version(flush: Flush, connection: Connection, write: Write) -> None:

@@ -19,7 +19,8 @@ from optilock.conflicts import columns_of, read_stored
 from optilock.errors import ConcurrencyError
 from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
 from optilock.guard.decide import decide
-from optilock.guard.dependents import changed_links, has_dependents, kept_by_a_deleted_parent
+from optilock.guard.dependents import changed_links, has_dependents
+from optilock.guard.doomed import kept_by_a_deleted_parent
 from optilock.guard.keep import Kept
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
@@ -167,10 +168,7 @@ def _take_over(flush: Flush, row: Correction) -> None:
     relationships = stale_relationships(state, final)
     equal_to_stored(state, final, flush.uow)
     if relationships or unknown:
-        flush.expire_later = [
-            *flush.expire_later,
-            (row.missed.obj, [*relationships, *unknown]),
-        ]
+        flush.expire_later.append((row.missed.obj, [*relationships, *unknown]))
 
 
 def _computed_later(column: Any, values: dict[str, Any], name: str) -> bool:
@@ -186,7 +184,7 @@ def _apply_gone(flush: Flush, missed: Missed) -> None:
     kept = missed.resolution.decision == "keep_database"
     if missed.attempt.action == "update":
         if kept:
-            flush.expunge_later = [*flush.expunge_later, missed.obj]
+            flush.expunge_later.append(missed.obj)
         else:
             restore(flush, missed)
     elif missed.resolution.decision == "write":

@@ -93,8 +93,9 @@ def judge_values(flush: Flush, connection: Connection, statement: Any, params: A
     flush.looked |= mine.keys()
     for deleting in (False, True):
         some = [state for state in mine if flush.is_delete(state) is deleting]
-        for stale in look(flush.session, some, deleting=deleting) if some else ():
-            flush.skipped |= {stale.state}
+        found = look(flush.session, some, deleting=deleting) if some else []
+        flush.skipped |= {stale.state for stale in found}
+        for stale in found:
             flush.add_miss(Missed.found_before(stale))
 
 
