@@ -2,8 +2,13 @@
 
 MariaDB answers some errors by rolling back the *whole* transaction and then takes the next
 statement as the first of a new one. A program that swallows such an error would commit the second
-half of its work. So the error is remembered on the connection until its next transaction, and a
-unit of work asks before COMMIT.
+half of its work. So the error is remembered on the connection for as long as SQLAlchemy takes the
+transaction for alive, and a unit of work asks before COMMIT.
+
+The savepoints of the transaction are gone as well. Rolling back to one would fail with an error of
+its own, which hides the cause (1305, "SAVEPOINT does not exist"). So inside a savepoint SQLAlchemy
+is told that the connection is lost: it sends nothing more on it, throws it away, and refuses every
+further statement and COMMIT until the whole transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -19,13 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ended_by", "watch_errors"]
 
-_KEY = "optilock.ended"
+_KEY = "_optilock_ended"
 _watched: WeakSet[Dialect] = WeakSet()
 
 
 def watch_errors(connection: Connection, database: Database) -> None:
     """From here on, remember on ``connection`` the error that ends its transaction."""
-    connection.info.pop(_KEY, None)
     dialect = connection.dialect
     if dialect in _watched:
         return
@@ -33,13 +37,20 @@ def watch_errors(connection: Connection, database: Database) -> None:
 
     @event.listens_for(connection.engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:
-        if context.connection is None or context.is_disconnect:
+        given = context.connection
+        if given is None or context.is_disconnect:
             return
-        if database.ends_transaction(context.original_exception):
-            context.connection.info.setdefault(_KEY, context.original_exception)
+        if not database.ends_transaction(context.original_exception):
+            return
+        if ended_by(given) is None:
+            given.__dict__[_KEY] = given.get_transaction(), context.original_exception
+        if given.in_nested_transaction():
+            context.is_disconnect = True
+            context.invalidate_pool_on_disconnect = False  # the others are as good as before
 
 
 def ended_by(connection: Connection) -> BaseException | None:
     """The error with which the database ended the transaction of ``connection`` early."""
-    error: BaseException | None = connection.info.get(_KEY)
-    return error
+    transaction, error = connection.__dict__.get(_KEY, (None, None))
+    same = transaction is not None and transaction is connection.get_transaction()
+    return error if same else None

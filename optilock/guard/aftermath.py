@@ -153,28 +153,30 @@ def _moved_on_held(
     session: Session, attempts: Iterable[Attempt], found: list[Entry[Any]]
 ) -> list[Entry[Any]]:
     """The rows that moved, read on the connections that the session has."""
-    held = {
-        connection.engine: connection
-        for connection in watched(session).connections
-        if not connection.closed and not connection.invalidated
-    }
-
-    def connection_for(mapper: Mapper[Any]) -> Connection | None:
-        return held.get(engine_to_write(session, mapper))
-
     with ExitStack() as stack:
-        for connection in held.values():
-            stack.enter_context(_idle(connection))
-        readable = [attempt for attempt in attempts if connection_for(attempt.mapper)]
-        return _moved(readable, connection_for, found)
+        readable = {
+            connection.engine: stack.enter_context(_readable(connection))
+            for connection in watched(session).connections
+            if not connection.closed
+        }
+
+        def connection_for(mapper: Mapper[Any]) -> Connection | None:
+            return readable.get(engine_to_write(session, mapper))
+
+        known = [attempt for attempt in attempts if connection_for(attempt.mapper)]
+        return _moved(known, connection_for, found)
 
 
 @contextmanager
-def _idle(connection: Connection) -> Iterator[None]:
-    """Read on a connection whose transaction is over, and leave it as it was."""
+def _readable(connection: Connection) -> Iterator[Connection]:
+    """A connection to read on, whose transaction is over; it is left as it was."""
+    if connection.invalidated:  # and it stays so, until the caller rolls back
+        with connection.engine.connect() as another:
+            yield another
+        return
     inside = connection.in_transaction()
     try:
-        yield
+        yield connection
     finally:
         if not inside:
             connection.rollback()

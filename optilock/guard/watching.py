@@ -26,6 +26,8 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.connections import refuse_shards
 from optilock.deletes import DeletePolicies, check_on_delete
+from optilock.dialects import database_of
+from optilock.dialects.ended import watch_errors
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import conflict_in_flush, first_expected, gone_in_flush
 from optilock.guard.arming import arm, disarm
@@ -234,6 +236,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
     if transaction.nested:
         known.in_savepoint(transaction)
     if isinstance(connection, Connection):
+        if connection.in_nested_transaction():
+            watch_errors(connection, database_of(connection.dialect))
         if connection not in known.connections:
             known.connections.append(connection)
         if known.flush is not None:

@@ -220,16 +220,15 @@ class OwnTransaction:
 
     def _refuse_if_ended(self) -> None:
         for connection in self.connections:
+            error = ended_by(connection)
+            if error is not None:
+                raise OptilockError(f"{_ENDED}.") from error
             if connection.invalidated or connection.closed:
                 continue
-            error = ended_by(connection)
-            if error is not None or database_of(connection.dialect).transaction_failed(connection):
+            if database_of(connection.dialect).transaction_failed(connection):
                 raise OptilockError(
-                    "this unit of work cannot be committed: the database ended its transaction"
-                    " with an error at an earlier statement, and that error was caught inside"
-                    " the unit. Let it out, so that the unit runs again, or try the statement in"
-                    " a savepoint (session.begin_nested())."
-                ) from error
+                    f"{_ENDED}, or try the statement in a savepoint (session.begin_nested())."
+                )
 
 
 class Joined:
@@ -264,14 +263,20 @@ class Savepoint:
     def complete(self, error: BaseException | None) -> None:
         if error is None:
             self._nested.commit()
-        elif self._nested.is_active:
+        elif self._is_open():
             self._undo(error)
+
+    def _is_open(self) -> bool:
+        """Is it still among the session's transactions? A flush that failed has left it there."""
+        transaction = self.outer.session.get_nested_transaction()
+        while transaction is not None and transaction is not self._nested:
+            transaction = transaction.parent
+        return transaction is not None
 
     def _undo(self, error: BaseException) -> None:
         try:
             self._nested.rollback()
         except Exception:
-            # The whole transaction is gone, and the savepoint with it (MariaDB 1213, 1020).
             self.outer.doom(error)
 
 
@@ -296,6 +301,11 @@ def _from_database(error: BaseException) -> bool:
     return isinstance(seen, DBAPIError)
 
 
+_ENDED = (
+    "this unit of work cannot be committed: the database ended its transaction with an error at an"
+    " earlier statement, and that error was caught inside the unit. Let it out, so that the unit"
+    " runs again"
+)
 _UNKNOWN = (
     "the connection was lost inside COMMIT, so this unit of work is either stored completely or"
     " not at all, and nobody can tell from here. Read the rows again and compare before you run"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, String, event, select, text, update
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -261,6 +261,16 @@ def test_a_savepoint_undoes_only_the_inner_unit(sessions):
             pass
 
     assert stored(sessions) == [11, 20]
+
+
+def test_the_outer_unit_goes_on_after_the_flush_of_a_savepoint_has_failed(sessions):
+    with UnitOfWork(sessions) as session:
+        session.get_one(Account, 1).balance = 11
+        with pytest.raises(IntegrityError), UnitOfWork(sessions, savepoint=True) as inner:
+            inner.add(Account(id=3, balance=None))  # NOT NULL: found by the flush at its end
+        session.add(Account(id=4, balance=40))
+
+    assert stored(sessions) == [11, 20, 40]
 
 
 def test_a_savepoint_stores_nothing_before_the_outer_unit_commits(sessions):
