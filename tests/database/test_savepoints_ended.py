@@ -94,9 +94,13 @@ def test_so_it_does_from_a_flush_in_the_innermost_of_two(engine, accounts, watch
     session = watched()
     second = session.get_one(Account, 2)
     touch_first(session)
-    with rival(engine), pytest.raises(DBAPIError) as caught, session.begin_nested():
-        with session.begin_nested():
-            second.owner = "mine"
+    with (
+        rival(engine),
+        pytest.raises(DBAPIError) as caught,
+        session.begin_nested(),
+        session.begin_nested(),
+    ):
+        second.owner = "mine"
     assert number_of(caught.value) == 1213
     must_be_rolled_back(session)
     assert owners(engine) == ["first", "theirs", "theirs"]
@@ -119,9 +123,13 @@ def test_a_savepoint_can_be_rolled_back_by_hand_and_the_transaction_is_still_ove
 def test_who_swallows_the_deadlock_cannot_go_on_either(engine, accounts, watched):
     session = watched()
     touch_first(session)
-    with rival(engine), pytest.raises(PendingRollbackError), session.begin_nested():
-        with contextlib.suppress(DBAPIError):
-            write_second(session)
+    with (
+        rival(engine),
+        pytest.raises(PendingRollbackError),
+        session.begin_nested(),
+        contextlib.suppress(DBAPIError),
+    ):
+        write_second(session)
     must_be_rolled_back(session)
     assert owners(engine) == ["first", "theirs", "theirs"]
 
@@ -241,13 +249,13 @@ def test_the_unit_runs_again_after_a_conflict_in_a_savepoint(engine, accounts, o
 
 def test_a_unit_that_catches_the_error_of_its_savepoint_is_not_stored(engine, accounts):
     sessions = sessionmaker(engine)
-    with pytest.raises(OptilockError, match="cannot be committed") as caught:
-        with UnitOfWork(sessions) as session:
-            touch_first(session)
-            with rival(engine), contextlib.suppress(DBAPIError):
-                with UnitOfWork(sessions, savepoint=True):
-                    write_second(session)
-            session.add(Account(id=99, owner="after"))
+    refused = pytest.raises(OptilockError, match="cannot be committed")
+    with refused as caught, UnitOfWork(sessions) as session:
+        touch_first(session)
+        swallowed = contextlib.suppress(DBAPIError)
+        with rival(engine), swallowed, UnitOfWork(sessions, savepoint=True):
+            write_second(session)
+        session.add(Account(id=99, owner="after"))
     assert caught.value.__cause__.args[0] == 1213
     assert owners(engine) == ["first", "theirs", "theirs"]
     with Session(engine) as session:
