@@ -8,7 +8,9 @@
 
 The UPDATE compares the version, as every write does, and moves it by one step: also when the object
 is changed as well, and when it is touched twice. It is sent with the next flush; until then
-``etag_of`` tells the version that was loaded. Works in watched sessions, units and plain sessions.
+``etag_of`` tells the version that was loaded. A rollback takes it back, and nothing else does: an
+object that is refreshed meanwhile is touched in the version that was read then. Works in watched
+sessions, units and plain sessions.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.errors import ConfigurationError, described
 from optilock.guarded import stands_still
 from optilock.mapping.columns import GIVE_ONE, token_attribute
-from optilock.mapping.makers import made_by_application, touch_state
-from optilock.seen import recall
+from optilock.mapping.makers import made_by_application
+from optilock.touched import touch_with_next_flush
 
 __all__ = ["touch"]
 
@@ -30,7 +32,7 @@ def touch(obj: object) -> None:
 
     A new object, which gets its first version anyway, and one that is to be deleted are left alone.
     An object that a commit has expired is touched in the version that was seen: if its row has
-    moved since, or is gone, that is a conflict.
+    moved since, or is gone, that is a conflict. A touch outlives ``refresh`` and ``expire``.
 
     Raises:
         ConfigurationError: the object is in no session, or its class has no version that moves by
@@ -60,5 +62,4 @@ def touch(obj: object) -> None:
             " of the block."
         )
     if state.persistent and state.obj() not in state.session.deleted:
-        recall(state)
-        touch_state(state)
+        touch_with_next_flush(state)

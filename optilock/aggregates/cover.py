@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import event
 from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
+from optilock.before_flush import at_step
 from optilock.errors import ConfigurationError
 from optilock.guarded import stands_still
 from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import changed_names
 from optilock.mapping.makers import made_by_application, touch_state
+from optilock.seen import recall
 
 __all__ = ["cover"]
 
@@ -58,15 +59,14 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
             _refuse_circle(mapper, relationship)
     _of_child.clear()
     _of_root.clear()
-    if not event.contains(Session, "before_flush", _before_flush):
-        event.listen(Session, "before_flush", _before_flush)
+    at_step("roots", _touch_roots)
 
 
 # -- at a flush -----------------------------------------------------------------------------------
 
 
-def _before_flush(session: Session, uow: Any, objects: Any) -> None:
-    """Touch the roots of all that changed, and the roots of these."""
+def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
+    """Touch the roots of all that changed, and the roots of these, in the versions seen."""
     waiting = [*session.new, *session.dirty, *session.deleted]
     seen: set[State] = set()
     while waiting:
@@ -74,6 +74,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             state = instance_state(root)
             if state not in seen and _is_there(session, root):
                 seen.add(state)
+                recall(state)
                 touch_state(state)
                 waiting.append(root)
 

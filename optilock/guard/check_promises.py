@@ -31,12 +31,12 @@ from optilock.conflicts import (
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Action, Entry
-from optilock.guard.aftermath import conflict_before_commit
+from optilock.guard.aftermath import conflict_before_commit, first_expected
 from optilock.guard.look import expected_version
 from optilock.guard.promises import Promise, Promises, conflict_of
 from optilock.guard.state import Watched, watched
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.keys import place_of
+from optilock.mapping.keys import Place, place_of
 from optilock.transient import ended_by_conflict
 from optilock.undocumented import marked_deleted
 
@@ -122,8 +122,8 @@ def check_before_commit(session: Session) -> None:
     if not known.promises:
         return
     known.promises.in_transaction(session.get_transaction())
-    written = known.written()
-    waiting = [promise for place, promise in known.promises.items() if place not in written]
+    kept = set(_kept(known))
+    waiting = [promise for place, promise in known.promises.items() if place not in kept]
     try:
         moved = list(_moved(session, waiting))
     except DBAPIError as error:
@@ -133,6 +133,16 @@ def check_before_commit(session: Session) -> None:
     if moved:
         _raise(known, moved)
     known.promises.clear()
+
+
+def _kept(known: Watched) -> Iterator[Place]:
+    """Promised rows that the transaction has written, and in the promised version."""
+    for stated in known.stated:
+        yield from stated.rows
+    expected = first_expected(known.sent)
+    for place, promised in (known.promises or {}).items():
+        if place in expected and _is(promised.mapper, expected[place], promised.version):
+            yield place
 
 
 def _raise(known: Watched, entries: list[Entry[Any]]) -> None:

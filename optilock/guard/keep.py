@@ -16,6 +16,7 @@ from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import made_by_application, touch_state
+from optilock.touched import is_touched, touch_with_next_flush
 from optilock.undocumented import mark_changed, marked_deleted
 
 __all__ = ["Kept"]
@@ -35,6 +36,8 @@ class Kept:
     before: Values
     #: The next version was to be written, whatever else changes.
     touched: bool = False
+    #: The session was told to touch it.
+    asked: bool = False
     #: An orphan: it was to be deleted without ``session.delete()``, because its parent let it go.
     orphan: bool = False
 
@@ -56,7 +59,17 @@ class Kept:
         touched = missed.attempt.action == "update" and (
             missed.touched or not missed.attempt.changes
         )
-        return cls(state, missed.obj, token, version, pending, before, touched, _is_orphan(missed))
+        return cls(
+            state,
+            missed.obj,
+            token,
+            version,
+            pending,
+            before,
+            touched,
+            is_touched(state),
+            _is_orphan(missed),
+        )
 
     def put_back(self) -> None:
         """Make the object as dirty as it was, without events or validators."""
@@ -69,7 +82,7 @@ class Kept:
             state.expired_attributes.discard(name)
             mark_changed(state, name, self.before[name])
         if self.touched and self.token is not None:
-            touch_state(state)
+            (touch_with_next_flush if self.asked else touch_state)(state)
         if self.orphan and state.session is not None:
             state.session.delete(self.obj)  # its parent has let it go, and does not tell again
 

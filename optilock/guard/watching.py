@@ -24,6 +24,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.before_flush import at_step
 from optilock.connections import refuse_shards
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.dialects import database_of
@@ -50,7 +51,7 @@ from optilock.guard.statements.execute import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
-from optilock.guarded import GUARDED
+from optilock.guarded import GUARDED, is_watched
 from optilock.mapping.compared import any_compared, values_in_mind
 from optilock.mapping.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
@@ -63,6 +64,7 @@ from optilock.seen import (
     remember_revived,
     remember_rolled_back,
 )
+from optilock.touched import TOUCHED, touch_again
 
 __all__ = ["guard_class", "watch"]
 
@@ -150,6 +152,7 @@ def guard_class(cls: type[Session]) -> None:
     cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
         cls.bulk_insert_mappings
     )
+    at_step("guard", _before_flush)
     for name, listener in _LISTENERS.items():
         event.listen(cls, name, listener, propagate=True)
 
@@ -160,6 +163,8 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
         known = watched(self)
         if known.flushing:  # a watched class below, or a flush inside a flush
             return original(self, objects)
+        if TOUCHED in self.__dict__:
+            touch_again(self)
         known.flushing = True
         try:
             original(self, objects)
@@ -244,9 +249,9 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
             arm(known.flush, connection)
 
 
-def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
-    """Only a flush that has something to do comes this far; without a session it is no flush."""
-    if session is None:
+def _before_flush(session: Session, uow: Any, objects: Any) -> None:
+    """The last step before a flush."""
+    if not is_watched(session):
         return
     known = watched(session)
     if known.flushing and known.flush is None:
@@ -327,7 +332,6 @@ _LISTENERS: dict[str, Callable[..., None]] = {
     "deleted_to_persistent": _revived,
     "persistent_to_transient": _inserted_in_vain,
     "after_begin": _after_begin,
-    "before_flush": _before_flush,
     "after_flush": _after_flush,
     "after_commit": _after_commit,
     "after_rollback": _after_rollback,

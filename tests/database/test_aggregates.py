@@ -385,3 +385,36 @@ def test_a_merge_keeps_both_children(session, other, versions, watched, stored):
     assert stored(Line, 1)["text"] == "mine"
     assert stored(Line, 2)["text"] == "theirs"
     assert order.version == 3
+
+
+@pytest.mark.parametrize("expires", [True, False], ids=["expired", "kept"])
+@pytest.mark.parametrize("how", ["changed", "added", "removed", "grandchild"])
+def test_a_root_that_was_not_read_again_counts_in_the_version_that_was_seen(
+    store, tables, watched, other, refused, engine, expires, how
+):
+    """Its children were, and nobody has looked at the order as a whole since."""
+    tables(Order, Line, Part)
+    store(
+        Order(id=1, lines=[Line(id=1, parts=[Part(id=1)]), Line(id=2)]),
+    )
+    session = watched(expire_on_commit=expires)
+    order = session.get_one(Order, 1)
+    lines = list(order.lines)
+    session.commit()
+    other(Line, 2, text="theirs")
+    line = lines[0]
+    session.refresh(line)
+    if how == "changed":
+        line.text = "mine"
+    elif how == "added":
+        session.add(Line(id=9, order_id=1))
+    elif how == "removed":
+        session.delete(line)
+    else:
+        session.refresh(line, ["parts"])
+        line.parts[0].text = "mine"
+    conflict = refused(session)
+    assert (Order, (1,), 1) in [
+        (entry.model, entry.identity, entry.original["version"]) for entry in conflict.entries
+    ]
+    session.rollback()

@@ -385,7 +385,7 @@ def test_what_was_loaded_of_the_newer_row_is_not_told_as_the_original(
     assert entry.database["note"] == "theirs"
 
 
-def test_a_touch_that_was_expired_counts_for_nothing(
+def test_a_touch_that_was_rolled_back_counts_for_nothing(
     account: Any, watched: Do, other: Do, refused: Do
 ) -> None:
     """It would have moved the version to 2, which now is somebody else's."""
@@ -393,7 +393,7 @@ def test_a_touch_that_was_expired_counts_for_nothing(
     mine = session.get(Account, 1)
     touch(mine)
     session.expire(mine)
-    session.commit()
+    session.rollback()
     other(Account, 1, note="theirs")
     mine.owner = "Eve"
     (entry,) = refused(session).entries

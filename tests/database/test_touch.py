@@ -398,3 +398,171 @@ def test_a_stale_touch_beside_an_ignored_column_conflicts(store, watched, other,
     assert entry.changes == {"views": 5}
     if session.is_active:
         refused(session)
+
+
+# -- what is read between the touch and its flush -------------------------------------------------
+
+
+def _refresh(session, obj):
+    session.refresh(obj)
+
+
+def _expire(session, obj):
+    session.expire(obj)
+
+
+def _expire_all(session, obj):
+    session.expire_all()
+
+
+def _expire_version(session, obj):
+    session.expire(obj, ["version"])
+
+
+def _refresh_version(session, obj):
+    session.refresh(obj, ["version"])
+
+
+def _refresh_with_a_lock(session, obj):
+    session.refresh(obj, with_for_update=True)
+
+
+def _read_anew(session, obj):
+    session.get(type(obj), obj.id, populate_existing=True)
+
+
+READINGS = [
+    _refresh,
+    _expire,
+    _expire_all,
+    _expire_version,
+    _refresh_version,
+    _refresh_with_a_lock,
+    _read_anew,
+]
+
+
+@pytest.mark.parametrize("autoflush", [True, False], ids=["autoflush", "no autoflush"])
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_touch_outlives_what_is_read(store, watched, stored, reading, autoflush):
+    store(Account(id=1))
+    session = watched(autoflush=autoflush)
+    account = session.get_one(Account, 1)
+    touch(account)
+    reading(session, account)
+    del account
+    session.commit()
+    assert stored(Account, 1)["version"] == 2
+
+
+@pytest.mark.parametrize("end", ["flush", "begin"])
+@pytest.mark.parametrize("model", [Dog, Note])
+def test_and_any_flush_writes_it(store, watched, stored, model, end):
+    store(model(id=1))
+    before = stored(model, 1)["version"]
+    session = watched()
+    obj = session.get_one(model, 1)
+    touch(obj)
+    session.expire(obj)
+    if end == "flush":
+        session.flush()
+        session.commit()
+    else:  # as ``with session.begin()`` commits
+        session.get_transaction().commit()
+    assert stored(model, 1)["version"] != before
+
+
+@pytest.mark.parametrize("reading", [_refresh, _expire, _read_anew])
+def test_a_touch_outlives_what_a_plain_session_reads(store, engine, stored, reading):
+    store(Account(id=1))
+    with Session(engine, autoflush=False) as session:
+        account = session.get_one(Account, 1)
+        touch(account)
+        reading(session, account)
+        session.commit()
+    assert stored(Account, 1)["version"] == 2
+
+
+def test_a_touch_that_was_expired_is_checked_in_the_version_that_was_seen(
+    store, watched, other, refused
+):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.commit()
+    touch(account)
+    session.expire(account)
+    other(Account, 1, owner="theirs")
+    [entry] = refused(session).entries
+    assert (entry.original["version"], entry.database["version"]) == (1, 2)
+
+
+def test_a_touch_that_was_refreshed_is_written_in_the_version_that_was_read(
+    store, watched, other, stored
+):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.commit()
+    touch(account)
+    other(Account, 1, owner="theirs")
+    with session.no_autoflush:
+        session.refresh(account)
+    session.commit()
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("theirs", 3)
+
+
+def test_it_moves_the_version_once(store, watched, stored):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    touch(account)
+    session.flush()
+    session.refresh(account)
+    session.commit()
+    session.refresh(account)
+    session.commit()
+    assert stored(Account, 1)["version"] == 2
+
+
+@pytest.mark.parametrize("reading", [_refresh, _expire])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_rollback_takes_back_a_touch_that_was_read_over(store, watched, stored, reading, nested):
+    store(Account(id=1))
+    session = watched(autoflush=False)
+    account = session.get_one(Account, 1)
+    savepoint = session.begin_nested() if nested else session.get_transaction()
+    touch(account)
+    reading(session, account)
+    savepoint.rollback()
+    account.owner = account.owner
+    session.commit()
+    assert stored(Account, 1)["version"] == 1
+
+
+@alive
+def test_a_refused_touch_that_is_read_again_stays_a_touch(store, watched, other, refused, stored):
+    store(Account(id=1))
+    session = watched()
+    account = session.get_one(Account, 1)
+    touch(account)
+    other(Account, 1, owner="theirs")
+    refused(session)
+    with session.no_autoflush:
+        session.expire(account)
+        session.refresh(account, with_for_update=True)
+    session.commit()
+    assert stored(Account, 1)["version"] == 3
+
+
+def test_what_is_deleted_or_expunged_is_touched_no_more(store, watched, stored):
+    store(Account(id=1), Account(id=2))
+    session = watched()
+    one, two = session.get_one(Account, 1), session.get_one(Account, 2)
+    touch(one)
+    touch(two)
+    session.expunge(one)
+    session.delete(two)
+    session.commit()
+    assert stored(Account, 1)["version"] == 1
+    assert stored(Account, 2) is None
