@@ -35,6 +35,7 @@ from optilock.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.conflicts import Attempt, columns_of, entry_of, read_stored
 from optilock.connections import connection_to_write, session_given
 from optilock.entry import Entry
+from optilock.guard.autocommit import refuse_autocommit
 from optilock.guard.batch import send
 from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
@@ -85,9 +86,9 @@ def bulk_update(
         rows: mappings of attribute names: the primary key, the version that was seen, new values.
 
     Raises:
-        ConfigurationError: it is no sync session; a row lacks its key or version, names what cannot
-            be set, or appears twice; the class has no version, or the values are in several tables.
-            Nothing was sent.
+        ConfigurationError: it is no sync session, or its connection is in AUTOCOMMIT mode; a row
+            lacks its key or version, names what cannot be set, or appears twice; the class has no
+            version, or the values are in several tables. Nothing was sent.
     """
     session = session_given(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
     given = rows_to_update(model, rows)
@@ -132,6 +133,7 @@ def bulk_delete(
 
 def _send(session: Session, connection: Connection, given: Rows) -> frozenset[int]:
     """Write the rows; the places of those that missed."""
+    refuse_autocommit(connection, "Writing many rows by key")
     writes = given.writes(connection.dialect)
     for write in writes:
         if write.shape.prefetch:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Delete, Insert, Update
-from sqlalchemy.engine import Dialect
+from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.orm import Mapper, Session, mapperlib
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
@@ -24,10 +24,12 @@ __all__ = [
     "expire_attribute",
     "expire_with_savepoint",
     "given_by",
+    "has_begin_listeners",
     "has_bind_expression",
     "is_flushing",
     "is_of_the_orm",
     "is_ordered",
+    "level_on_connect",
     "load_with_parent",
     "loader_options_of",
     "mapped_key",
@@ -180,6 +182,17 @@ def resolved(statement: StatementLambdaElement) -> Any:
 def double_percents(dialect: Dialect) -> bool:
     """Does the compiler write ``%`` twice, for a driver that would take it for a parameter?"""
     return bool(getattr(dialect.identifier_preparer, "_double_percents", False))
+
+
+def level_on_connect(dialect: Dialect) -> str | None:
+    """The ``isolation_level`` that ``create_engine`` was given."""
+    level: str | None = getattr(dialect, "_on_connect_isolation_level", None)
+    return level
+
+
+def has_begin_listeners(engine: Engine) -> bool:
+    """Does a listener hear of each transaction that begins, and may send a BEGIN of its own?"""
+    return bool(engine.dispatch.begin)
 
 
 def has_bind_expression(kind: TypeEngine[Any]) -> bool:

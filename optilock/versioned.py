@@ -63,6 +63,7 @@ from optilock.mapping.checks import (
 from optilock.mapping.compared import compare, compares
 from optilock.mapping.makers import check_post_update, move_with_joined
 from optilock.mapping.moves import require_moves
+from optilock.mapping.one_class import share_table
 from optilock.mapping.originals import follow_committed, keep_originals
 from optilock.mapping.tables import know_tables
 from optilock.mapping.triggers import create_with_table
@@ -183,6 +184,7 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     token, compared = check_tokens(cls)
     column = None if token is None else check_attribute(mapper, cls, token)
     check_options(mapper, cls, column)
+    share_table(mapper)
     check_root_of(cls)
     if column is not None:
         know_tables(mapper, column)

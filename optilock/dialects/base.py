@@ -15,8 +15,9 @@ from optilock.dialects.cause import Cause, error_chain, raised_by
 from optilock.dialects.floats import is_float
 from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.level import require_level
+from optilock.dialects.locks import require_locks, sends_for_update
 from optilock.dialects.rollout import Ways
-from optilock.dialects.rows import LockAndLook
+from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
@@ -58,10 +59,20 @@ class Database:
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """How these rows of one table, more than one, are best written."""
-        return LockAndLook(self)
+        return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
+
+    def locks_rows(self, dialect: Dialect) -> bool:
+        """Does a row that :meth:`lock` reads stay as it is until the transaction ends?"""
+        return sends_for_update(dialect)
 
     def begin_writing(self, connection: Connection, table: Table) -> None:
-        """Make sure that what is read next stays true until the transaction ends."""
+        """Make sure that what is read next stays true until the transaction ends.
+
+        Raises:
+            ConfigurationError: it does not, because nothing can lock a row here, or because every
+                statement commits by itself.
+        """
+        require_locks(self, connection)
 
     #: Types whose values SQL compares as exactly as Python does.
     exact_types: tuple[type[TypeEngine[Any]], ...] = (
@@ -159,7 +170,7 @@ class Database:
 
     def autocommits(self, connection: Connection) -> bool:
         """Does every statement commit by itself, so that nothing could be rolled back?"""
-        return bool(getattr(connection.connection.dbapi_connection, "autocommit", False))
+        return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
     def transaction_failed(self, connection: Connection) -> bool:
         """Would COMMIT silently roll back, because of an error earlier in the transaction?"""

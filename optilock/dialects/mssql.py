@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Select, Table
+from sqlalchemy.engine import Dialect
 
 from optilock.dialects.base import Database
 from optilock.dialects.cause import Cause
@@ -16,6 +20,18 @@ _ODBC_NUMBER = re.compile(r"\((-?\d+)\) \(SQL\w+\)")
 
 class SQLServer(Database):
     names = ("mssql",)
+
+    # -- how rows are written (Transact-SQL, "Table hints") --------------------------------------
+
+    def locks_rows(self, dialect: Dialect) -> bool:
+        return True
+
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+        """SQLAlchemy leaves FOR UPDATE out; a table hint locks until the transaction ends."""
+        return query.with_hint(table, "WITH (UPDLOCK, ROWLOCK)", "mssql")
+
+    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+        return query.with_hint(table, "WITH (REPEATABLEREAD, ROWLOCK)", "mssql")
 
     # -- what an error means ---------------------------------------------------------------------
 

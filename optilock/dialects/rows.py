@@ -1,8 +1,9 @@
 """Rows found, locked and judged by their keys: what every form of writing stands on.
 
 ``lock and look`` is the form that any database with row locks can do: read and lock key and token
-of all rows in key order, keep those that still match, write them with ``executemany``. The
-databases with something better say so in :meth:`Database.form`.
+of all rows in key order, keep those that still match, write them with ``executemany``. Where no row
+can be locked, each row is written by itself and judged by its own count. The databases with
+something better say so in :meth:`Database.form`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from optilock.dialects.base import Database
     from optilock.guard.writes import Shape, Write
 
-__all__ = ["LockAndLook", "by_shape", "judge", "mixed", "must_match", "native"]
+__all__ = ["EachAlone", "LockAndLook", "by_shape", "judge", "mixed", "must_match", "native"]
 
 Key = tuple[Any, ...]
 
@@ -28,6 +29,18 @@ Key = tuple[Any, ...]
 def native(connection: Connection, statement: Any, params: Any = None) -> Any:
     """Execute past the guard."""
     return type(connection).execute(connection, statement, params)
+
+
+class EachAlone:
+    """One statement a row, and its count: for databases that cannot lock a row."""
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed by others or are gone."""
+        return [
+            write
+            for write in writes
+            if not native(connection, write.shape.statement, write.params).rowcount
+        ]
 
 
 class LockAndLook:

@@ -15,6 +15,7 @@ from optilock.dialects import sqlite_tokens
 from optilock.dialects.base import Database, Form
 from optilock.dialects.cause import Cause
 from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.locks import require_locks
 from optilock.dialects.quoting import quoted
 from optilock.dialects.rollout import Ways
 from optilock.dialects.sqlite_guard import SQLiteGuard
@@ -56,12 +57,17 @@ class SQLite(Database):
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
         return super().form(writes, dialect) if dialect.is_async else RowByRow()
 
+    def locks_rows(self, dialect: Dialect) -> bool:
+        """It locks the whole file: see :meth:`begin_writing`."""
+        return True
+
     def begin_writing(self, connection: Connection, table: Table) -> None:
         """Take the write lock with a DELETE that matches nothing: no other writer from here on.
 
         The sqlite3 module begins a transaction only with the first write; a SELECT before it
         would hold nothing.
         """
+        require_locks(self, connection)
         statement = table.delete().where(false())
         type(connection).execute(connection, statement)
 

@@ -6,7 +6,8 @@ The files in the order of a flush:
     :mod:`watching` wraps the session class, :mod:`counting` asks for row counts, :mod:`state` is
     what is known of one session. :mod:`flush` is one flush; :mod:`arming` covers its connections.
 *refused at once*
-    :mod:`unread` and :mod:`unversioned` rows, :mod:`still` (``no_bump``) where it cannot be kept.
+    :mod:`unread` and :mod:`unversioned` rows, :mod:`still` (``no_bump``) where it cannot be kept;
+    connections in :mod:`autocommit` mode, and two classes over one table (:mod:`one_class`).
 *judged before anything is sent*
     :mod:`before`: deletes with :mod:`dependents`, and :mod:`check_promises`: rows under
     :mod:`promises`. :mod:`look` locks and compares.

@@ -19,6 +19,8 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
 from optilock.conflicts import read_stored
+from optilock.dialects import database_of
+from optilock.dialects.locks import require_locks
 from optilock.mapping.columns import columns_of, ignored_columns, token_attribute
 from optilock.mapping.compared import changed_names
 from optilock.seen import moved_by_us
@@ -99,6 +101,7 @@ def _followed(
     token = token_attribute(state.mapper)
     assert token is not None and state.key is not None
     identity = tuple(state.key[1])
+    require_locks(database_of(connection.dialect), connection)
 
     def stored() -> Any:
         found = read_stored(connection, state.mapper, [identity], only=(token,))

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.mapping.attribute import load_always
+from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables
 from optilock.undocumented import registries
 
@@ -43,6 +44,7 @@ def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
     load_always(mapper)
     if isinstance(version, Column):
         know_tables(mapper, version)
+        share_table(mapper)
         if callable(mapper.version_id_generator) and version.onupdate is None:
             _moved_by_flushes[version] = cls.__name__
 

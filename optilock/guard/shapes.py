@@ -16,6 +16,7 @@ from optilock.guard.natives import refuse_deferred
 from optilock.guard.writes import Condition, Shape
 from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import compares
+from optilock.mapping.one_class import is_shared, share_one_table, two_classes
 from optilock.undocumented import returns_values, values_of
 
 if TYPE_CHECKING:
@@ -58,8 +59,17 @@ def _read(
     for mapper in uow.mappers:
         if statement.table in mapper.tables and mapper.version_id_col is not None:
             refuse_deferred(mapper)
+            if is_shared(mapper):
+                _refuse_another(uow, mapper)
             return shape_of(statement, names, mapper, dialect)
     return None
+
+
+def _refuse_another(uow: UOWTransaction, mapper: Mapper[Any]) -> None:
+    """Refuse to guess whose statement it is, where objects of two classes have one table."""
+    for other in uow.mappers:
+        if share_one_table(mapper, other):
+            raise two_classes(mapper, other)
 
 
 def shape_of(

@@ -55,6 +55,8 @@ class Watched:
 
     #: The session's connections in the running transaction.
     connections: list[Connection]
+    #: Those of them on which every statement commits by itself.
+    autocommitting: tuple[Connection, ...] = ()
     #: Writes of the running transaction, to be read again if the database ends it.
     sent: list[Write]
     #: Writes that a savepoint has taken back.
@@ -140,7 +142,7 @@ class Watched:
             self._root = transaction
             self.connections, self.sent, self.undone = [], [], []
             self._savepoints, self.moved, self.stated = {}, [], []
-            self.compared = frozenset()
+            self.compared, self.autocommitting = frozenset(), ()
             if self.promises:
                 self.promises.in_transaction(transaction)
 

@@ -32,6 +32,7 @@ from optilock.dialects.ended import watch_errors
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import conflict_in_flush, first_expected, gone_in_flush
 from optilock.guard.arming import arm, disarm
+from optilock.guard.autocommit import autocommits, refuse_autocommit_of, refuse_guarded_writes
 from optilock.guard.before import check_before
 from optilock.guard.check_promises import check_pending
 from optilock.guard.commits import guard_commit
@@ -40,6 +41,7 @@ from optilock.guard.flush import Flush
 from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
+from optilock.guard.one_class import refuse_two_classes
 from optilock.guard.settle import settle
 from optilock.guard.state import ON_DELETE, RESOLVER, watched
 from optilock.guard.statements.by_key import (
@@ -53,6 +55,7 @@ from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
 from optilock.guarded import GUARDED, is_watched
 from optilock.mapping.compared import any_compared, values_in_mind
+from optilock.mapping.one_class import any_shared
 from optilock.mapping.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import (
@@ -80,11 +83,12 @@ def watch(target: T, *, on_conflict: OnConflict = None, on_delete: DeletePolicie
     ``on_delete`` is an :class:`~optilock.OnDelete`, or a mapping of model classes to them.
 
     Raises ``ConfigurationError`` for any other target, for a resolver or a policy that is not one,
-    and for an engine whose driver cannot count rows.
+    and for an engine whose driver cannot count rows, or that is in AUTOCOMMIT mode.
     """
     resolver, policy = check_on_conflict(on_conflict), check_on_delete(on_delete)
     cls = _session_class(target)
     require_row_counts_of(target)
+    refuse_autocommit_of(target)
     guard_class(cls)
     setattr(cls, RESOLVER, resolver)
     setattr(cls, ON_DELETE, policy)
@@ -245,7 +249,11 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
             watch_errors(connection, database_of(connection.dialect))
         if connection not in known.connections:
             known.connections.append(connection)
+            if autocommits(connection):
+                known.autocommitting = (*known.autocommitting, connection)
         if known.flush is not None:
+            if known.autocommitting:
+                refuse_guarded_writes(session, known.autocommitting)
             arm(known.flush, connection)
 
 
@@ -257,6 +265,10 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     if known.flushing and known.flush is None:
         if known.still:
             refuse_moving(session)
+        if known.autocommitting:
+            refuse_guarded_writes(session, known.autocommitting)
+        if any_shared():
+            refuse_two_classes(session, known)
         refuse_unread(session, objects)
         known.flush = running = Flush(session, known)
         for connection in known.connections:

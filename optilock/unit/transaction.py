@@ -29,6 +29,7 @@ from optilock.errors import (
 )
 from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
+from optilock.guard.state import watched
 from optilock.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.unit.options import Options
 from optilock.unit.sessions import own
@@ -139,7 +140,8 @@ class OwnTransaction:
 
     def _take(self, connection: Connection) -> None:
         database = database_of(connection.dialect)
-        _refuse_autocommit(connection)
+        if connection in watched(self.session).autocommitting:
+            _refuse_autocommit()
         watch_errors(connection, database)
         database.begin_savepoints(connection)
         for part in self.parts:
@@ -287,13 +289,12 @@ def _begin_once(session: Session) -> SessionTransaction:
     return transaction
 
 
-def _refuse_autocommit(connection: Connection) -> None:
-    if database_of(connection.dialect).autocommits(connection):
-        raise ConfigurationError(
-            "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit"
-            " of work could not take anything back. Give the unit an engine without"
-            ' isolation_level="AUTOCOMMIT".'
-        )
+def _refuse_autocommit() -> None:
+    raise ConfigurationError(
+        "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit"
+        " of work could not take anything back. Give the unit an engine without"
+        ' isolation_level="AUTOCOMMIT".'
+    )
 
 
 def _from_database(error: BaseException) -> bool:

@@ -277,23 +277,6 @@ def test_two_phase_transactions(store, engine, watched, other, refused, stored):
     assert stored(Account, 1)["balance"] == 10
 
 
-def test_autocommit_of_every_statement_still_judges_every_row(
-    store, database, watched_on, other, refused, stored
-):
-    """No transaction to speak of: each UPDATE still says what it expects."""
-    engine = database.engine(isolation_level="AUTOCOMMIT")
-    store(*accounts(3))
-    session = watched_on(engine)
-    stale(session, other)
-    with pytest.raises(ConcurrencyError) as caught:
-        session.flush()
-    session.close()
-    engine.dispose()
-
-    assert [entry.identity for entry in caught.value.entries] == [(0,)]
-    assert (stored(Account, 0)["balance"], stored(Account, 1)["balance"]) == (1, 10)
-
-
 def test_sessions_of_several_threads_do_not_see_each_others_rows(store, engine, stored):
     if engine.dialect.name == "sqlite":
         pytest.skip("one writer at a time")

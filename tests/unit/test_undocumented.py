@@ -6,7 +6,16 @@ import ast
 from pathlib import Path
 
 import pytest
-from sqlalchemy import LargeBinary, TypeDecorator, create_engine, delete, insert, select, update
+from sqlalchemy import (
+    LargeBinary,
+    TypeDecorator,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -161,3 +170,14 @@ def test_what_an_insert_gives_new_rows_is_known():
         "id",
         "title",
     }
+
+
+def test_an_engine_tells_its_first_level_and_who_hears_of_its_transactions():
+    engine = create_engine("sqlite://", isolation_level="AUTOCOMMIT")
+    assert undocumented.level_on_connect(engine.dialect) == "AUTOCOMMIT"
+    assert undocumented.level_on_connect(create_engine("sqlite://").dialect) is None
+
+    assert not undocumented.has_begin_listeners(engine)
+    event.listen(engine, "begin", lambda connection: None)
+    assert undocumented.has_begin_listeners(engine)
+    assert undocumented.has_begin_listeners(engine.execution_options(logging_token="x"))

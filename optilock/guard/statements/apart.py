@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
+from optilock.guard.autocommit import refuse_autocommit
 from optilock.guard.natives import moved_by_flushes
 from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.makers import touch_of
@@ -53,6 +54,7 @@ def move_apart(
     connection: Connection, mapper: Mapper[Any], table: Any, statement: Update, params: Any
 ) -> None:
     """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
+    refuse_autocommit(connection, f"An UPDATE of {mapper.class_.__name__}, in two tables,")
     token: Any = mapper.version_id_col
     pairs = [(_in(mapper, key, token.table), _in(mapper, key, table)) for key in mapper.primary_key]
     rows = select(*(local for _, local in pairs)).where(*criteria_of(statement))

@@ -32,10 +32,11 @@ from optilock.conflicts import Attempt, Values, entry_of, read_stored
 from optilock.connections import connection_to_write, engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
+from optilock.guard.autocommit import refuse_autocommit
 from optilock.guard.state import watched
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import columns_of, same, token_attribute
-from optilock.mapping.compared import compares
+from optilock.mapping.compared import compares, is_guarded
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 from optilock.seen import recall, version_seen
@@ -55,6 +56,8 @@ __all__ = [
 State = InstanceState[Any]
 Execute = Callable[..., Any]
 
+_MANY = "Writing rows by primary key"
+
 
 def update_by_key(
     session: Session, mapper: Mapper[Any], statement: Any, rows: list[Any], send: Execute
@@ -73,6 +76,7 @@ def update_by_key(
         )
     _refuse_system_column(mapper)
     _require_versions(mapper, rows)
+    refuse_autocommit(connection_to_write(session, mapper), _MANY)
     with _telling(session, lambda: _attempts(mapper, rows)):
         return send()
 
@@ -144,6 +148,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
             return
         _refuse_system_column(found)
         _require_versions(found, rows)
+        refuse_autocommit(connection_to_write(self, found), _MANY)
         with _telling(self, lambda: _attempts(found, rows)):
             original(self, mapper, rows)
 
@@ -182,6 +187,8 @@ def guarded_bulk_save(original: Execute) -> Execute:
                 refuse_compared(state.mapper, "bulk_save_objects()")
                 _refuse_assigned(state)
                 _require_seen(state)
+        for mapper in {state.mapper for state in written if is_guarded(state.mapper)}:
+            refuse_autocommit(connection_to_write(self, mapper), _MANY)
         with _telling(self, lambda: _attempts_of(written)):
             original(self, saved, *args, **options)
         for obj in saved:
