@@ -5,10 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from optilock import running
 from optilock.errors import ConfigurationError
+from optilock.unit.beside import Beside
 from optilock.unit.options import Options
-from optilock.unit.sessions import registry_of
+from optilock.unit.sessions import owner_of, registry_of
 from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
 
 __all__ = ["Membership"]
@@ -41,8 +44,17 @@ class Membership:
         self._cleanup.callback(running.leave, running.enter(self.sessions, unit))
         registry = registry_of(self.sessions)
         if registry is not None:
-            self._cleanup.callback(_put_back, registry, registry() if registry.has() else None)
+            previous = registry() if registry.has() else None
+            self._cleanup.callback(_put_back, registry, previous)
             registry.set(unit.public)
+            if previous is not None:
+                self._watch(getattr(previous, "sync_session", previous), unit)
+
+    def _watch(self, previous: Session, unit: OwnTransaction) -> None:
+        """What is changed in the scope's own session meanwhile is not the unit's."""
+        if owner_of(previous) is None:  # the unit around this one stores its own changes
+            unit.beside = Beside(previous)
+            self._cleanup.callback(unit.beside.over)
 
     def over(self) -> None:
         self._cleanup.close()

@@ -26,6 +26,7 @@ __all__ = [
     "make_async_session",
     "make_session",
     "own",
+    "owner_of",
     "registry_of",
 ]
 
@@ -77,6 +78,12 @@ def own(session: Session, owner: Owner | None) -> None:
         session.info.pop(_KEY, None)
     else:
         session.info[_KEY] = owner
+
+
+def owner_of(session: Session) -> Owner | None:
+    """The unit whose session it is."""
+    owner: Owner | None = session.info.get(_KEY)
+    return owner
 
 
 def make_session(sessions: Any) -> Session:

@@ -31,6 +31,7 @@ from optilock.guard import capture, check_before_commit, clear, conflict_after_r
 from optilock.guard import options as guard_options
 from optilock.guard.state import watched
 from optilock.transient import commit_outcome_unknown, ended_by_conflict
+from optilock.unit.beside import Beside
 from optilock.unit.options import Options
 from optilock.unit.sessions import own
 
@@ -57,6 +58,8 @@ class OwnTransaction:
         self.options = options
         self.parts = options.parts()
         self.doomed_by: BaseException | None = None
+        #: The session in whose place of a scope this one is.
+        self.beside: Beside | None = None
         self.connections: list[Connection] = []
         self._committing = False
         self._routes: dict[Engine, Engine] = {}
@@ -80,9 +83,12 @@ class OwnTransaction:
 
         Raises:
             OptilockError: an inner unit failed, or the database has ended the transaction.
+            ConfigurationError: objects of the scope's other session were changed inside.
             ConcurrencyError: the flush met a conflict.
         """
         self._refuse_if_doomed()
+        if self.beside is not None:
+            self.beside.refuse_changes()
         if not self._running():
             return
         for part in self.parts:

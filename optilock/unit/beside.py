@@ -1,0 +1,126 @@
+"""The session of a scope, while a unit has taken its place.
+
+A web application has one session a request (``db.session``), and a unit on that ``scoped_session``
+has another one. What is changed inside of the unit on an object of the first is in the wrong
+session: the unit does not store it, and nobody else need do so::
+
+    g.user = db.session.get(User, 1)
+    with UnitOfWork(db.session):
+        g.user.name = "Grace"        # refused when the unit is left
+
+So the unit compares what was pending when it began with what is pending when it ends. A session
+that was clean costs three questions; one whose changes were flushed meanwhile (autoflush, when a
+relationship was read) has noted them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.conflicts import detached
+from optilock.errors import ConfigurationError
+
+__all__ = ["Beside"]
+
+_KEY = "optilock.beside"
+_LISTENING = "_optilock_beside"
+
+#: What an object is to become: whether it is new or deleted, and its changed attributes.
+Pending = dict[InstanceState[Any], tuple[object, ...]]
+
+
+class Beside:
+    """The pending changes of the scope's own session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._before = _pending(session)
+        #: Objects that were changed inside and flushed, and the transaction that has them.
+        self._flushed: list[str] = []
+        self._transaction: ref[Any] | None = None
+        _listen(session)
+        session.info[_KEY] = self
+
+    def over(self) -> None:
+        self._session.info.pop(_KEY, None)
+
+    def flushes(self) -> None:
+        """The session writes its changes: those of before the unit and those made inside."""
+        changed, transaction = self._changed(), self._session.get_transaction()
+        if changed and transaction is not None:
+            self._flushed += changed
+            self._transaction = ref(transaction)
+        self._before = _pending(self._session)
+
+    def refuse_changes(self) -> None:
+        """Refuse to leave the unit as if it had stored what was changed beside it.
+
+        Raises:
+            ConfigurationError: objects of the scope's session were changed inside.
+        """
+        changed, running = self._changed(), self._session.get_transaction()
+        if running is not None and self._transaction is not None and self._transaction() is running:
+            changed += self._flushed
+        if changed:
+            raise ConfigurationError(
+                "inside this unit of work objects of another session were changed, the one that"
+                f" the scoped session had before: {', '.join(sorted(set(changed)))}. The unit has a"
+                " session of its own and would not store them, so it is rolled back as a whole."
+                " Read these objects inside the unit, with its session, or change them outside of"
+                " it and commit their own session."
+            )
+
+    def _changed(self) -> list[str]:
+        """Names and keys of the objects that are to become something else than before."""
+        return [
+            _named(state)
+            for state, wanted in _pending(self._session).items()
+            if self._before.get(state) != wanted
+            and (state in self._before or wanted[0] or self._session.is_modified(state.obj()))
+        ]
+
+
+def _pending(session: Session) -> Pending:
+    found: Pending = {}
+    for kind, objects in (("", session.dirty), ("new", session.new), ("gone", session.deleted)):
+        for state in map(instance_state, objects):
+            found[state] = (kind, *_changes(state))
+    return found
+
+
+def _changes(state: InstanceState[Any]) -> Iterable[tuple[str, object]]:
+    """Each changed attribute with its new value; of relationships, which objects came and went."""
+    columns = state.mapper.column_attrs
+    for name in sorted(state.committed_state):
+        if name in columns:
+            yield name, detached(state.dict.get(name), name)
+        else:
+            history = state.attrs[name].history
+            yield name, ([*map(id, history.added or ())], [*map(id, history.deleted or ())])
+
+
+def _named(state: InstanceState[Any]) -> str:
+    name = state.class_.__name__
+    return f"a new {name}" if state.key is None else f"{name} {tuple(state.key[1])!r}"
+
+
+def _listen(session: Session) -> None:
+    """Hear of the session's flushes; of its class, once, where that is a factory's own."""
+    cls = type(session)
+    target: Any = session if cls is Session else cls
+    if _LISTENING not in target.__dict__:
+        setattr(target, _LISTENING, True)
+        event.listen(target, "before_flush", _before_flush)
+
+
+def _before_flush(session: Session, *_: object) -> None:
+    beside: Beside | None = session.info.get(_KEY)
+    if beside is not None:
+        beside.flushes()
