@@ -16,6 +16,7 @@ from optilock.errors import (
     NotWritten,
     OptilockError,
     PreconditionFailed,
+    SeparateUnitWarning,
     UnguardedStatement,
     UnguardedStatementWarning,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "PreconditionFailed",
     "Resolution",
     "RowVersion",
+    "SeparateUnitWarning",
     "Timestamp",
     "UnguardedStatement",
     "UnguardedStatementWarning",

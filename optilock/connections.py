@@ -18,6 +18,7 @@ from optilock.errors import ConfigurationError, described
 
 __all__ = [
     "bind_to_write",
+    "binds_of_sessions",
     "connection_to_write",
     "engine_to_write",
     "refuse_shards",
@@ -46,6 +47,18 @@ def bind_to_write(mapper: Mapper[Any]) -> Mapping[str, Any]:
         assert isinstance(table, Table)
         update = _updates[mapper] = table.update()
     return {"mapper": mapper, "clause": update}
+
+
+def binds_of_sessions(sessions: Any) -> list[Engine | Connection]:
+    """What a session factory is bound to, or an engine itself, as far as it names any."""
+    factory = getattr(sessions, "session_factory", sessions)
+    options = getattr(factory, "kw", {})
+    found = []
+    for bind in (options.get("bind", factory), *(options.get("binds") or {}).values()):
+        bind = getattr(bind, "sync_engine", None) or getattr(bind, "sync_connection", None) or bind
+        if isinstance(bind, (Engine, Connection)):
+            found.append(bind)
+    return found
 
 
 def refuse_shards(cls: Any) -> None:

@@ -36,6 +36,7 @@ __all__ = [
     "NotWritten",
     "OptilockError",
     "PreconditionFailed",
+    "SeparateUnitWarning",
     "UnguardedStatement",
     "UnguardedStatementWarning",
 ]
@@ -166,6 +167,13 @@ class UnguardedStatement(OptilockError):
 
 class UnguardedStatementWarning(UserWarning):
     """The same where it is only told."""
+
+
+class SeparateUnitWarning(UserWarning):
+    """A unit of work runs inside another one on the same database and does not join it.
+
+    See ``docs/units.md``.
+    """
 
 
 class CannotMerge(OptilockError):

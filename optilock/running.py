@@ -32,6 +32,7 @@ __all__ = [
     "find",
     "inside_unit",
     "leave",
+    "opened_with",
 ]
 
 U = TypeVar("U")
@@ -80,6 +81,11 @@ def find(key: object, kind: type[U]) -> U | None:
         if running.key is key and isinstance(running.unit, kind):
             return running.unit
     return None
+
+
+def opened_with() -> list[object]:
+    """What the units that run here were opened with, the outermost first."""
+    return [running.key for running in _ours()]
 
 
 def inside_unit() -> bool:

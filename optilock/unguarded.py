@@ -18,7 +18,6 @@ default, and no fence: text in a stored procedure is not seen (a trigger would s
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from sqlalchemy import Column, Delete, Engine, Insert, Update, event
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnClause, False_
 
+from optilock.caller import level_of_caller
 from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
 from optilock.guard.natives import moved_by_flushes
 from optilock.guard.statements.sql_text import written_unversioned
@@ -68,7 +68,7 @@ def guard_statements(engine: Any, mode: Mode = "warn") -> None:
         for problem in _problems(sql, context):
             if mode == "forbid":
                 raise UnguardedStatement(problem)
-            warnings.warn(problem, UnguardedStatementWarning, stacklevel=_level())
+            warnings.warn(problem, UnguardedStatementWarning, stacklevel=level_of_caller())
 
     event.listen(engine, "before_cursor_execute", before_cursor_execute)
     _installed[engine] = before_cursor_execute
@@ -153,16 +153,3 @@ def _compares(statement: Any, version: Column[Any]) -> bool:
         isinstance(one, False_) or (isinstance(one, ColumnClause) and version.shares_lineage(one))
         for one in visitors.iterate(where)
     )
-
-
-def _level() -> int:
-    """How far up the first line is that is neither SQLAlchemy's nor ours."""
-    level, frame = 2, sys._getframe(2)
-    while frame.f_back is not None and _inside(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _inside(path: str) -> bool:
-    path = path.replace("\\", "/")
-    return "/sqlalchemy/" in path or ("/optilock/" in path and "/tests/" not in path)

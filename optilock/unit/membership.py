@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from optilock import running
 from optilock.errors import ConfigurationError
+from optilock.unit.around import tell_of_units_around
 from optilock.unit.beside import Beside
 from optilock.unit.options import Options
 from optilock.unit.sessions import owner_of, registry_of
@@ -32,7 +33,10 @@ class Membership:
         if self.options.independent:
             return None
         outer = running.find(self.sessions, OwnTransaction)
-        if outer is not None:
+        if outer is None:
+            if not self.options.read_only:  # it would wait for no row
+                tell_of_units_around(self.sessions)
+        else:
             self.options.require_room_in(outer.options)
         return outer
 

@@ -28,6 +28,7 @@ from optilock.errors import (
     ConcurrencyError,
     ConfigurationError,
     OptilockError,
+    SeparateUnitWarning,
 )
 from optilock.guard import is_watched
 from optilock.isolation import Isolation, repeatable_read
@@ -295,7 +296,8 @@ def test_an_independent_unit_commits_on_its_own(sessions):
 
 
 def test_units_on_other_sessions_do_not_join(sessions, engine):
-    with UnitOfWork(sessions) as outer, UnitOfWork(sessionmaker(engine)) as other:
+    told = pytest.warns(SeparateUnitWarning)
+    with UnitOfWork(sessions) as outer, told, UnitOfWork(sessionmaker(engine)) as other:
         assert other is not outer
 
 

@@ -34,6 +34,7 @@ NAMES = {
     "PreconditionFailed",
     "Resolution",
     "RowVersion",
+    "SeparateUnitWarning",
     "Timestamp",
     "UnguardedStatement",
     "UnguardedStatementWarning",

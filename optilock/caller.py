@@ -1,0 +1,20 @@
+"""Where a warning points to: the line of the application, not one of SQLAlchemy's or ours."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["level_of_caller"]
+
+
+def level_of_caller() -> int:
+    """``stacklevel=`` for :func:`warnings.warn` in the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _inside(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _inside(path: str) -> bool:
+    path = path.replace("\\", "/")
+    return "/sqlalchemy/" in path or ("/optilock/" in path and "/tests/" not in path)
