@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["RowByRow"]
 
 _OPTION = "optilock_counts"
+#: Rows of one ``executemany``. SQLAlchemy makes two objects a row for it, and with those of ten
+#: thousand rows at once Python's garbage collector would begin to walk through everything there is.
+_AT_ONCE = 1_000
 #: Not asked of ``event.contains``, which knows a dialect by its address, and so takes a new one now
 #: and then for one that is gone.
 _listening: WeakSet[Dialect] = WeakSet()
@@ -36,17 +39,22 @@ class RowByRow:
             event.listen(connection.dialect, "do_executemany", _counting)
             _listening.add(connection.dialect)
         missed: list[Write] = []
-        for shape, group in groupby(sorted(writes, key=by_shape), key=lambda write: write.shape):
-            some = list(group)
-            counts: list[int] = []
-            params = [write.params for write in some]
-            result = type(connection).execute(
-                connection, shape.statement, params, execution_options={_OPTION: counts}
-            )
-            if len(some) == 1:  # a list of one is no executemany: the event is not asked
-                counts.append(result.rowcount)
-            missed += [write for write, count in zip(some, counts, strict=True) if not count]
+        for _, group in groupby(sorted(writes, key=by_shape), key=lambda write: write.shape):
+            same = list(group)
+            for start in range(0, len(same), _AT_ONCE):
+                missed += _send(connection, same[start : start + _AT_ONCE])
         return missed
+
+
+def _send(connection: Connection, writes: list[Write]) -> list[Write]:
+    counts: list[int] = []
+    statement, params = writes[0].shape.statement, [write.params for write in writes]
+    result = type(connection).execute(
+        connection, statement, params, execution_options={_OPTION: counts}
+    )
+    if len(writes) == 1:  # a list of one is no executemany: the event is not asked
+        counts.append(result.rowcount)
+    return [write for write, count in zip(writes, counts, strict=True) if not count]
 
 
 def _counting(cursor: Any, statement: str, parameters: Any, context: Any) -> bool | None:

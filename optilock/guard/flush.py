@@ -25,6 +25,7 @@ from optilock.conflicts import Attempt
 from optilock.entry import Action
 from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
+from optilock.guard.answers import Accepted
 from optilock.guard.arming import arm_wholly
 from optilock.guard.batch import send
 from optilock.guard.dependents import LeftOut
@@ -35,7 +36,7 @@ from optilock.guard.misses import miss
 from optilock.guard.onupdate import fill_in
 from optilock.guard.state import Watched
 from optilock.guard.words import Short
-from optilock.guard.writes import Write
+from optilock.guard.writes import Shape, Write
 from optilock.mapping.moves import does_not_move
 
 __all__ = ["Flush"]
@@ -79,9 +80,9 @@ class Flush:
         #: ``execute``, and everything else as well.
         self.armed: dict[Connection, Flush | None] = {}
         self.armed_wholly: list[Connection] = []
-        #: What is held, by connection and statement.
-        self.waiting: dict[Connection, dict[Any, list[Write]]] = {}
-        self._keys: set[tuple[Any, Any]] = set()
+        #: What is held, by connection, statement and key.
+        self.waiting: dict[Connection, dict[Any, dict[Any, Write]]] = {}
+        self._answers: dict[Shape, Accepted] = {}
         #: Rows that were not found as they were read, and their tables and keys.
         self.misses: list[Missed] = []
         self.missed_states: dict[State, Missed] = {}
@@ -93,38 +94,47 @@ class Flush:
 
     # -- holding and sending -----------------------------------------------------------------
 
-    def hold(self, connection: Connection, write: Write) -> None:
+    def hold(self, connection: Connection, write: Write) -> Accepted:
         """Keep a row until the connection is asked something else."""
-        statement = write.shape.statement
-        key = (statement, write.key())
-        if key in self._keys:
+        shape, params = write
+        held = self._held(connection, shape)
+        key = shape.place_of(params)
+        if key in held:
             self.drain(connection)  # post_update writes the same row a second time
-        if write.shape.prefetch:
+            held = self._held(connection, shape)
+        if shape.prefetch:
             fill_in(write, connection)
-        self._keys.add(key)
+        held[key] = write
+        answer = self._answers.get(shape)
+        if answer is None:
+            answer = self._answers[shape] = Accepted(shape, params)
+        answer.compiled_parameters = (params,)  # SQLAlchemy asks before it sends the next row
+        return answer
+
+    def _held(self, connection: Connection, shape: Shape) -> dict[Any, Write]:
+        """What is held for one statement, by key."""
         by_statement = self.waiting.get(connection)
         if by_statement is None:
             by_statement = self.waiting[connection] = {}
             arm_wholly(self, connection)
-        held = by_statement.get(statement)
+        held = by_statement.get(shape.statement)
         if held is None:
-            by_statement[statement] = [write]
-        else:
-            held.append(write)
+            held = by_statement[shape.statement] = {}
+        return held
 
     def held(self) -> list[Write]:
         """What was not sent yet."""
-        return [w for some in self.waiting.values() for ws in some.values() for w in ws]
+        return [w for some in self.waiting.values() for ws in some.values() for w in ws.values()]
 
     def drain(self, connection: Connection) -> None:
         """Send what is held for ``connection``, one statement a table."""
         held = self.waiting.pop(connection, None)
         if not held:
             return
-        self._keys.clear()
-        for writes in held.values():  # all of them first: an error may end the transaction
+        together = [list(writes.values()) for writes in held.values()]
+        for writes in together:  # all of them first: an error may end the transaction
             self.known.sent.extend(writes)
-        for writes in held.values():
+        for writes in together:
             miss(self, connection, send(connection, writes), sent=len(writes))
 
     def drain_all(self) -> None:

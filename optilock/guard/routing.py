@@ -66,8 +66,7 @@ def written(
         if flush.waiting:
             flush.drain(connection)
         return _single(flush, connection, native, write, options)
-    flush.hold(connection, write)
-    return Accepted(shape, write.params)
+    return flush.hold(connection, write)
 
 
 def _special(

@@ -96,6 +96,12 @@ class Shape:
     def key_of(self, params: Params) -> tuple[Any, ...]:
         return tuple([params[key.parameter] for key in self.keys])
 
+    def place_of(self, params: Params) -> Any:
+        """The key in a dictionary; no tuple where there is one column, as one a row would be."""
+        if len(self.keys) == 1:
+            return params[self.keys[0].parameter]
+        return self.key_of(params)
+
     def identity_of(self, params: Params) -> tuple[Any, ...]:
         """The key in the order of the mapper's primary key."""
         by_attribute = {
