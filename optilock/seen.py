@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -34,12 +35,20 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
+from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.locked import expire_older
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import any_compared, compares, remember_values, values_unknown
 from optilock.mapping.keys import Place, key_names, place_of
-from optilock.undocumented import expire_with_savepoint, is_flushing, marked_deleted
+from optilock.undocumented import (
+    deleted_since,
+    expire_with_savepoint,
+    is_flushing,
+    left_out,
+    marked_deleted,
+)
 
 __all__ = [
     "Doubt",
@@ -49,11 +58,13 @@ __all__ = [
     "never_read",
     "recall",
     "remember",
+    "remember_deleted",
     "remember_expired",
     "remember_revived",
     "remember_rolled_back",
     "unread",
     "version_seen",
+    "watch_loads",
     "younger_names",
 ]
 
@@ -61,6 +72,7 @@ State = InstanceState[Any]
 _KEY = "_optilock_seen"
 _UNREAD = "_optilock_unread"
 _YOUNGER = "_optilock_younger"
+_DECIDED = "_optilock_decided"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 _NEVER = object()
 _NONE: Mapping[Any, Any] = {}
@@ -174,6 +186,24 @@ def recall(state: State) -> None:
         state.expired_attributes.discard(name)
 
 
+def remember_deleted(session: Session, count: int) -> None:
+    """The objects that were added to ``session.deleted``, which had so many, are to be deleted.
+
+    In the version that they hold now, also if a query fills them with a later row
+    (``populate_existing``).
+    """
+    for state in deleted_since(session, count):
+        token = _token_of(state.mapper)
+        if token is not None:
+            state.__dict__[_DECIDED] = version_seen(state, token)
+
+
+def _decided_on(state: State, session: Session, seen: Any) -> Any:
+    """The version in which the object was to be deleted; of others the one that was ``seen``."""
+    decided = state.__dict__.get(_DECIDED)
+    return seen if decided is None or state not in marked_deleted(session) else decided
+
+
 def remember_revived(
     obj: Any, before: Mapping[Place, Any], written: Collection[State] = ()
 ) -> None:
@@ -275,6 +305,12 @@ def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
         state.__dict__[_KEY] = _Apart(after) if isinstance(seen, _Apart) else after
 
 
+def watch_loads(mapper: Mapper[Any]) -> None:
+    """From here on, look at what is read again for objects of the class that hold their rows."""
+    with suppress(UnmappedColumnError):  # of another table: the first flush says so
+        _token_of(mapper)
+
+
 def _token_of(mapper: Mapper[Any]) -> str | None:
     try:
         return _tokens[mapper]
@@ -286,19 +322,27 @@ def _token_of(mapper: Mapper[Any]) -> str | None:
 
 
 def _watch_loads(mapper: Mapper[Any], token: str) -> None:
-    """From here on, look at what expired objects of the class load. Nothing else is watched."""
+    """From here on, look at what is read again. Rows that are new to a session are not watched."""
 
     def refresh(state: State, context: Any, attrs: Collection[str] | None) -> None:
+        if attrs is not None and context is not None and context.refresh_state is None:
+            expire_older(state, context, attrs)
         if attrs is not None and token not in attrs:
             return
         seen = state.__dict__.pop(_KEY, None)
+        if context is not None:
+            if attrs is None:
+                for name in left_out(state, context):
+                    del state.dict[name]  # deferred, as in an object that is new to the session
+            seen = _decided_on(state, context.session, seen)
         if seen is None or context is None:
             return
         # Most rows that are read again hold nothing. (session.deleted would make a set each time.)
         if not (state.committed_state or type(seen) is _Apart or marked_deleted(context.session)):
             return
         if _is_older(state, seen, context, attrs):
-            if state.dict.get(token) != _plain(seen) and is_flushing(context.session):
+            unseen = is_flushing(context.session) or state in marked_deleted(context.session)
+            if unseen and state.dict.get(token) != _plain(seen):
                 names = state.dict.keys() if attrs is None else attrs
                 state.__dict__[_YOUNGER] = _plain(seen), frozenset(names) - {token}
             state.dict[token] = _plain(seen)
@@ -338,12 +382,12 @@ def _told(kind: type[Any]) -> type[Any]:
 
 def _is_older(state: State, seen: Any, context: Any, attrs: Collection[str] | None) -> bool:
     """Does the object hold something that its author did before this row was read?"""
+    if state in marked_deleted(context.session):
+        return True
     if context.refresh_state is None and context.populate_existing:
         return False  # a query that drops all edits
     columns = state.mapper.column_attrs
     if any(name in columns for name in state.committed_state):
-        return True
-    if state in marked_deleted(context.session):
         return True
     return (
         isinstance(seen, _Apart)

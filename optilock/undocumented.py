@@ -7,12 +7,13 @@ itself stands on events, and on what the unit of work asks of a result
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Delete, Insert, Update
 from sqlalchemy.engine import Dialect, Engine
-from sqlalchemy.orm import Mapper, Session, mapperlib
+from sqlalchemy.orm import Mapper, Session, loading, mapperlib
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 from sqlalchemy.types import TypeEngine
@@ -20,6 +21,7 @@ from sqlalchemy.types import TypeEngine
 __all__ = [
     "always_load",
     "criteria_of",
+    "deleted_since",
     "double_percents",
     "expire_attribute",
     "expire_with_savepoint",
@@ -30,20 +32,26 @@ __all__ = [
     "is_of_the_orm",
     "is_ordered",
     "level_on_connect",
+    "left_out",
     "load_with_parent",
     "loader_options_of",
+    "locks_rows",
     "mapped_key",
     "mark_changed",
     "marked_deleted",
     "names_set_by",
+    "next_run",
     "prefixes_of",
+    "refreshed_by",
     "registries",
     "resolved",
     "returns_values",
+    "run_of",
     "subject_of",
     "take_as_stored",
     "upsert_of",
     "values_of",
+    "with_shared_lock",
 ]
 
 State = InstanceState[Any]
@@ -78,9 +86,42 @@ def marked_deleted(session: Session) -> Collection[State]:
     return session._deleted
 
 
+def deleted_since(session: Session, count: int) -> Iterator[State]:
+    """Those that were added to ``session.deleted`` when it had that many."""
+    return islice(reversed(session._deleted), len(session._deleted) - count)
+
+
+def left_out(state: State, query: Any) -> list[str]:
+    """Attributes that options of the query leave out of its rows, and that the object still holds.
+
+    SQLAlchemy notes for such an object that they are deferred, and leaves the values in place.
+    """
+    if not (state.callables and query.attributes):
+        return []
+    paths = (state.load_path, state.mapper._path_registry)
+    held = (name for name in state.callables if name in state.dict)
+    return [name for name in held if any(_is_deferred(state, name, query, p) for p in paths)]
+
+
+def _is_deferred(state: State, name: str, query: Any, path: Any) -> bool:
+    option = state.mapper.attrs[name]._get_context_loader(query, path)
+    return option is not None and ("deferred", True) in (option.strategy or ())
+
+
 def is_flushing(session: Session) -> bool:
     """Does a flush run?"""
     return bool(session._flushing)
+
+
+def next_run() -> int:
+    """A number between those of the queries before and of the queries to come."""
+    return int(loading._new_runid())
+
+
+def run_of(query_or_state: Any) -> int | None:
+    """The number of a query, or of the query that has filled the object as a whole."""
+    run: int | None = query_or_state.runid
+    return run
 
 
 # -- mappers --------------------------------------------------------------------------------------
@@ -174,6 +215,29 @@ def upsert_of(statement: Insert) -> Any:
 def resolved(statement: StatementLambdaElement) -> Any:
     """The statement that ``lambda_stmt()`` makes."""
     return statement._resolved
+
+
+def locks_rows(statement: Any) -> bool:
+    """Is it a query with a FOR UPDATE, or ``from_statement()`` of one?"""
+    inside = getattr(statement, "element", statement)
+    return getattr(inside, "_for_update_arg", None) is not None
+
+
+def with_shared_lock(statement: Any) -> Any:
+    """The query of the ORM, with a lock that other readers may have as well."""
+    inside = getattr(statement, "element", None)
+    if inside is None:
+        return statement.with_for_update(read=True)
+    made = statement._clone()
+    made.element = inside.with_for_update(read=True)
+    return made
+
+
+def refreshed_by(execution_options: Any) -> State | None:
+    """The object for which the query reads again what is deferred, expired or to be refreshed."""
+    load = (execution_options or {}).get("_sa_orm_load_options")
+    state: State | None = getattr(load, "_refresh_state", None)
+    return state
 
 
 # -- dialects -------------------------------------------------------------------------------------

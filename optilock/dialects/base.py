@@ -135,6 +135,9 @@ class Database:
         """``query`` with its rows locked against writers, and open to other readers."""
         return query.with_for_update(of=table, read=True)
 
+    #: May a locking read show a row that plain reads of the same transaction do not show?
+    locks_show_newer: bool = False
+
     # -- versions that the database makes (asked by optilock.mapping.triggers) -----------------
 
     #: Does RETURNING show the row as it was before an AFTER trigger changed it?

@@ -52,6 +52,8 @@ class MariaDB(Database):
         """LOCK IN SHARE MODE, through the primary key as well."""
         return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update(read=True)
 
+    locks_show_newer = True  # at REPEATABLE READ, without innodb_snapshot_isolation
+
     def kept_of(self, value: float, declared: str) -> object:
         """FLOAT is of single precision and shown with six digits; ``(M, D)`` rounds to D places.
 

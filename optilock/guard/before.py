@@ -22,6 +22,7 @@ from optilock.guard.dependents import has_dependents
 from optilock.guard.doomed import Doomed
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
+from optilock.locked import note_locked
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compared_names, compares
 from optilock.undocumented import marked_deleted
@@ -135,6 +136,7 @@ def _take_stored(flush: Flush, row: Stale) -> None:
     assert row.stored is not None
     relationships = stale_relationships(row.state, row.stored)
     equal_to_stored(row.state, row.stored)
+    note_locked(flush.session, row.state)
     if relationships:
         flush.session.expire(row.obj, relationships)
 

@@ -19,6 +19,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapping.attribute import load_always
 from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables
+from optilock.seen import watch_loads
 from optilock.undocumented import registries
 
 __all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]
@@ -42,6 +43,7 @@ def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
     if version is None:
         return
     load_always(mapper)
+    watch_loads(mapper)
     if isinstance(version, Column):
         know_tables(mapper, version)
         share_table(mapper)

@@ -26,6 +26,7 @@ from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
 from optilock.guard.words import in_sqlalchemys_words
+from optilock.locked import note_locked
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_database
 
@@ -167,6 +168,7 @@ def _take_over(flush: Flush, row: Correction) -> None:
     ]
     relationships = stale_relationships(state, final)
     equal_to_stored(state, final, flush.uow)
+    note_locked(flush.session, state)
     if relationships or unknown:
         flush.expire_later.append((row.missed.obj, [*relationships, *unknown]))
 

@@ -63,11 +63,13 @@ from optilock.seen import (
     forget,
     recall,
     remember,
+    remember_deleted,
     remember_expired,
     remember_revived,
     remember_rolled_back,
 )
 from optilock.touched import TOUCHED, touch_again
+from optilock.undocumented import marked_deleted
 
 __all__ = ["guard_class", "watch"]
 
@@ -207,8 +209,10 @@ def _unread_delete(original: Callable[..., None]) -> Callable[..., None]:
             original(self, instance)  # SQLAlchemy says so
             return
         recall(state)
+        before = len(marked_deleted(self))
         with values_in_mind(state):
             original(self, instance)
+        remember_deleted(self, before)
 
     return delete
 

@@ -25,6 +25,7 @@ from sqlalchemy.orm import (
     defer,
     load_only,
     mapped_column,
+    undefer,
 )
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.sql import func, lambda_stmt
@@ -114,6 +115,58 @@ def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
     session.delete(page)
     assert instance_state(page) in undocumented.marked_deleted(session)
     assert undocumented.is_flushing(session) is False
+
+
+def test_what_was_added_to_the_deleted_is_known(session):
+    page = session.get_one(Page, 1)
+    assert list(undocumented.deleted_since(session, 0)) == []
+    session.delete(page)
+    assert list(undocumented.deleted_since(session, 0)) == [instance_state(page)]
+    assert list(undocumented.deleted_since(session, 1)) == []
+
+
+def test_a_query_tells_what_it_leaves_out_and_its_number(session):
+    page = session.get_one(Page, 1)
+    told = []
+
+    @event.listens_for(Page, "refresh", raw=True)
+    def refresh(state, query, names):
+        told.append((undocumented.left_out(state, query), undocumented.run_of(query)))
+        assert undocumented.run_of(query) == undocumented.run_of(state)
+
+    before = undocumented.next_run()
+    for option in (load_only(Page.id), load_only(Page.title), undefer(Page.views)):
+        query = select(Page).options(option).execution_options(populate_existing=True)
+        assert session.scalars(query).one() is page
+    event.remove(Page, "refresh", refresh)
+    assert [set(names) for names, _ in told] == [{"title", "views"}, {"views"}, set()]
+    assert [run - before for _, run in told] == [1, 2, 3]
+
+
+def test_a_locking_query_says_so_and_a_lock_can_be_added(session):
+    plain, locking = select(Page), select(Page).with_for_update()
+    assert [undocumented.locks_rows(one) for one in (plain, locking)] == [False, True]
+    of_statement = select(Page).from_statement(plain)
+    for one in (plain, of_statement):
+        made = undocumented.with_shared_lock(one)
+        assert undocumented.locks_rows(made)
+        assert not undocumented.locks_rows(one)
+        assert str(made.compile(dialect=postgresql.dialect())).endswith("FOR SHARE")
+        assert session.scalars(made).one().title == "Home"
+
+
+def test_a_query_tells_which_object_it_refreshes(session):
+    page = session.get_one(Page, 1)
+    asked = []
+
+    @event.listens_for(session, "do_orm_execute")
+    def execute(state):
+        asked.append(undocumented.refreshed_by(state.local_execution_options))
+
+    session.expire(page, ["title"])
+    assert page.title == "Home"
+    session.scalars(select(Page)).one()
+    assert asked == [instance_state(page), None]
 
 
 def test_mappers_are_found_and_loaded_as_they_should_be(session):

@@ -34,6 +34,7 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
 from optilock.errors import ConfigurationError
+from optilock.guard.later_reads import has_to_follow, run_query
 from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
     refuse_update_of_table,
@@ -70,12 +71,14 @@ def guarded_execute(original: Execute) -> Execute:
     @functools.wraps(original)
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         if type(statement) is Select:  # most are
+            if has_to_follow(self, statement):
+                return run_query(self, original, statement, params, options)
             return original(self, statement, params, **options)
         if isinstance(statement, StatementLambdaElement):
             statement = _resolved(statement)
         if isinstance(statement, FromStatement):
             _refuse_inside(statement.element, params)
-            return original(self, statement, params, **options)
+            return run_query(self, original, statement, params, options)
         if not isinstance(statement, Update):
             if isinstance(statement, Insert):
                 refuse_insert(statement, params)

@@ -1,0 +1,105 @@
+"""What is read later of a row that the transaction has read with a lock.
+
+::
+
+    page = session.get_one(Page, 1, with_for_update=True)   # the newest row, and its version
+    page.body                                               # deferred: of the same row
+
+On MariaDB at REPEATABLE READ the second read would show the row of the snapshot. It is sent with a
+shared lock, which the transaction's own lock covers. So are a ``refresh()``, columns of a joined
+child, expired attributes, and what ``selectin_polymorphic()`` adds. Attributes that another plain
+query has filled in are expired, and read this way when they are asked for.
+
+An object that a resolver has made equal to its stored row reads on where that row was read, which
+is the primary where plain reads go to a replica.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock.connections import bind_to_write, connection_to_write
+from optilock.dialects import database_of
+from optilock.guard.state import watched
+from optilock.locked import LockedRows, locked_rows, note_locking
+from optilock.undocumented import (
+    locks_rows,
+    next_run,
+    refreshed_by,
+    subject_of,
+    with_shared_lock,
+)
+
+__all__ = ["has_to_follow", "run_query"]
+
+Execute = Callable[..., Any]
+_LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
+
+
+def has_to_follow(session: Session, statement: Any) -> bool:
+    """Does the SELECT lock rows, or may it read again what was locked?"""
+    return locks_rows(statement) or locked_rows(session) is not None
+
+
+def run_query(
+    session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
+) -> Any:
+    """Execute a query of which that is so."""
+    since = next_run()
+    if _is_locking(statement):
+        result = original(session, statement, params, **options)
+        if any(_show_newer(connection) for connection in watched(session).connections):
+            note_locking(session, since)
+        return result
+    mapper = _read_again(session, statement, params, options)
+    if mapper is None:
+        return original(session, statement, params, **options)
+    if _show_newer(connection_to_write(session, mapper)):
+        statement = with_shared_lock(statement)
+    given = options.pop("bind_arguments", None) or {}
+    given = {"bind": session.get_bind(**bind_to_write(mapper)), **given}
+    result = original(session, statement, params, bind_arguments=given, **options)
+    note_locking(session, since)
+    return result
+
+
+def _is_locking(statement: Any) -> bool:
+    if locks_rows(statement):
+        return True
+    inside = getattr(statement, "element", None)  # from_statement(), of a text with columns or not
+    text = getattr(getattr(inside, "element", inside), "text", None)
+    return isinstance(text, str) and _LOCKING.search(text) is not None
+
+
+def _show_newer(connection: Connection) -> bool:
+    return database_of(connection.dialect).locks_show_newer
+
+
+def _read_again(
+    session: Session, statement: Any, params: Any, options: Mapping[str, Any]
+) -> Mapper[Any] | None:
+    """The class of a locked row that the query reads again, for an object which holds it."""
+    rows = locked_rows(session)
+    if rows is None:
+        return None
+    state = refreshed_by(options.get("execution_options"))
+    if state is not None:
+        return state.mapper if state in rows else None
+    mapper = getattr(subject_of(statement), "mapper", None)
+    keys = params.get("primary_keys") if isinstance(params, Mapping) else None
+    if not keys or not isinstance(mapper, Mapper):
+        return None
+    return mapper if any(_is_held(session, rows, mapper, key) for key in keys) else None
+
+
+def _is_held(session: Session, rows: LockedRows, mapper: Mapper[Any], key: Any) -> bool:
+    """``selectin_polymorphic()`` names the keys of the objects that it completes."""
+    identity = key if isinstance(key, tuple) else (key,)
+    obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+    return obj is not None and instance_state(obj) in rows
