@@ -17,21 +17,31 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.errors import ConfigurationError, described
 
 __all__ = [
+    "PLAIN",
     "bind_to_write",
     "binds_of_sessions",
     "connection_to_write",
     "engine_to_write",
+    "own_connection",
     "refuse_shards",
     "require_engine",
     "session_given",
 ]
 
+#: On the ``connection`` of a watched session class: SQLAlchemy's own.
+PLAIN = "_optilock_plain"
 _updates: WeakKeyDictionary[Mapper[Any], Update] = WeakKeyDictionary()
 
 
 def connection_to_write(session: Session, mapper: Mapper[Any]) -> Connection:
     """The connection of the session's transaction that writes rows of ``mapper``."""
-    return session.connection(bind_arguments=dict(bind_to_write(mapper)))
+    return own_connection(session, bind_to_write(mapper))
+
+
+def own_connection(session: Session, binds: Mapping[str, Any]) -> Connection:
+    """``session.connection()`` for ourselves: a watched session looks at what others send on it."""
+    connection = type(session).connection
+    return getattr(connection, PLAIN, connection)(session, bind_arguments=dict(binds))
 
 
 def engine_to_write(session: Session, mapper: Mapper[Any]) -> Engine:

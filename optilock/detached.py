@@ -22,8 +22,9 @@ from optilock.conflicts import Attempt, Values, attempt_of, entry_of, stored_or_
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.mapping.columns import columns_of, same, token_attribute
-from optilock.mapping.compared import as_read, compared_names
-from optilock.seen import version_seen
+from optilock.mapping.compared import as_read, compared_names, values_are_unknown
+from optilock.mapping.keys import key_names
+from optilock.seen import may_be_undone, never_read, version_seen
 
 __all__ = [
     "compare_in_merge",
@@ -31,6 +32,7 @@ __all__ = [
     "gone_entry",
     "has_other_values",
     "is_stale",
+    "is_undone",
     "moved",
     "moved_entry",
     "stored_of",
@@ -47,6 +49,8 @@ def is_stale(source: State, merged: State) -> bool:
     """Is the copy in another version than the object that it is merged into, or were its values?"""
     if source is merged:
         return False
+    if is_undone(source):
+        return True
     token = token_attribute(source.mapper)
     if has_other_values(source, merged):
         return True
@@ -58,10 +62,24 @@ def is_stale(source: State, merged: State) -> bool:
     return not same(columns_of(merged.mapper)[token], seen, held)
 
 
+def is_undone(source: State) -> bool:
+    """Does the copy hold values of which nobody knows whether they ever were stored?"""
+    if may_be_undone(source):
+        return True
+    token = token_attribute(source.mapper)
+    if token is None or not never_read(source) or source.dict.get(token) is not None:
+        return False
+    keys = key_names(source.mapper)
+    return any(name in source.dict for name in columns_of(source.mapper) if name not in keys)
+
+
 def has_other_values(source: State, merged: State) -> bool:
     """Was a compared value of the copy read as another one than what is stored?"""
     columns = columns_of(merged.mapper)
-    for name in compared_names(merged.mapper, changed=(), deleting=True):
+    names = compared_names(merged.mapper, changed=(), deleting=True)
+    if values_are_unknown(source) and any(name in source.dict for name in names):
+        return True
+    for name in names:
         seen, stored = as_read(source, name), as_read(merged, name)
         if seen is NO_VALUE or stored is NO_VALUE:
             continue
@@ -94,6 +112,16 @@ def moved(session: Session, source: State, merged: State) -> ConcurrencyError:
         f"Version id {entry.original[entry.token]!r} on merged state {state_str(source)} does not"
         f" match existing version {entry.database[entry.token]!r}. Leave the version attribute"
         " unset when merging to update the most recent version." + _ADVICE,
+    )
+
+
+def undone(session: Session, source: State, merged: State) -> ConcurrencyError:
+    """The error of a copy that holds what may never have been stored."""
+    return ConcurrencyError(
+        [moved_entry(session, source, merged)],
+        f"Version id on merged state {state_str(source)} is not known: it holds what a transaction"
+        " had written that was not committed, or had no outcome yet, and the row is another one"
+        " now." + _ADVICE,
     )
 
 
@@ -136,6 +164,13 @@ class _VersionProperty(ColumnProperty[Any]):
         _resolve_conflict_map: Any,
     ) -> None:
         seen = version_seen(source_state, self.key)
+        if is_undone(source_state):
+            if not load:
+                return  # it must be read before it is edited
+            if dest_state.key is not None:
+                error = undone(session, source_state, dest_state)
+                session.expire(dest_state.obj())  # other attributes may have been merged already
+                raise error
         if self.key not in source_dict and seen is None:
             return
         if not load:

@@ -51,9 +51,13 @@ from optilock.undocumented import (
 )
 
 __all__ = [
+    "BEFORE",
     "Doubt",
     "attached",
     "forget",
+    "hold",
+    "hold_nothing",
+    "may_be_undone",
     "moved_by_us",
     "never_read",
     "recall",
@@ -73,6 +77,9 @@ _KEY = "_optilock_seen"
 _UNREAD = "_optilock_unread"
 _YOUNGER = "_optilock_younger"
 _DECIDED = "_optilock_decided"
+#: In the ``info`` of a copy that was made before a transaction had its outcome: the version that
+#: was stored before the transaction wrote the row, or ``None``.
+BEFORE = "optilock_before"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 _NEVER = object()
 _NONE: Mapping[Any, Any] = {}
@@ -89,7 +96,11 @@ def attached(session: Session, obj: Any) -> None:
     """A detached object was added to ``session``."""
     state: State = instance_state(obj)
     token = _token_of(state.mapper)
-    if token is not None and token not in state.dict and _KEY not in state.__dict__:
+    if token is None:
+        return
+    if may_be_undone(state):
+        hold_nothing(state)
+    if token not in state.dict and (_KEY not in state.__dict__ or never_read(state)):
         _unread(session, state)
 
 
@@ -118,6 +129,42 @@ def _is_unread(state: State) -> bool:
 def never_read(state: State) -> bool:
     """Was the object edited without anybody having read its row?"""
     return state.__dict__.get(_KEY) is _NEVER
+
+
+def hold(state: State, version: Any) -> None:
+    """The row is in ``version``: what a transaction had made of it is undone."""
+    token = _token_of(state.mapper)
+    assert token is not None
+    if token not in state.dict:
+        state.__dict__[_KEY] = version
+    elif token in state.committed_state:
+        state.committed_state[token] = version
+    else:
+        state.dict[token] = version
+    _decided(state)
+
+
+def hold_nothing(state: State) -> None:
+    """Nobody knows the version of what the object holds: its row must be read before an edit."""
+    token = _token_of(state.mapper)
+    if token is None:
+        return
+    state.dict.pop(token, None)
+    state.committed_state.pop(token, None)
+    state.__dict__[_KEY] = _NEVER
+    _decided(state)
+    if state.session is not None and state.key is not None:
+        _unread(state.session, state)
+
+
+def may_be_undone(state: State) -> bool:
+    """Was the copy made of a row that a transaction had written, whose outcome it cannot know?"""
+    return BEFORE in state.__dict__.get("info", ())
+
+
+def _decided(state: State) -> None:
+    if may_be_undone(state):
+        del state.info[BEFORE]
 
 
 def remember(states: Iterable[State]) -> None:
@@ -256,10 +303,14 @@ def remember_rolled_back(
             else:
                 state.__dict__[_KEY] = version
             continue
-        version = before.get(place_of(state)) if before else None
-        if version is None and not (nested and not state.modified):
-            version = state.committed_state.get(token, state.dict.get(token))
-        if version is not None:
+        version = before.get(place_of(state), NO_VALUE) if before else NO_VALUE
+        if version is None:  # a statement had moved it, and nobody knows from which one
+            _unread(session, state)
+            expired.append(state)
+            continue
+        if version is NO_VALUE and not (nested and not state.modified):
+            version = state.committed_state.get(token, state.dict.get(token, NO_VALUE))
+        if version is not NO_VALUE and version is not None:
             state.__dict__[_KEY] = version
     if expired and nested:
         expire_with_savepoint(session, expired)  # what they have read since is undone, too

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Delete, Insert, Update
 from sqlalchemy.engine import Dialect, Engine
-from sqlalchemy.orm import Mapper, Session, loading, mapperlib
+from sqlalchemy.orm import Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 from sqlalchemy.types import TypeEngine
@@ -21,6 +21,7 @@ from sqlalchemy.types import TypeEngine
 __all__ = [
     "always_load",
     "criteria_of",
+    "deleted_in",
     "deleted_since",
     "double_percents",
     "expire_attribute",
@@ -28,11 +29,12 @@ __all__ = [
     "given_by",
     "has_begin_listeners",
     "has_bind_expression",
+    "inserted_in",
     "is_flushing",
     "is_of_the_orm",
     "is_ordered",
-    "level_on_connect",
     "left_out",
+    "level_on_connect",
     "load_with_parent",
     "loader_options_of",
     "locks_rows",
@@ -41,6 +43,7 @@ __all__ = [
     "marked_deleted",
     "names_set_by",
     "next_run",
+    "now_deleted",
     "prefixes_of",
     "refreshed_by",
     "registries",
@@ -108,6 +111,11 @@ def _is_deferred(state: State, name: str, query: Any, path: Any) -> bool:
     return option is not None and ("deferred", True) in (option.strategy or ())
 
 
+def now_deleted(session: Session, states: Iterable[State]) -> None:
+    """A statement has deleted the rows of these objects, as ``delete(Model)`` does."""
+    session._remove_newly_deleted(list(states))
+
+
 def is_flushing(session: Session) -> bool:
     """Does a flush run?"""
     return bool(session._flushing)
@@ -122,6 +130,16 @@ def run_of(query_or_state: Any) -> int | None:
     """The number of a query, or of the query that has filled the object as a whole."""
     run: int | None = query_or_state.runid
     return run
+
+
+def inserted_in(transaction: SessionTransaction) -> Collection[State]:
+    """The objects whose rows the transaction, or the savepoint, has inserted."""
+    return transaction._new
+
+
+def deleted_in(transaction: SessionTransaction) -> Collection[State]:
+    """The objects whose rows it has deleted."""
+    return transaction._deleted
 
 
 # -- mappers --------------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ from optilock.errors import ConcurrencyError
 from optilock.guard.promises import conflict_of
 from optilock.guard.state import Watched, watched
 from optilock.guard.words import in_sqlalchemys_words
-from optilock.guard.writes import Write
+from optilock.guard.writes import Write, first_expected
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
-from optilock.mapping.keys import Place, place_of
+from optilock.mapping.keys import place_of
 from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
 
@@ -41,7 +41,6 @@ __all__ = [
     "conflict_after_rollback",
     "conflict_before_commit",
     "conflict_in_flush",
-    "first_expected",
     "gone_in_flush",
 ]
 
@@ -83,15 +82,6 @@ def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt
         if deleting or state.modified:
             attempts.append(attempt_of(state, "delete" if deleting else "update", version))
     return attempts
-
-
-def first_expected(writes: list[Write]) -> dict[Place, Any]:
-    """The version that each row was first expected to have."""
-    expected: dict[Place, Any] = {}
-    for shape, params in writes:
-        place = (shape.mapper.base_mapper, shape.identity_of(params))
-        expected.setdefault(place, params[shape.token.parameter])
-    return expected
 
 
 def _attempt_of_write(write: Write) -> Attempt:

@@ -11,7 +11,8 @@ is sent first, and the connection answers for the outer flush again when the inn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
@@ -19,15 +20,24 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.guard.by_hand import write_by_hand
 from optilock.guard.routing import links, unguarded, written
+from optilock.mapping.tables import owner_of
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["arm", "arm_wholly", "disarm"]
+__all__ = ["Before", "arm", "arm_wholly", "disarm"]
 
 _CHANGES = (Update, Delete)
 #: An attribute of a connection: the flush that it answers for.
 _FLUSH = "_optilock_flush"
+
+
+class Before(NamedTuple):
+    """How a connection answered before: for a flush around this one, or by itself."""
+
+    flush: Flush | None
+    #: What covered its ``execute``.
+    execute: Callable[..., Any] | None
 
 
 def arm(flush: Flush, connection: Connection) -> None:
@@ -37,7 +47,7 @@ def arm(flush: Flush, connection: Connection) -> None:
     outer: Flush | None = getattr(connection, _FLUSH, None)
     if outer is not None:
         _send_held(outer, connection, before=flush)
-    flush.armed[connection] = outer
+    flush.armed[connection] = Before(outer, connection.__dict__.get("execute"))
     _cover(flush, connection)
 
 
@@ -60,12 +70,12 @@ def _cover(flush: Flush, connection: Connection) -> None:
             if type(statement) in _CHANGES:
                 if "compiled_cache" in (options.get("execution_options") or ()):
                     return written(flush, connection, native, statement, parameters, options)
-                if type(parameters) is list:  # link rows come without that option
+                if type(parameters) is list and owner_of(statement.table) is None:
+                    # link rows come without that option
                     return links(flush, connection, native, statement, parameters, options)
                 if flush.skipped:
                     return unguarded(flush, connection, native, statement, parameters, options)
-                if type(statement) is Update:
-                    return write_by_hand(flush, connection, native, statement, parameters, options)
+                return write_by_hand(flush, connection, native, statement, parameters, options)
             flush.drain(connection)
             return native(statement, parameters, **options)
         except DBAPIError:
@@ -103,14 +113,17 @@ def _cover_wholly(flush: Flush, connection: Connection) -> None:
 
 
 def disarm(flush: Flush) -> None:
-    """The flush is over: connections answer for themselves, or for the flush around it."""
+    """The flush is over: connections answer as they did before."""
     for connection in flush.armed_wholly:
         delattr(connection, "scalar")
         delattr(connection, "exec_driver_sql")
-    for connection, outer in flush.armed.items():
-        delattr(connection, "execute")
+    for connection, before in flush.armed.items():
         delattr(connection, _FLUSH)
-        if outer is not None:
-            _cover(outer, connection)
-            if connection in outer.armed_wholly:
-                _cover_wholly(outer, connection)
+        if before.flush is not None:
+            _cover(before.flush, connection)
+            if connection in before.flush.armed_wholly:
+                _cover_wholly(before.flush, connection)
+        elif execute := flush.known.followed.get(connection, before.execute):
+            setattr(connection, "execute", execute)  # noqa: B010
+        else:
+            delattr(connection, "execute")

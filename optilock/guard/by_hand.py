@@ -3,28 +3,25 @@
 Where the flush writes the row, it moves the version; moved once more by the column's ``onupdate``,
 the version would be one that the object does not hold. Where the flush does not (a counter of the
 parent, written when a child is inserted), the UPDATE moves it, and the object takes the new version
-over if it was as new as its row. Otherwise the next flush would conflict with ourselves. Rows of
-other objects move as by any statement.
+over if it was as new as its row, as with any statement of the session
+(:mod:`optilock.guard.statements.by_table`). Otherwise the next flush would conflict with ourselves.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, Update
+from sqlalchemy import Column, Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
-from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
-from optilock.conflicts import read_stored
-from optilock.dialects import database_of
-from optilock.dialects.locks import require_locks
+from optilock.guard.statements.by_table import by_table, key_named
 from optilock.mapping.columns import columns_of, ignored_columns, token_attribute
 from optilock.mapping.compared import changed_names
-from optilock.seen import moved_by_us
-from optilock.undocumented import expire_with_savepoint, is_ordered, values_of
+from optilock.undocumented import is_ordered, values_of
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -36,19 +33,22 @@ def write_by_hand(
     flush: Flush,
     connection: Connection,
     native: Callable[..., Any],
-    statement: Update,
+    statement: Update | Delete,
     params: Any,
     options: Any,
 ) -> Any:
     """Send ``statement``; where it names one row of the flush by key, the version moves once."""
-    found = _own_row(flush, statement, params)
+    found = _own_row(flush, statement, params) if isinstance(statement, Update) else None
     flush.drain(connection)
-    if found is None:
+    if found is not None:
+        state, token = found
+        assert isinstance(statement, Update)
+        if _is_moved(flush, state) or _is_ignored(statement, state):
+            return native(statement.values({token: token}), params, **options)
+    if flush.uow is None or (found is None and flush.known.stating):
         return native(statement, params, **options)
-    state, token = found
-    if _is_moved(flush, state) or _is_ignored(statement, state):
-        return native(statement.values({token: token}), params, **options)
-    return _followed(flush, connection, state, lambda: native(statement, params, **options))
+    send = functools.partial(native, statement, params, **options)
+    return by_table(flush.session, connection, statement, params, send, flush)
 
 
 def _own_row(
@@ -64,9 +64,8 @@ def _own_row(
         named = {getattr(name, "key", name) for name in values_of(statement)}
         if token.onupdate is None or token.key in named:
             return None
-        values = _key(statement, params if isinstance(params, dict) else {})
-        identity = tuple(values.get(column) for column in mapper.primary_key)
-        state = flush.find(mapper, identity)
+        identity = key_named(mapper, statement, params)
+        state = None if identity is None else flush.find(mapper, identity)
         return None if state is None else (state, token)
     return None
 
@@ -92,36 +91,3 @@ def _is_ignored(statement: Update, state: InstanceState[Any]) -> bool:
     return bool(ignored) and all(
         getattr(name, "key", name) in ignored for name in values_of(statement)
     )
-
-
-def _followed(
-    flush: Flush, connection: Connection, state: InstanceState[Any], write: Callable[[], Any]
-) -> Any:
-    """Write, and give the object the version that its row has got."""
-    token = token_attribute(state.mapper)
-    assert token is not None and state.key is not None
-    identity = tuple(state.key[1])
-    require_locks(database_of(connection.dialect), connection)
-
-    def stored() -> Any:
-        found = read_stored(connection, state.mapper, [identity], only=(token,))
-        return found.get(identity, {}).get(token)
-
-    before = stored()
-    result = write()
-    after = stored()
-    if before is not None and after is not None and before != after:
-        moved_by_us(state, token, before, after)
-        flush.known.moved.append((state, token, before, after))
-        expire_with_savepoint(flush.session, [state])
-    return result
-
-
-def _key(statement: Update, params: dict[str, Any]) -> dict[Any, Any]:
-    where = statement.whereclause
-    clauses = where.clauses if isinstance(where, BooleanClauseList) else [where]
-    return {
-        clause.left: params.get(clause.right.key, clause.right.value)
-        for clause in clauses
-        if isinstance(clause, BinaryExpression) and isinstance(clause.right, BindParameter)
-    }

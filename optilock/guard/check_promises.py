@@ -31,10 +31,11 @@ from optilock.conflicts import (
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Action, Entry
-from optilock.guard.aftermath import conflict_before_commit, first_expected
+from optilock.guard.aftermath import conflict_before_commit
 from optilock.guard.look import expected_version
 from optilock.guard.promises import Promise, Promises, conflict_of
 from optilock.guard.state import Watched, watched
+from optilock.guard.writes import first_expected
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.keys import Place, place_of
 from optilock.transient import ended_by_conflict

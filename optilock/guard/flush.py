@@ -26,7 +26,7 @@ from optilock.entry import Action
 from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted
-from optilock.guard.arming import arm_wholly
+from optilock.guard.arming import Before, arm_wholly
 from optilock.guard.batch import send
 from optilock.guard.dependents import LeftOut
 from optilock.guard.doomed import Doomed
@@ -76,9 +76,9 @@ class Flush:
     def __init__(self, session: Session, known: Watched) -> None:
         self.session = session
         self.known = known
-        #: Connections that answer for the guard, with the flush that they answered for before:
-        #: ``execute``, and everything else as well.
-        self.armed: dict[Connection, Flush | None] = {}
+        #: Connections that answer for the guard, and how they answered before: ``execute``, and
+        #: everything else as well.
+        self.armed: dict[Connection, Before] = {}
         self.armed_wholly: list[Connection] = []
         #: What is held, by connection, statement and key.
         self.waiting: dict[Connection, dict[Any, dict[Any, Write]]] = {}
@@ -178,9 +178,13 @@ class Flush:
 
     def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:
         """The object of this flush with that key."""
+        return self.states().get((mapper.base_mapper, identity))
+
+    def states(self) -> dict[Any, State]:
+        """The objects of this flush by their rows."""
         if self._states is None:
             self._states = self._index()
-        return self._states.get((mapper.base_mapper, identity))
+        return self._states
 
     def _index(self) -> dict[Any, State]:
         assert self.uow is not None

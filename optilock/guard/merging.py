@@ -17,14 +17,23 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.detached import compare_in_merge, gone_entry, has_other_values, is_stale, moved_entry
+from optilock.conflicts import attempt_of
+from optilock.detached import (
+    compare_in_merge,
+    gone_entry,
+    has_other_values,
+    is_stale,
+    moved_entry,
+    stored_of,
+)
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import any_compared, compares
+from optilock.guard.undone import follow_copy
+from optilock.mapping.columns import columns_of, same, token_attribute
+from optilock.mapping.compared import any_compared, compares, values_are_unknown
 from optilock.mapping.makers import made_by_application
-from optilock.seen import version_seen
+from optilock.seen import BEFORE, hold, may_be_undone, version_seen
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 
@@ -42,10 +51,14 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         _compare_versions_of(state)
         before, edited = self.new, self.dirty  # by identity: a dataclass may have no hash
         load = options.get("load", True)
+        if load:
+            _decide_copies(self, state)
         collections = members_of(self, _copies(state)) if load else []
         try:
             with _next_versions_apart(state) as following:
                 merged = original(self, instance, **options)
+            if not load:
+                _follow_copies(self, state)
             for copy, token, version in following:
                 assert copy.key is not None
                 setattr(self.identity_map[copy.key], token, version)
@@ -83,6 +96,34 @@ def _compare_versions_of(state: State) -> None:
         token = one.mapper.version_id_col
         if isinstance(token, Column):
             compare_in_merge(one.mapper, token)
+
+
+def _decide_copies(session: Session, state: State) -> None:
+    """What came of the transaction that had written a copy when it was made?
+
+    It was undone if the row still is in the version from before. It was committed if the row is in
+    the copy's version and holds the same: the same number alone may be another writer's.
+    """
+    for copy in _copies(state):
+        token = token_attribute(copy.mapper)
+        if token is None or not may_be_undone(copy) or copy.key is None:
+            continue
+        obj = session.get(copy.class_, tuple(copy.key[1]))
+        if obj is None:
+            continue  # a conflict, as for any copy of a row that is gone
+        stored, columns = stored_of(session, instance_state(obj)), columns_of(copy.mapper)
+        held = attempt_of(copy, "verify", version_seen(copy, token)).original
+        undone = copy.info[BEFORE] == stored[token]
+        if undone or all(same(columns[name], held[name], stored[name]) for name in held):
+            hold(copy, stored[token])
+
+
+def _follow_copies(session: Session, state: State) -> None:
+    """What was merged without a look may yet be undone, as its source."""
+    for source in _copies(state):
+        merged = None if source.key is None else session.identity_map.get(source.key)
+        if merged is not None and merged is not source.obj():
+            follow_copy(source, instance_state(merged))
 
 
 @contextmanager
@@ -130,9 +171,14 @@ def _stale_by_value(session: Session, copies: list[State]) -> list[Entry[Any]]:
     """The copies whose compared values are not what is stored now. SQLAlchemy compares none."""
     found = []
     for source in copies:
-        if source.key is None or not compares(source.mapper):
+        key = source.key
+        if key is None and values_are_unknown(source):  # its INSERT was rolled back
+            key = source.mapper.identity_key_from_instance(source.obj())
+        if key is None or not compares(source.mapper):
             continue
-        merged = session.identity_map.get(source.key)
+        merged = session.identity_map.get(key)
+        if merged is None and source.key is None:
+            continue
         if merged is None:
             found.append(gone_entry(source, None))
         elif merged is not source.obj() and has_other_values(source, instance_state(merged)):

@@ -16,6 +16,7 @@ from sqlalchemy import Column, event
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
+from optilock.guard.undone import tell_pickles
 from optilock.mapping.attribute import load_always
 from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables
@@ -44,6 +45,7 @@ def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
         return
     load_always(mapper)
     watch_loads(mapper)
+    tell_pickles(mapper)
     if isinstance(version, Column):
         know_tables(mapper, version)
         share_table(mapper)

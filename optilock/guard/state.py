@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
@@ -14,9 +15,10 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts import Attempt
 from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.guard.promises import Promises, places_of
-from optilock.guard.writes import Write
+from optilock.guard.undone import Before, Departed, Point, abandoned
+from optilock.guard.writes import Write, first_expected
 from optilock.guarded import KNOWN, Still
-from optilock.mapping.keys import Place
+from optilock.mapping.keys import Place, place_of
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import Doubt, moved_by_us
 
@@ -50,6 +52,18 @@ class Stated:
     rows: set[Place] = field(default_factory=set)
 
 
+class Moved(NamedTuple):
+    """A statement moved the version of a row; without an object nobody knows from which one."""
+
+    place: Place
+    state: InstanceState[Any] | None
+    token: str
+    before: Any
+    after: Any
+    #: How many writes of flushes came before it.
+    sent: int
+
+
 class Watched:
     """Kept on the session, for as long as the session lives."""
 
@@ -72,11 +86,16 @@ class Watched:
     wanted: list[Attempt] | None = None
     #: Objects of compared rows that the running transaction has written.
     compared: frozenset[Any] = frozenset()
+    #: The session itself sends a statement, whose rows it has looked at.
+    stating: bool = False
     #: Connections whose guard triggers have been told of it, for the running flush.
     announced: tuple[Connection, ...] = ()
     #: The versions, before the transaction's own writes, of rows that were just rolled back.
-    before: Mapping[Any, Any] = MappingProxyType({})
+    before_rollback: Mapping[Any, Any] = MappingProxyType({})
+    #: The transaction was committed or rolled back, or none has begun.
+    decided: bool = True
     _root: SessionTransaction | None = None
+    _before: tuple[Point, Point, Before] | None = None
 
     def __init__(self, on_conflict: OnConflict, on_delete: DeletePolicies) -> None:
         #: The resolver, or mapping of classes to resolvers, for this session.
@@ -86,18 +105,69 @@ class Watched:
         #: The ``no_bump`` blocks that are open.
         self.still: tuple[Still, ...] = ()
         self.connections, self.sent, self.undone = [], [], []
-        #: Objects whose version a statement has moved: attribute, version before, and after.
-        self.moved: list[tuple[InstanceState[Any], str, Any, Any]] = []
+        #: The versions before those.
+        self.undone_before: dict[Place, Any] = {}
+        #: Objects whose version a statement has moved.
+        self.moved: list[Moved] = []
         #: The UPDATE statements of the running transaction.
         self.stated: list[Stated] = []
-        self._savepoints: dict[SessionTransaction, tuple[int, int, int]] = {}
+        #: Connections that somebody has asked for, and how they answer.
+        self.followed: dict[Connection, Any] = {}
+        #: Who has left the session in the running transaction.
+        self.departed: list[Departed] = []
+        self._savepoints: dict[SessionTransaction, Point] = {}
+        #: The transactions of the connections.
+        self._begun: list[Any] = []
+
+    def __del__(self) -> None:
+        """The session was collected as garbage: inside of a transaction, that comes to nothing."""
+        root = self._root
+        if root is not None and not self.decided:
+            with suppress(Exception):
+                abandoned(self, root)
 
     def in_savepoint(self, transaction: SessionTransaction) -> None:
         """Note how far the writes were when the savepoint began."""
-        self._savepoints.setdefault(transaction, self._now())
+        self._savepoints.setdefault(transaction, self.now())
 
-    def _now(self) -> tuple[int, int, int]:
+    def savepoints(self) -> Iterable[SessionTransaction]:
+        """Those that are open, the innermost first."""
+        return reversed(self._savepoints)
+
+    def savepoint_ended(self, transaction: SessionTransaction) -> Point | None:
+        """How far the writes were when it began, if it was neither released nor rolled back."""
+        return self._savepoints.pop(transaction, None)
+
+    def transactions(self) -> Iterable[SessionTransaction]:
+        return self._savepoints if self._root is None else (self._root, *self._savepoints)
+
+    def connected(self, connection: Connection) -> None:
+        """A connection of the running transaction."""
+        self.connections.append(connection)
+        self._begun.append(connection.get_nested_transaction() or connection.get_transaction())
+
+    def goes_on(self) -> bool:
+        """Does the session leave open what others have begun, and what it wrote in that?"""
+        return any(begun is not None and begun.is_active for begun in self._begun)
+
+    def now(self) -> Point:
         return len(self.sent), len(self.moved), len(self.stated)
+
+    def start_of(self, savepoint: SessionTransaction | None) -> Point:
+        return (0, 0, 0) if savepoint is None else self._savepoints.get(savepoint, self.now())
+
+    def has_written(self) -> bool:
+        """Is there anything that may yet be undone, but for new rows?"""
+        return not self.decided and bool(self.sent or self.moved or self.stated or self.compared)
+
+    def move(self, state: InstanceState[Any], token: str, before: Any, after: Any) -> None:
+        """A statement of the session moved the version of the object's row."""
+        moved_by_us(state, token, before, after)
+        self.moved.append(Moved(place_of(state), state, token, before, after, self.at()))
+
+    def at(self) -> int:
+        """How many writes of flushes there were."""
+        return len(self.sent)
 
     def written(self) -> set[Place]:
         """Rows that the transaction has written, each in the version that it had promised."""
@@ -108,31 +178,79 @@ class Watched:
 
     def doubts(self, savepoint: SessionTransaction | None) -> dict[Mapper[Any], Doubt]:
         """What the UPDATE statements that are rolled back now leave in doubt."""
-        start, _, first = self._savepoints.get(savepoint, self._now()) if savepoint else (0, 0, 0)
-        found: dict[Mapper[Any], Doubt] = {}
-        for stated in self.stated[first:]:
-            if stated.mapper not in found:
-                earlier = places_of(self.sent[start : stated.sent])
-                found[stated.mapper] = Doubt(stated.held, earlier)
+        start, _, first = self.start_of(savepoint)
+        found = self._doubts(start, self.stated[first:])
         del self.stated[first:]
         return found
+
+    def _doubts(self, start: int, some: list[Stated]) -> dict[Mapper[Any], Doubt]:
+        found: dict[Mapper[Any], Doubt] = {}
+        for stated in some:
+            if stated.mapper not in found:
+                written = places_of(self.sent[start : stated.sent])
+                found[stated.mapper] = Doubt(stated.held, written)
+        return found
+
+    def before(self, start: Point, end: Point) -> Before:
+        """What was known of the rows that were written between these points."""
+        if self._before is None or self._before[:2] != (start, end):
+            versions = self.versions_before(start, end)
+            doubts = self._doubts(start[0], self.stated[start[2] : end[2]])
+            self._before = start, end, Before(versions, doubts)
+        return self._before[2]
+
+    def versions_before(
+        self, start: Point, end: Point, more: Iterable[Write] = ()
+    ) -> dict[Place, Any]:
+        """The versions before the writes, and before statements that moved the row first."""
+        found: dict[Place, Any] = {}
+        at = start[0]
+        for moved in self.moved[start[1] : end[1]]:
+            if moved.sent > at:
+                found = first_expected(self.sent[at : moved.sent]) | found
+                at = moved.sent
+            found.setdefault(moved.place, moved.before)
+        return first_expected([*self.sent[at : end[0]], *more]) | found
 
     def take_back(self, savepoint: SessionTransaction | None) -> list[Write]:
         """The writes that are rolled back now, with the savepoint or with the transaction."""
         if savepoint is None:
             self._move_back(0)
             return [*self.sent, *self.undone]
-        start, moved, _ = self._savepoints.get(savepoint, self._now())
+        return self.take_back_to(self._savepoints.get(savepoint, self.now()))
+
+    def take_back_to(self, point: Point) -> list[Write]:
+        """The writes since ``point``, which are undone."""
+        start, moved, stated = point
+        for place, version in self.versions_before(point, self.now()).items():
+            self.undone_before.setdefault(place, version)
         self._move_back(moved)
         undone = self.sent[start:]
         self.undone += undone
         del self.sent[start:]
+        del self.stated[stated:]
         return undone
 
     def _move_back(self, start: int) -> None:
-        for state, token, before, after in reversed(self.moved[start:]):
-            moved_by_us(state, token, after, before)
+        for _, state, token, before, after, _ in reversed(self.moved[start:]):
+            if state is not None:
+                moved_by_us(state, token, after, before)
         del self.moved[start:]
+        self._before = None
+
+    def committed(self) -> None:
+        """What was written is stored."""
+        self.decided = True
+        self._forget()
+
+    def ended(self) -> None:
+        """The transaction is over, whatever came of it."""
+        self.decided = True
+        self.departed, self._begun, self._root = [], [], None
+        for connection, execute in self.followed.items():
+            if connection.__dict__.get("execute") is execute:
+                delattr(connection, "execute")
+        self.followed = {}
 
     def in_transaction(self, transaction: SessionTransaction) -> None:
         """Forget what belongs to an earlier transaction."""
@@ -140,11 +258,17 @@ class Watched:
             transaction = parent
         if transaction is not self._root:
             self._root = transaction
-            self.connections, self.sent, self.undone = [], [], []
-            self._savepoints, self.moved, self.stated = {}, [], []
-            self.compared, self.autocommitting = frozenset(), ()
+            self.decided = False
+            self.connections, self._begun, self.autocommitting = [], [], ()
+            self._forget()
             if self.promises:
                 self.promises.in_transaction(transaction)
+
+    def _forget(self) -> None:
+        self.sent, self.undone, self.moved, self.stated = [], [], [], []
+        self.undone_before = {}
+        self._savepoints, self.departed = {}, []
+        self.compared, self._before = frozenset(), None
 
 
 def watched(session: Session) -> Watched:

@@ -29,8 +29,9 @@ def never_seen(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
     name = mapper.class_.__name__
     return ConfigurationError(
         f"{name} {key!r} cannot be written: it was changed without having been read since it came"
-        " to the session without a version, or since an UPDATE statement was rolled back, so nobody"
-        " knows which changes of others its author has seen. Read it first (session.get(),"
+        " to the session without a version, or since its INSERT or an UPDATE statement was rolled"
+        " back, so nobody knows which changes of others its author has seen. Read it first"
+        " (session.get(),"
         " session.refresh()), or say which version was seen:"
         " sqlalchemy.orm.attributes.set_committed_value(obj, version attribute, value)."
     )

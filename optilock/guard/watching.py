@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, event, inspect
+from sqlalchemy import event, inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
@@ -30,7 +30,7 @@ from optilock.deletes import DeletePolicies, check_on_delete
 from optilock.dialects import database_of
 from optilock.dialects.ended import watch_errors
 from optilock.errors import ConfigurationError
-from optilock.guard.aftermath import conflict_in_flush, first_expected, gone_in_flush
+from optilock.guard.aftermath import conflict_in_flush, gone_in_flush
 from optilock.guard.arming import arm, disarm
 from optilock.guard.autocommit import autocommits, refuse_autocommit_of, refuse_guarded_writes
 from optilock.guard.before import check_before
@@ -38,6 +38,7 @@ from optilock.guard.check_promises import check_pending
 from optilock.guard.commits import guard_commit
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.flush import Flush
+from optilock.guard.following import guarded_connection
 from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
@@ -51,16 +52,20 @@ from optilock.guard.statements.by_key import (
 )
 from optilock.guard.statements.execute import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
+from optilock.guard.undone import ended, give_back, guarded_expunge, guarded_expunge_all
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
+from optilock.guard.writes import Write
 from optilock.guarded import GUARDED, is_watched
-from optilock.mapping.compared import any_compared, values_in_mind
+from optilock.mapping.compared import any_compared, compares, values_in_mind, values_unknown
+from optilock.mapping.makers import made_by_application
 from optilock.mapping.one_class import any_shared
 from optilock.mapping.originals import any_kept, written
 from optilock.resolvers import OnConflict, check_on_conflict
 from optilock.seen import (
     attached,
     forget,
+    hold_nothing,
     recall,
     remember,
     remember_deleted,
@@ -145,7 +150,10 @@ def guard_class(cls: type[Session]) -> None:
     cls.refresh = guarded_refresh(  # type: ignore[method-assign]
         _remembering(cls.refresh, flushing=True)
     )
+    cls.connection = guarded_connection(cls.connection)  # type: ignore[method-assign]
     cls.get = guarded_get(cls.get)  # type: ignore[method-assign]
+    cls.expunge = guarded_expunge(cls.expunge)  # type: ignore[method-assign]
+    cls.expunge_all = guarded_expunge_all(cls.expunge_all)  # type: ignore[method-assign]
     cls.expire_all = _remembering_all(cls.expire_all)  # type: ignore[method-assign]
     for name in ("execute", "scalar", "scalars"):
         setattr(cls, name, guarded_execute(getattr(cls, name)))
@@ -172,6 +180,7 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
         if TOUCHED in self.__dict__:
             touch_again(self)
         known.flushing = True
+        stating, known.stating = known.stating, False
         try:
             original(self, objects)
         except DBAPIError as error:
@@ -188,7 +197,7 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
                 raise
             raise conflict from error
         finally:
-            known.flushing = False
+            known.flushing, known.stating = False, stating
             known.announced = ()
             running, known.flush = known.flush, None
             if running is not None:
@@ -252,7 +261,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
         if connection.in_nested_transaction():
             watch_errors(connection, database_of(connection.dialect))
         if connection not in known.connections:
-            known.connections.append(connection)
+            known.connected(connection)
             if autocommits(connection):
                 known.autocommitting = (*known.autocommitting, connection)
         if known.flush is not None:
@@ -310,36 +319,52 @@ def _after_flush(session: Session, uow: Any) -> None:
 
 def _after_commit(session: Session) -> None:
     """Before SQLAlchemy expires everything."""
-    if session.expire_on_commit and not session.in_nested_transaction():
+    savepoint = session.get_nested_transaction()
+    if savepoint is not None:
+        watched(session).savepoint_ended(savepoint)
+        return
+    if session.expire_on_commit:
         remember(session.identity_map.all_states())
+    watched(session).committed()
 
 
 def _after_rollback(session: Session) -> None:
     """Before SQLAlchemy expires what the transaction, or the savepoint, has touched."""
     known, savepoint = watched(session), session.get_nested_transaction()
-    doubts = known.doubts(savepoint) if known.stated else {}
-    undone = known.take_back(savepoint)
+    start = known.start_of(savepoint)
+    give_back(known, start)
+    held: list[Write] = []
     if known.flush is not None:
-        undone = [*undone, *known.flush.held()]
+        held = known.flush.held()
         if isinstance(sys.exc_info()[1], ObjectDeletedError):
             known.flush.remember()
-    known.before = first_expected(undone)
-    remember_rolled_back(session, known.before, known.compared, doubts)
+    known.before_rollback = known.versions_before(start, known.now(), held)
+    if savepoint is None:
+        known.before_rollback = {**known.undone_before, **known.before_rollback}
+    doubts = known.doubts(savepoint) if known.stated else {}
+    known.take_back(savepoint)
+    remember_rolled_back(session, known.before_rollback, known.compared, doubts)
+    if savepoint is not None:
+        known.savepoint_ended(savepoint)
+    else:
+        known.decided = True
 
 
 def _revived(session: Session, obj: Any) -> None:
     """SQLAlchemy gives a deleted object back, after the rollback and before it is expired."""
     known = watched(session)
-    remember_revived(obj, known.before, known.compared)
+    remember_revived(obj, known.before_rollback, known.compared)
 
 
 def _inserted_in_vain(session: Session, obj: Any) -> None:
-    """Inserted again, the object has a version of its own, which the database may have to make."""
-    forget(obj)
-    mapper = instance_state(obj).mapper
-    column = mapper.version_id_col
-    if isinstance(column, Column) and (column.system or column.server_default is not None):
-        obj.__dict__.pop(mapper.get_property_by_column(column).key, None)
+    """Inserted again, the object gets a version of its own; no row has the one that it had."""
+    state = instance_state(obj)
+    if made_by_application(state.mapper):
+        forget(state)
+    else:
+        hold_nothing(state)
+    if compares(state.mapper):
+        values_unknown(state)
 
 
 # A class above or below may be watched as well: each of these may be called twice.
@@ -351,4 +376,5 @@ _LISTENERS: dict[str, Callable[..., None]] = {
     "after_flush": _after_flush,
     "after_commit": _after_commit,
     "after_rollback": _after_rollback,
+    "after_transaction_end": ended,
 }

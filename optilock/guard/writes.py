@@ -10,7 +10,7 @@ writes are sent takes the whole list, and a row that fails any of them has misse
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,7 +18,9 @@ from sqlalchemy import Column, Delete, Table, Update, bindparam
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.elements import BindParameter
 
-__all__ = ["Condition", "Shape", "Write"]
+from optilock.mapping.keys import Place
+
+__all__ = ["Condition", "Shape", "Write", "first_expected"]
 
 Params = dict[str, Any]
 
@@ -112,3 +114,12 @@ class Shape:
             by_attribute[self.mapper.get_property_by_column(column).key]
             for column in self.mapper.primary_key
         )
+
+
+def first_expected(writes: Iterable[Write]) -> dict[Place, Any]:
+    """The version that each row was first expected to have."""
+    expected: dict[Place, Any] = {}
+    for shape, params in writes:
+        place = (shape.mapper.base_mapper, shape.identity_of(params))
+        expected.setdefault(place, params[shape.token.parameter])
+    return expected

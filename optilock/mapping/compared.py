@@ -34,10 +34,12 @@ __all__ = [
     "compare",
     "compared_names",
     "compares",
+    "comparing",
     "forget_values",
     "is_guarded",
     "nulls_stored",
     "remember_values",
+    "values_are_unknown",
     "values_in_mind",
     "values_moved",
     "values_read",
@@ -65,6 +67,11 @@ def any_compared() -> bool:
 def compares(mapper: Mapper[Any]) -> bool:
     """Are values of ``mapper``'s rows compared?"""
     return mapper in _rules
+
+
+def comparing(table: Any) -> Mapper[Any] | None:
+    """A class that compares values, and whose rows are in ``table``."""
+    return next((mapper for mapper in _rules if mapper.local_table is table), None)
 
 
 def is_guarded(mapper: Mapper[Any]) -> bool:
@@ -112,7 +119,7 @@ def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
         value = as_read(state, name)
         if value is not NO_VALUE:
             found[name] = value
-        elif rule.which == "named" or name in changed or _is_unknown(state):
+        elif rule.which == "named" or name in changed or values_are_unknown(state):
             raise _never_read(state, name)
     return found
 
@@ -219,7 +226,8 @@ def _unchanged(state: InstanceState[Any], column: Column[Any], name: str, before
     return before is not NO_VALUE and same(column, now, before)
 
 
-def _is_unknown(state: InstanceState[Any]) -> bool:
+def values_are_unknown(state: InstanceState[Any]) -> bool:
+    """Was what the object holds never stored?"""
     return state.__dict__.get(_SEEN) is _UNKNOWN
 
 

@@ -9,10 +9,12 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Column, Table
 from sqlalchemy.orm import Mapper
 
-__all__ = ["joined_tables", "know_tables", "versioned_tables"]
+__all__ = ["joined_tables", "know_tables", "owner_of", "versioned_tables"]
 
 #: Table -> its version column, for every class of the mixin that has one.
 _tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
+#: Table -> the class whose rows these are.
+_owners: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
 #: Table -> a class whose rows it holds a part of, and whose version is in another table.
 _joined: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
 
@@ -27,10 +29,18 @@ def joined_tables() -> Mapping[Table, Mapper[Any]]:
     return _joined
 
 
+def owner_of(table: Any) -> Mapper[Any] | None:
+    """The class to which the rows of a table that carries a version belong."""
+    return _owners.get(table) if isinstance(table, Table) else None
+
+
 def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
     """Note that ``column`` is the version of ``mapper``'s rows, in whatever tables they are."""
     if isinstance(column.table, Table):
         _tables[column.table] = column
+        for one in mapper.iterate_to_root():
+            if one.local_table is column.table:
+                _owners[column.table] = one
         for other in mapper.tables:
             if isinstance(other, Table) and other is not column.table:
                 _joined[other] = mapper

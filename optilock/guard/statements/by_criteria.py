@@ -18,6 +18,7 @@ from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.functions import FunctionElement
 
 from optilock.conflicts import locked_table, read_stored
+from optilock.connections import own_connection
 from optilock.dialects import database_of
 from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
@@ -30,7 +31,7 @@ from optilock.guard.statements.own import binds_of, keep_promises, promised_rows
 from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
-from optilock.seen import moved_by_us, version_seen
+from optilock.seen import version_seen
 from optilock.undocumented import (
     criteria_of,
     expire_with_savepoint,
@@ -77,12 +78,12 @@ def by_criteria(
         held = _held(session, mapper)
     matched = _matched(session, binds, mapper, statement, params, held)
     if token.table is not mapper.local_table and not _writes(token.table, columns):
-        connection = session.connection(bind_arguments=binds)
+        connection = own_connection(session, binds)
         move_apart(connection, mapper, mapper.local_table, statement, params)
     with _versions_kept(mapper, held.values()):
         result = original(session, statement, params, **options)
     if matched:
-        connection = session.connection(bind_arguments=binds)
+        connection = own_connection(session, binds)
         certain = not explicit and _matches_twice(session, statement)
         take_over(session, connection, mapper, matched, certain=certain)
     return result
@@ -110,13 +111,13 @@ def with_children(
         if made_by_application(child):
             continue
         matched = _matched(session, binds, child, statement, params, _held(session, child))
-        connection = session.connection(bind_arguments=binds)
+        connection = own_connection(session, binds)
         move_apart(connection, child, mapper.local_table, statement, params)
         taken.append((child, matched))
     result = original(session, statement, params, **options)
     for child, matched in taken:
         if matched:
-            connection = session.connection(bind_arguments=binds)
+            connection = own_connection(session, binds)
             certain = _matches_twice(session, statement)
             take_over(session, connection, child, matched, certain=certain)
     return result
@@ -213,7 +214,7 @@ def matching(
 ) -> dict[Any, Any]:
     """Key -> version of those of the rows that match, and are locked now."""
     key: Any = token_attribute(mapper)
-    connection = session.connection(bind_arguments=binds)
+    connection = own_connection(session, binds)
     database, table = database_of(connection.dialect), locked_table(mapper)
     database.begin_writing(connection, table)
     keys = [getattr(mapper.class_, name) for name in key_names(mapper)]
@@ -275,9 +276,8 @@ def take_over(
         identities = [tuple(state.key[1]) for state, _ in matched if state.key]
         stored = read_stored(connection, mapper, identities, only=(key,), lock=False)
         after = {s: stored.get(tuple(s.key[1]), {}).get(key) for s, _ in matched if s.key}
-    moved = watched(session).moved
+    known = watched(session)
     for state, before in matched:
         if after[state] is not None:
-            moved_by_us(state, key, before, after[state])
-            moved.append((state, key, before, after[state]))
+            known.move(state, key, before, after[state])
     expire_with_savepoint(session, [state for state, _ in matched])  # a savepoint expires them, too

@@ -24,7 +24,8 @@ Rows by primary key: :mod:`optilock.guard.statements.by_key`. An upsert has to m
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Delete, Insert, Select, Update
@@ -33,6 +34,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
+from optilock.connections import own_connection
 from optilock.errors import ConfigurationError
 from optilock.guard.later_reads import has_to_follow, run_query
 from optilock.guard.state import watched
@@ -48,6 +50,7 @@ from optilock.guard.statements.by_criteria import (
     with_children,
 )
 from optilock.guard.statements.by_key import refuse_compared, update_by_key
+from optilock.guard.statements.by_table import by_table, is_of_objects
 from optilock.guard.statements.own import binds_of, keep_promises, note, promised_rows
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.mapping.columns import token_attribute
@@ -79,15 +82,24 @@ def guarded_execute(original: Execute) -> Execute:
         if isinstance(statement, FromStatement):
             _refuse_inside(statement.element, params)
             return run_query(self, original, statement, params, options)
-        if not isinstance(statement, Update):
+        if not isinstance(statement, (Update, Delete)):
             if isinstance(statement, Insert):
                 refuse_insert(statement, params)
-            if isinstance(statement, Delete) and watched(self).promises:
-                _delete_promised(self, statement, params, options)
             return original(self, statement, params, **options)
         mapper = _mapper_of(statement)
         if mapper is None:
-            refuse_update_of_table(statement, params)
+            if isinstance(statement, Update):
+                refuse_update_of_table(statement, params)
+            return _of_table(self, original, statement, params, options)
+        with _stating(self):
+            return of_class(self, mapper, statement, params, **options)
+
+    def of_class(
+        self: Session, mapper: Mapper[Any], statement: Any, params: Any, **options: Any
+    ) -> Any:
+        if isinstance(statement, Delete):
+            if watched(self).promises:
+                _delete_promised(self, statement, params, options)
             return original(self, statement, params, **options)
         by_key = _is_by_key(statement, params, options)
         if by_key:
@@ -110,6 +122,34 @@ def guarded_execute(original: Execute) -> Execute:
         return by_criteria(self, original, mapper, statement, params, options)
 
     return execute
+
+
+@contextmanager
+def _stating(session: Session) -> Iterator[None]:
+    """The statement is seen to here, and not once more where it reaches the connection."""
+    known = watched(session)
+    before, known.stating = known.stating, True
+    try:
+        yield
+    finally:
+        known.stating = before
+
+
+def _of_table(
+    session: Session,
+    original: Execute,
+    statement: Update | Delete,
+    params: Any,
+    options: Mapping[str, Any],
+) -> Any:
+    """``update(table)`` or ``delete(table)``; in a flush it is seen to where it is sent."""
+    send = functools.partial(original, session, statement, params, **options)
+    if watched(session).flush is not None or not is_of_objects(statement.table):
+        return send()
+    binds = {"clause": statement, **(options.get("bind_arguments") or {})}
+    connection = own_connection(session, binds)
+    with _stating(session):
+        return by_table(session, connection, statement, params, send)
 
 
 def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
@@ -192,7 +232,7 @@ def _by_key(
         keep_promises(session, promised, versions_named)
     if matched and chosen.get("synchronize_session", "auto") is not False:
         binds = binds_of(mapper, options)
-        connection = session.connection(bind_arguments=binds)
+        connection = own_connection(session, binds)
         take_over(session, connection, mapper, matched, certain=True)
     return result
 

@@ -15,19 +15,24 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.connections import bind_to_write
+from optilock.connections import bind_to_write, own_connection
 from optilock.guard.promises import Promise
 from optilock.guard.state import Stated, watched
 from optilock.mapping.columns import token_attribute
 from optilock.seen import version_seen
 
-__all__ = ["binds_of", "keep_promises", "note", "promised_rows"]
+__all__ = ["binds_of", "keep_promises", "note", "note_on", "promised_rows"]
 
 
 def note(session: Session, mapper: Mapper[Any], options: Mapping[str, Any]) -> None:
     """If the statement is rolled back, what was read after it has to be read again."""
+    own_connection(session, binds_of(mapper, options))  # begins the transaction
+    note_on(session, mapper)
+
+
+def note_on(session: Session, mapper: Mapper[Any]) -> None:
+    """The same, where the transaction has begun."""
     known, base = watched(session), mapper.base_mapper
-    session.connection(bind_arguments=binds_of(mapper, options))  # begins the transaction
     held = {
         state: version_seen(state, key) if (key := token_attribute(state.mapper)) else None
         for state in session.identity_map.all_states()

@@ -1,0 +1,58 @@
+"""``session.connection()``: what is sent on it between flushes is the session's own, too.
+
+From the first time that somebody asks for it to the end of the transaction, the connection answers
+for UPDATE and DELETE as it does during a flush (:mod:`optilock.guard.arming`): the objects of the
+session learn what the statement has made of their rows (:mod:`optilock.guard.statements.by_table`).
+Whoever never asks for the connection pays nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Delete, Update
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
+
+from optilock.connections import PLAIN
+from optilock.guard.state import Watched, watched
+from optilock.guard.statements.by_table import by_table
+
+__all__ = ["guarded_connection"]
+
+_CHANGES = (Update, Delete)
+
+
+def guarded_connection(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``Session.connection``."""
+
+    @functools.wraps(original)
+    def connection(self: Session, *args: Any, **options: Any) -> Any:
+        found = original(self, *args, **options)
+        known = watched(self)
+        if isinstance(found, Connection) and found not in known.followed:
+            execute = _following(self, known, found)
+            known.followed[found] = execute
+            if "execute" not in found.__dict__:  # the flush that is running gives it back
+                setattr(found, "execute", execute)  # noqa: B010
+        return found
+
+    setattr(connection, PLAIN, original)
+    return connection
+
+
+def _following(session: Session, known: Watched, connection: Connection) -> Callable[..., Any]:
+    native = type(connection).execute.__get__(connection)
+    owner = weakref.ref(session)
+
+    def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
+        send = functools.partial(native, statement, parameters, **options)
+        session = owner()
+        if type(statement) not in _CHANGES or known.stating or session is None:
+            return send()
+        return by_table(session, connection, statement, parameters, send)
+
+    return execute
