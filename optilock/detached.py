@@ -24,7 +24,7 @@ from optilock.errors import ConcurrencyError
 from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
 from optilock.mapping.keys import key_names
-from optilock.seen import may_be_undone, never_read, version_seen
+from optilock.seen import forget, may_be_undone, never_read, version_seen
 
 __all__ = [
     "compare_in_merge",
@@ -175,6 +175,7 @@ class _VersionProperty(ColumnProperty[Any]):
             return
         if not load:
             dest_dict[self.key] = seen
+            forget(dest_state)  # it came without a version
         elif dest_state.key is None:
             loaded = source_state.key is not None or self.key not in source_state.committed_state
             if seen is not None and loaded:
