@@ -198,10 +198,13 @@ class Run:
 
     def __init__(self, policy: Policy, *, once: bool) -> None:
         self._policy = policy
-        self._once = once
-        self._strategies: tenacity.Retrying = vars(policy)["_strategies"]
-        self._state = tenacity.RetryCallState(self._strategies, None, (), {})
-        self._state.start_time = policy.clock()
+        #: Is this run a part of a unit of work, and so not to be repeated?
+        self.once = once
+        #: Of the attempt that runs or comes next, from 1.
+        self.number = 1
+        #: When the first attempt began, by the policy's clock.
+        self.started = policy.clock()
+        self._wait = 0.0
         self._due = True
 
     def __iter__(self) -> Run:
@@ -214,44 +217,32 @@ class Run:
         if not self._due:
             raise StopIteration
         if self.number > 1:
-            self._policy.sleep(self._state.upcoming_sleep)
+            self._policy.sleep(self._wait)
         return self._begin()
 
     async def __anext__(self) -> Attempt:
         if not self._due:
             raise StopAsyncIteration
         if self.number > 1:
-            await self._policy.async_sleep(self._state.upcoming_sleep)
+            await self._policy.async_sleep(self._wait)
         return self._begin()
-
-    @property
-    def number(self) -> int:
-        """Of the attempt that runs or comes next, from 1."""
-        return self._state.attempt_number
-
-    @property
-    def once(self) -> bool:
-        """Is this run a part of a unit of work, and so not to be repeated?"""
-        return self._once
-
-    @property
-    def started(self) -> float:
-        """When the first attempt began, by the policy's clock."""
-        return self._state.start_time
 
     def goes_on_after(self, error: Exception) -> bool:
         """Decide after a failed attempt: wait and run again, or let the error out?"""
-        state = self._state
-        state.outcome_timestamp = self._policy.clock()
-        if self._once:
+        ended = self._policy.clock()
+        if self.once:
             return False
         if not self._policy.deserves(error):
-            return self._give_up(error, note=self.number > 1)
-        state.upcoming_sleep = self._strategies.wait(state)
-        if self._strategies.stop(state):
-            return self._give_up(error, note=True)
-        self._policy.tell(events.Retry(self.number, state.upcoming_sleep, error))
-        state.prepare_for_next_attempt()
+            return self._give_up(error, ended, note=self.number > 1)
+        strategies: tenacity.Retrying = vars(self._policy)["_strategies"]
+        state = tenacity.RetryCallState(strategies, None, (), {})  # an attempt that failed has one
+        state.attempt_number, state.start_time = self.number, self.started
+        state.outcome_timestamp = ended
+        state.upcoming_sleep = self._wait = strategies.wait(state)
+        if strategies.stop(state):
+            return self._give_up(error, ended, note=True)
+        self._policy.tell(events.Retry(self.number, self._wait, error))
+        self.number += 1
         self._due = True
         return True
 
@@ -260,10 +251,10 @@ class Run:
         self._due = False
         return Attempt(self)
 
-    def _give_up(self, error: Exception, *, note: bool) -> bool:
+    def _give_up(self, error: Exception, ended: float, *, note: bool) -> bool:
         if note:
             tries = "1 attempt" if self.number == 1 else f"{self.number} attempts"
-            error.add_note(f"optilock: {tries} in {self._state.seconds_since_start or 0:.2f} s")
+            error.add_note(f"optilock: {tries} in {ended - self.started:.2f} s")
         return False
 
 

@@ -1,6 +1,7 @@
-"""How much Python does a piece of work run? Counted in lines, because time says more of the machine.
+"""How much Python does a piece of work run? Counted, because time says more of the machine.
 
 ``lines_of(work)``   lines that Python ran, in whatever file
+``calls_of(work)``   functions of Python that were called, each with its file
 ``Counting``         a ``Session`` in which sets that SQLAlchemy makes anew cost a line an element
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-__all__ = ["Counting", "lines_of"]
+__all__ = ["Counting", "calls_of", "lines_of"]
 
 
 def lines_of(work: Callable[[], Any]) -> int:
@@ -37,6 +38,26 @@ def lines_of(work: Callable[[], Any]) -> int:
         sys.settrace(before)
         gc.enable()
     return count
+
+
+def calls_of(work: Callable[[], Any]) -> list[tuple[str, str]]:
+    """File and name of every function that ``work`` calls, once for each call."""
+    called: list[tuple[str, str]] = []
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            called.append((frame.f_code.co_filename, frame.f_code.co_name))
+
+    before = sys.getprofile()
+    gc.collect()
+    gc.disable()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return called
 
 
 class Counting(Session):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
-from sqlalchemy import URL, Select, Table, event, false, types
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import URL, Select, Table, false, types
+from sqlalchemy.engine import Connection, Dialect, NestedTransaction
 
 from optilock.dialects import sqlite_tokens
 from optilock.dialects.base import Database, Form
@@ -157,11 +159,12 @@ class SQLite(Database):
 
         Outside a transaction SAVEPOINT begins one and its RELEASE commits it
         (https://sqlite.org/lang_savepoint.html); the driver sends BEGIN only before a write.
-        """
 
-        @event.listens_for(connection, "savepoint")
-        def savepoint(connection: Connection, name: str) -> None:
-            _begin(connection)
+        The method is covered on the connection, as the guarded flush covers ``execute``: with a
+        listener to its events every statement would look for listeners to all of them.
+        """
+        covered = partial(_begin_nested, ref(connection))  # no circle: it goes back to the pool
+        setattr(connection, "begin_nested", covered)  # noqa: B010
 
     def autocommits(self, connection: Connection) -> bool:
         """A connection in autocommit mode on which nobody has sent a BEGIN."""
@@ -173,6 +176,13 @@ class SQLite(Database):
 
 def _in_transaction(connection: Connection) -> bool:
     return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+
+
+def _begin_nested(held: ref[Connection]) -> NestedTransaction:
+    connection = held()
+    assert connection is not None  # whose method it is
+    _begin(connection)
+    return type(connection).begin_nested(connection)
 
 
 def _begin(connection: Connection) -> None:

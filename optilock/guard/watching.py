@@ -286,7 +286,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
         known.flush = running = Flush(session, known)
         for connection in known.connections:
             arm(running, connection)
-        if session.deleted or known.promises:
+        if marked_deleted(session) or known.promises:
             try:
                 for obj in session.deleted:
                     recall(instance_state(obj))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -25,7 +26,12 @@ class Membership:
         self.sessions = sessions
         self.options = options
         self._used = False
-        self._cleanup = ExitStack()
+        self._running: running.Running | None = None
+
+    @cached_property
+    def _cleanup(self) -> ExitStack:
+        """What is put back when the unit is over; most units have changed nothing."""
+        return ExitStack()
 
     def outer(self) -> OwnTransaction | None:
         """The running unit that this one joins."""
@@ -45,7 +51,7 @@ class Membership:
 
     def announce(self, unit: OwnTransaction) -> None:
         """Let inner units, and a scoped session's proxy, find ``unit``."""
-        self._cleanup.callback(running.leave, running.enter(self.sessions, unit))
+        self._running = running.enter(self.sessions, unit)
         registry = registry_of(self.sessions)
         if registry is not None:
             previous = registry() if registry.has() else None
@@ -61,7 +67,12 @@ class Membership:
             self._cleanup.callback(unit.beside.over)
 
     def over(self) -> None:
-        self._cleanup.close()
+        try:
+            if "_cleanup" in self.__dict__:
+                self._cleanup.close()
+        finally:
+            if self._running is not None:
+                running.leave(self._running)
 
     def _refuse_second_use(self) -> None:
         if self._used:

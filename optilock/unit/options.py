@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, TypedDict
 
 from optilock.backoff import Seconds
@@ -93,6 +94,7 @@ class Options:
                 "savepoint=True joins the outer unit and independent=True does not: take one."
             )
 
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts that these options ask for, in the order in which they are told."""
         parts: list[Part] = []
@@ -120,12 +122,17 @@ class Options:
                 )
 
 
+_NONE = Options()
+
+
 def options_from(given: Mapping[str, Any]) -> Options:
     """Checked options from keywords.
 
     Raises:
         ConfigurationError: there is no such option, or its value cannot work.
     """
+    if not given:
+        return _NONE
     known = [field.name for field in fields(Options)]
     for name in given:
         if name not in known:

@@ -1,14 +1,15 @@
-"""The sessions of units of work: made by the caller's factory, in a guarded class of their own.
+"""The sessions of units of work: made as the caller's factory does, in a class of their own.
 
-The factory is not changed. A copy makes its sessions in a subclass of the session class, so that
-its settings, its listeners and what ``configure()`` says later go on to count.
+The factory is not changed. Its settings make a session of a guarded subclass of its session class,
+so that its listeners and what ``configure()`` says later go on to count. The subclass is made once,
+and listens to its sessions' events once: a unit registers nothing.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
@@ -18,6 +19,7 @@ from optilock.connections import refuse_shards
 from optilock.errors import ConfigurationError
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.watching import guard_class
+from optilock.unit.parts import Part
 
 __all__ = [
     "Owner",
@@ -32,13 +34,16 @@ __all__ = [
 
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
 
-_KEY = "optilock.unit"
+#: Does it make AsyncSessions? Of all that units were opened with.
+_async: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
 _WAYS = "a sessionmaker, a scoped_session or an Engine"
 _ASYNC_WAYS = "an async_sessionmaker, an async_scoped_session or an AsyncEngine"
 
 
 class Owner(Protocol):
     """What a session of a unit tells its unit."""
+
+    parts: tuple[Part, ...]
 
     def route(self, bind: Engine | Connection) -> Engine | Connection: ...
     def connected(self, connection: Connection) -> None: ...
@@ -48,9 +53,20 @@ class Owner(Protocol):
 def is_async(sessions: object) -> bool:
     """Does ``sessions`` make AsyncSessions?
 
+    Asked for every unit, and looked at once: of what ``configure()`` changes later, the driver of
+    a connection is looked at when a unit gets it.
+
     Raises:
         ConfigurationError: it makes no sessions at all.
     """
+    try:
+        return _async[sessions]
+    except (KeyError, TypeError):  # what makes no sessions may not even have a hash
+        found = _async[sessions] = _look_at(sessions)
+        return found
+
+
+def _look_at(sessions: object) -> bool:
     require_row_counts_of(sessions)
     refuse_shards(getattr(getattr(sessions, "session_factory", sessions), "class_", None))
     if isinstance(sessions, (sessionmaker, scoped_session, Engine)):
@@ -72,17 +88,14 @@ def _async_kinds() -> tuple[type[Any], ...]:
     return async_sessionmaker, async_scoped_session, AsyncEngine
 
 
-def own(session: Session, owner: Owner | None) -> None:
+def own(session: Any, owner: Owner | None) -> None:
     """From here on ``session`` tells ``owner`` what happens (None: nobody)."""
-    if owner is None:
-        session.info.pop(_KEY, None)
-    else:
-        session.info[_KEY] = owner
+    session._optilock_owner = owner
 
 
 def owner_of(session: Session) -> Owner | None:
     """The unit whose session it is."""
-    owner: Owner | None = session.info.get(_KEY)
+    owner: Owner | None = getattr(session, "_optilock_owner", None)
     return owner
 
 
@@ -90,9 +103,12 @@ def make_session(sessions: Any) -> Session:
     """A new guarded session of a sync factory."""
     if isinstance(sessions, Engine):
         return _FOR_ENGINES(bind=sessions, expire_on_commit=False)
-    maker = copy.copy(_factory_of(sessions, sessionmaker))
-    maker.class_ = _unit_class(maker.class_)
-    session: Session = maker()
+    factory = _factory_of(sessions, sessionmaker)
+    if type(factory).__call__ is sessionmaker.__call__:
+        return _unit_class(factory.class_)(**factory.kw)
+    factory = copy.copy(factory)  # the application's own kind, with a way of its own
+    factory.class_ = _unit_class(factory.class_)
+    session: Session = factory()
     return session
 
 
@@ -125,10 +141,12 @@ def _factory_of(sessions: Any, kind: type[Any]) -> Any:
 class _UnitSession(Session):
     """Asks the unit that owns it about engine options."""
 
+    _optilock_owner: Owner | None = None
+
     def get_bind(self, *args: Any, **kwargs: Any) -> Engine | Connection:
         bind = super().get_bind(*args, **kwargs)
-        owner: Owner | None = self.info.get(_KEY)
-        return bind if owner is None else owner.route(bind)
+        owner = self._optilock_owner
+        return owner.route(bind) if owner is not None and owner.parts else bind
 
 
 def _unit_class(cls: type[Session]) -> type[Session]:
@@ -146,20 +164,16 @@ def _unit_class(cls: type[Session]) -> type[Session]:
 
 def _listen(cls: type[Session]) -> None:
     @event.listens_for(cls, "after_begin")
-    def after_begin(session: Session, over: SessionTransaction, connection: Connection) -> None:
-        if not over.nested:
-            _tell(session, lambda owner: owner.connected(connection))
+    def after_begin(session: Any, over: SessionTransaction, connection: Connection) -> None:
+        owner: Owner | None = session._optilock_owner
+        if owner is not None and not over.nested:
+            owner.connected(connection)
 
     @event.listens_for(cls, "before_commit")
-    def before_commit(session: Session) -> None:
-        if not session.in_nested_transaction():
-            _tell(session, lambda owner: owner.committing_now())
-
-
-def _tell(session: Session, what: Callable[[Owner], None]) -> None:
-    owner: Owner | None = session.info.get(_KEY)
-    if owner is not None:
-        what(owner)
+    def before_commit(session: Any) -> None:
+        owner: Owner | None = session._optilock_owner
+        if owner is not None and not session.in_nested_transaction():
+            owner.committing_now()
 
 
 _FOR_ENGINES = _unit_class(Session)

@@ -29,6 +29,7 @@ from optilock.errors import (
 )
 from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
+from optilock.guard.counting import require_row_counts
 from optilock.guard.state import watched
 from optilock.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.unit.beside import Beside
@@ -56,7 +57,7 @@ class OwnTransaction:
         #: What the unit yields: ``session``, or the AsyncSession in front of it.
         self.public = public
         self.options = options
-        self.parts = options.parts()
+        self.parts = options.parts
         self.doomed_by: BaseException | None = None
         #: The session in whose place of a scope this one is.
         self.beside: Beside | None = None
@@ -86,7 +87,8 @@ class OwnTransaction:
             ConfigurationError: objects of the scope's other session were changed inside.
             ConcurrencyError: the flush met a conflict.
         """
-        self._refuse_if_doomed()
+        if self.doomed_by is not None:
+            self._refuse_because_of(self.doomed_by)
         if self.beside is not None:
             self.beside.refuse_changes()
         if not self._running():
@@ -145,9 +147,12 @@ class OwnTransaction:
         self._committing = True
 
     def _take(self, connection: Connection) -> None:
-        database = database_of(connection.dialect)
+        dialect = connection.dialect
+        database = database_of(dialect)
+        if not dialect.supports_sane_rowcount:
+            require_row_counts(dialect)
         if connection in watched(self.session).autocommitting:
-            _refuse_autocommit()
+            raise ConfigurationError(_AUTOCOMMIT)
         watch_errors(connection, database)
         database.begin_savepoints(connection)
         for part in self.parts:
@@ -215,16 +220,14 @@ class OwnTransaction:
         """False when the body has committed or rolled back by itself."""
         return self.session.get_transaction() is not None
 
-    def _refuse_if_doomed(self) -> None:
-        if self.doomed_by is None:
-            return
-        if isinstance(self.doomed_by, ConfigurationError):
-            raise self.doomed_by
+    def _refuse_because_of(self, error: BaseException) -> None:
+        if isinstance(error, ConfigurationError):
+            raise error
         raise OptilockError(
             "this unit of work is rolled back: an inner unit that had joined it failed, and its"
             " error was caught outside of it. Let the error out, catch it inside the inner unit,"
             " or give the inner unit savepoint=True, so that only its own work is undone."
-        ) from self.doomed_by
+        ) from error
 
     def _refuse_if_ended(self) -> None:
         for connection in self.connections:
@@ -295,19 +298,16 @@ def _begin_once(session: Session) -> SessionTransaction:
     return transaction
 
 
-def _refuse_autocommit() -> None:
-    raise ConfigurationError(
-        "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit"
-        " of work could not take anything back. Give the unit an engine without"
-        ' isolation_level="AUTOCOMMIT".'
-    )
-
-
 def _from_database(error: BaseException) -> bool:
     seen = error.__cause__ if isinstance(error, ConcurrencyError) else error
     return isinstance(seen, DBAPIError)
 
 
+_AUTOCOMMIT = (
+    "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit of work"
+    " could not take anything back. Give the unit an engine without"
+    ' isolation_level="AUTOCOMMIT".'
+)
 _ENDED = (
     "this unit of work cannot be committed: the database ended its transaction with an error at an"
     " earlier statement, and that error was caught inside the unit. Let it out, so that the unit"

@@ -1,0 +1,138 @@
+"""A unit of work is nearly as light as a session: what it needs is made once, not for each unit."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.orm import Session, sessionmaker
+
+from optilock import ConfigurationError, UnitOfWork, unit_of_work
+from tests.models import Account
+from tests.work import calls_of
+
+#: Calls of Python functions that a unit may add to those of a plain session; SQLAlchemy itself
+#: makes more than 500 for one row.
+UNIT, DECORATED = 135, 155
+
+
+@pytest.fixture
+def sessions(engine, store):
+    store(Account(id=1, balance=0))
+    return sessionmaker(engine)
+
+
+def work(session):
+    session.get_one(Account, 1).balance += 1
+
+
+def in_a_unit(sessions):
+    def unit():
+        with UnitOfWork(sessions) as session:
+            work(session)
+
+    return unit
+
+
+def decorated(sessions):
+    return unit_of_work(sessions)(work)
+
+
+WAYS = [(in_a_unit, UNIT), (decorated, DECORATED)]
+
+
+def warmed(do):
+    for _ in range(3):
+        do()
+    return do
+
+
+@pytest.mark.parametrize("way", [in_a_unit, decorated])
+def test_a_unit_registers_no_event_and_copies_nothing(sessions, way):
+    called = calls_of(warmed(way(sessions)))
+
+    assert not [name for file, name in called if file.endswith("sqlalchemy/event/registry.py")]
+    assert not [name for file, name in called if file.endswith("/copy.py")]
+    assert not [name for file, name in called if name in ("listen", "listens_for", "configure")]
+
+
+@pytest.mark.parametrize(("way", "most"), WAYS)
+def test_a_unit_adds_little_to_what_a_plain_session_calls(engine, sessions, way, most):
+    def natively():
+        with Session(engine) as session:
+            work(session)
+            session.commit()
+
+    def calls(do):
+        return min(len(calls_of(do)) for _ in range(5))
+
+    ours, theirs = calls(warmed(way(sessions))), calls(warmed(natively))
+    assert ours - theirs <= most, (ours, theirs)
+
+
+def test_units_of_one_factory_share_a_session_class(sessions):
+    classes = set()
+    for _ in range(3):
+        with UnitOfWork(sessions) as session:
+            classes.add(type(session))
+    [cls] = classes
+    assert issubclass(cls, sessions.class_)
+
+
+def test_a_factory_that_is_configured_later_is_asked_as_it_is(engine, sessions):
+    with UnitOfWork(sessions):
+        pass
+    sessions.configure(expire_on_commit=False, info={"tenant": 7})
+    with UnitOfWork(sessions) as session:
+        account = session.get_one(Account, 1)
+    assert session.info == {"tenant": 7}
+    assert account.balance == 0
+
+
+def test_a_factory_with_a_way_of_its_own_is_asked_for_its_sessions(engine, store):
+    class Counted(sessionmaker):
+        made = 0
+
+        def __call__(self, **options):
+            type(self).made += 1
+            return super().__call__(**options, info={"number": self.made})
+
+    store(Account(id=1, balance=0))
+    sessions = Counted(engine)
+    for number in (1, 2):
+        with UnitOfWork(sessions) as session:
+            work(session)
+            assert session.info == {"number": number}
+
+
+@pytest.mark.engines("sqlite")
+def test_an_engine_that_cannot_count_rows_is_refused_also_if_it_came_later(engine, sessions):
+    with UnitOfWork(sessions):
+        pass
+    engine.dialect.supports_sane_rowcount = False
+    with (
+        pytest.raises(ConfigurationError, match="cannot tell how many rows"),
+        UnitOfWork(sessions) as session,
+    ):
+        work(session)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("of_the_session", [True, False])
+def test_a_savepoint_of_a_unit_begins_a_transaction_first(engine, sessions, of_the_session):
+    """Without BEGIN its RELEASE would commit."""
+    sent = []
+
+    def before_cursor_execute(connection, cursor, statement, *further):
+        sent.append(statement.split()[0])
+
+    event.listen(engine, "before_cursor_execute", before_cursor_execute)
+    with pytest.raises(ZeroDivisionError), UnitOfWork(sessions) as session:
+        nests = session if of_the_session else session.connection()
+        with nests.begin_nested():
+            session.connection().exec_driver_sql("UPDATE accounts SET balance = 7")
+        raise ZeroDivisionError
+    event.remove(engine, "before_cursor_execute", before_cursor_execute)
+
+    assert sent == ["BEGIN", "SAVEPOINT", "UPDATE", "RELEASE"]
+    with Session(engine) as session:
+        assert session.get_one(Account, 1).balance == 0
