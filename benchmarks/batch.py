@@ -1,7 +1,8 @@
 """What does a flush of many changed rows cost?
 
 Against SQLAlchemy's own check for several sizes and shapes; ten times the rows against the rows;
-and with ten rows in conflict, merged in the same transaction, against none.
+with ten rows in conflict, merged in the same transaction, against none; and with every row in
+conflict, four times the rows against the rows.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
                 yield from _batch(place, plan, engine, rows, shape)
         if place.name != "delayed":
             yield from _growth(place, plan, engine)
+            yield from _settling(place, plan, engine)
         yield from _conflicts(place, plan, engine)
 
 
@@ -75,7 +77,7 @@ def _growth(place: Place, plan: Plan, engine: Engine) -> Iterator[Line]:
             large,
             timings,
             against="a tenth of the rows",
-            goals=dict.fromkeys(_MEASURED, plan.goal(large, 13.0)),
+            goals=dict.fromkeys(_MEASURED, plan.goal(large, 11.0)),
         )
 
 
@@ -107,13 +109,41 @@ def _conflicts(place: Place, plan: Plan, engine: Engine) -> Iterator[Line]:
     yield CountLine(f"{_CONFLICTS} conflicts: more statements", place.label, rows, more, goal=2)
 
 
-def _other_writer(engine: Engine, *, first: int) -> Callable[[], None]:
-    """Ten rows get another note and another version, committed on another connection."""
+def _settling(place: Place, plan: Plan, engine: Engine) -> Iterator[Line]:
+    many = 4 * plan.many
+    create(engine, OptilockItem, many)
+    sessions = watch(sessionmaker(engine), on_conflict=merge_fields)
+    with place.others() as others:
+        subjects = {
+            "a quarter of the rows": ByOrm(
+                sessions,
+                OptilockItem,
+                plan.many,
+                Shape.SAME,
+                _other_writer(others, first=1, rows=plan.many),
+            ),
+            "optilock": ByOrm(
+                sessions, OptilockItem, many, Shape.SAME, _other_writer(others, first=1, rows=many)
+            ),
+        }
+        timings = interleave(subjects, rounds=plan.rounds_for(LONG))
+    yield from compare(
+        "every row in conflict, merged",
+        place.label,
+        many,
+        timings,
+        against="a quarter of the rows",
+        goals=dict.fromkeys(_MEASURED, plan.goal(plan.many, 4.5)),
+    )
+
+
+def _other_writer(engine: Engine, *, first: int, rows: int = _CONFLICTS) -> Callable[[], None]:
+    """These rows get another note and another version, committed on another connection."""
     table = table_of(OptilockItem)
     version = table.c.version + 1
     changed = (
         update(table)
-        .where(table.c.id.between(first, first + _CONFLICTS - 1))
+        .where(table.c.id.between(first, first + rows - 1))
         .values(note=cast(version, String), version=version)
     )
 

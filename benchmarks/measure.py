@@ -32,6 +32,8 @@ class Timing:
     change: float = 0.0
     flush: float = 0.0
     commit: float = 0.0
+    #: Of the whole unit, in this process alone.
+    cpu: float = 0.0
 
     def __add__(self, other: Timing) -> Timing:
         return Timing(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Timing)))
@@ -46,6 +48,7 @@ SPANS: Mapping[str, Span] = {
     "flush": lambda timing: timing.flush,
     "change to COMMIT": lambda timing: timing.change + timing.flush + timing.commit,
     "load to COMMIT": lambda timing: timing.load + timing.change + timing.flush + timing.commit,
+    "load to COMMIT, CPU": lambda timing: timing.cpu,
 }
 
 

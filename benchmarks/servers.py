@@ -4,6 +4,7 @@
 ``socket``      an embedded PostgreSQL on a unix socket: no network at all
 ``delayed``     the same server by TCP, every reply 1 ms later (see ``delay.py``)
 ``sqlite``      a file
+``memory``      SQLite in memory, for benchmarks that name it
 ``mariadb``     the ``mariadbd`` of this machine on a unix socket, for benchmarks that name it
 ==============  =====================================================================
 
@@ -31,13 +32,15 @@ __all__ = ["DATABASES", "USUAL", "Place", "places"]
 
 #: What a benchmark runs on unless it says so itself (``DATABASES`` of its module).
 USUAL = ("socket", "delayed", "sqlite")
-DATABASES = (*USUAL, "mariadb")
+DATABASES = (*USUAL, "memory", "mariadb")
 _LABELS = {
     "socket": "PostgreSQL, socket",
     "delayed": "PostgreSQL, 1 ms",
     "sqlite": "SQLite",
+    "memory": "SQLite, memory",
     "mariadb": "MariaDB, socket",
 }
+_MEMORY = "sqlite://"
 _SETTINGS = {"autovacuum": "off", "jit": "off"}
 
 
@@ -71,7 +74,8 @@ class Place:
 @contextmanager
 def opened(url: str) -> Iterator[Engine]:
     """An engine with one connection, closed afterwards."""
-    engine = create_engine(url, pool_size=1, max_overflow=0)
+    in_memory = url == _MEMORY  # its pool is one connection anyway
+    engine = create_engine(url) if in_memory else create_engine(url, pool_size=1, max_overflow=0)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _do_not_sync)
     try:
@@ -95,6 +99,8 @@ def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optilock-bench-"))
             url = f"sqlite:///{Path(folder) / 'bench.db'}"
             made.append(Place("sqlite", url, url))
+        if "memory" in names:
+            made.append(Place("memory", _MEMORY, _MEMORY))
         if "mariadb" in names:
             made += _mariadb(stack, alone=set(names) == {"mariadb"})
         yield [place for place in made if place.name in names]

@@ -8,6 +8,8 @@ optilock       a ``Versioned`` model in a watched session
 =============  ==========================================================================
 
 All run on one engine with one connection: the same server process answers all of them.
+
+Besides, :func:`whole_units`: one row, with the session that is opened for it and closed after it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from sqlalchemy import (
@@ -35,9 +37,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.measure import Timing
 from benchmarks.models import MODELS, create, next_touch, table_of
-from optilock import watch
+from optilock import UnitOfWork, unit_of_work, watch
 
-__all__ = ["ByHand", "ByOrm", "Shape", "build"]
+__all__ = ["ByHand", "ByOrm", "Shape", "Whole", "build", "whole_units"]
 
 _stamps = itertools.count(1)
 
@@ -193,3 +195,51 @@ def _subject(name: str, engine: Engine, rows: int, shape: Shape) -> Subject:
     if name == "optilock":
         sessions = watch(sessions)
     return ByOrm(sessions, model, rows, shape)
+
+
+@dataclass
+class Whole:
+    """A unit of work from opening its session to closing it, timed as one."""
+
+    run: Callable[[], object]
+
+    def __call__(self) -> Timing:
+        begin, cpu = perf_counter(), process_time()
+        self.run()
+        return Timing(load=perf_counter() - begin, cpu=process_time() - cpu)
+
+
+def whole_units(engine: Engine) -> dict[str, Whole]:
+    """One row loaded, changed and committed: natively, watched, in a unit, in a decorated one."""
+    native, ours = MODELS["native"][False], MODELS["optilock"][False]
+    for model in (native, ours):
+        create(engine, model, 1)
+    plain, watched, sessions = (
+        sessionmaker(engine),
+        watch(sessionmaker(engine)),
+        sessionmaker(engine),
+    )
+
+    def by_session(make: sessionmaker[Session], model: type[Any]) -> None:
+        with make() as session:
+            _rename(session, model)
+            session.commit()
+
+    def unit() -> None:
+        with UnitOfWork(sessions) as session:
+            _rename(session, ours)
+
+    @unit_of_work(sessions)
+    def decorated(session: Session) -> None:
+        _rename(session, ours)
+
+    return {
+        "native": Whole(functools.partial(by_session, plain, native)),
+        "optilock": Whole(functools.partial(by_session, watched, ours)),
+        "UnitOfWork": Whole(unit),
+        "@unit_of_work": Whole(decorated),
+    }
+
+
+def _rename(session: Session, model: type[Any]) -> None:
+    session.get_one(model, 1).name = f"name {next(_stamps)}"

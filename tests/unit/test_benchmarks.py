@@ -253,7 +253,8 @@ def test_json_is_printed_in_the_place_of_the_table(capsys: pytest.CaptureFixture
 
 
 def test_a_benchmark_says_which_databases_it_runs_on() -> None:
-    assert _wanted(["overhead", "batch"], None) == ["socket", "delayed", "sqlite"]
+    assert _wanted(["overhead", "batch"], None) == ["socket", "delayed", "sqlite", "memory"]
+    assert _wanted(["batch"], None) == ["socket", "delayed", "sqlite"]
     assert _wanted(["guard_trigger"], None) == ["socket", "sqlite", "mariadb"]
     assert _wanted(["overhead", "guard_trigger"], ["mariadb"]) == ["mariadb"]
     assert _wanted(["overhead"], ["mariadb"]) == []
