@@ -34,6 +34,8 @@ __all__ = [
 
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
 
+#: An attribute of a session.
+_OWNER = "_optilock_unit"
 #: Does it make AsyncSessions? Of all that units were opened with.
 _async: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
 _WAYS = "a sessionmaker, a scoped_session or an Engine"
@@ -88,9 +90,15 @@ def _async_kinds() -> tuple[type[Any], ...]:
     return async_sessionmaker, async_scoped_session, AsyncEngine
 
 
-def own(session: Any, owner: Owner | None) -> None:
+def own(session: Session, owner: Owner | None) -> None:
     """From here on ``session`` tells ``owner`` what happens (None: nobody)."""
-    session._optilock_owner = owner
+    session.__dict__[_OWNER] = owner
+
+
+def owner_of(session: Session) -> Owner | None:
+    """The unit whose session it is."""
+    owner: Owner | None = session.__dict__.get(_OWNER)
+    return owner
 
 
 def owner_of(session: Session) -> Owner | None:
@@ -141,11 +149,9 @@ def _factory_of(sessions: Any, kind: type[Any]) -> Any:
 class _UnitSession(Session):
     """Asks the unit that owns it about engine options."""
 
-    _optilock_owner: Owner | None = None
-
     def get_bind(self, *args: Any, **kwargs: Any) -> Engine | Connection:
         bind = super().get_bind(*args, **kwargs)
-        owner = self._optilock_owner
+        owner = owner_of(self)
         return owner.route(bind) if owner is not None and owner.parts else bind
 
 
@@ -164,14 +170,14 @@ def _unit_class(cls: type[Session]) -> type[Session]:
 
 def _listen(cls: type[Session]) -> None:
     @event.listens_for(cls, "after_begin")
-    def after_begin(session: Any, over: SessionTransaction, connection: Connection) -> None:
-        owner: Owner | None = session._optilock_owner
+    def after_begin(session: Session, over: SessionTransaction, connection: Connection) -> None:
+        owner = owner_of(session)
         if owner is not None and not over.nested:
             owner.connected(connection)
 
     @event.listens_for(cls, "before_commit")
-    def before_commit(session: Any) -> None:
-        owner: Owner | None = session._optilock_owner
+    def before_commit(session: Session) -> None:
+        owner = owner_of(session)
         if owner is not None and not session.in_nested_transaction():
             owner.committing_now()
 
