@@ -26,7 +26,14 @@ from sqlalchemy.sql import ClauseElement
 from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
-from optilock.mapping.columns import columns_of, ignored_columns, same, token_attribute
+from optilock.mapping.columns import (
+    columns_of,
+    ignored_columns,
+    rows_of,
+    same,
+    table_of_version,
+    token_attribute,
+)
 from optilock.mapping.compared import as_read, compared_names
 from optilock.mapping.keys import Identity, Place
 from optilock.mapping.makers import made_by_application
@@ -148,10 +155,10 @@ def read_stored(
     names = columns_of(mapper)
     if only:
         names = {name: names[name] for name in only}
-    keys: list[Any] = list(mapper.primary_key)
+    keys, rows = rows_of(mapper)
     database = database_of(connection.dialect)
     found: dict[Identity, Values] = {}
-    query = select(*keys, *names.values()).select_from(mapper.persist_selectable)
+    query = select(*keys, *names.values()).select_from(rows)
     step = database.keys_at_once(len(keys))
     for start in range(0, len(identities), step):
         some = _where(query, keys, identities[start : start + step])
@@ -178,8 +185,7 @@ def locked_table(mapper: Mapper[Any]) -> Table:
     """The table whose row stands for the whole: the version's, or the base."""
     token = mapper.version_id_col
     table = mapper.base_mapper.local_table if token is None else token.table
-    assert isinstance(table, Table)
-    return table
+    return table if isinstance(table, Table) else table_of_version(mapper)
 
 
 def _where(query: Select[Any], keys: list[Any], identities: list[Identity]) -> Select[Any]:

@@ -53,8 +53,9 @@ def bind_to_write(mapper: Mapper[Any]) -> Mapping[str, Any]:
     """What ``get_bind`` is told of an UPDATE of ``mapper``'s rows."""
     update = _updates.get(mapper)
     if update is None:
-        table = mapper.base_mapper.local_table
-        assert isinstance(table, Table)
+        table: Any = mapper.base_mapper.local_table
+        if not isinstance(table, Table):  # the class is mapped to a SELECT
+            table = next(one for one in mapper.tables if isinstance(one, Table))
         update = _updates[mapper] = table.update()
     return {"mapper": mapper, "clause": update}
 

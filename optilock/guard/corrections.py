@@ -21,7 +21,7 @@ from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
 from optilock.guard.missed import Missed
 from optilock.guard.onupdate import onupdate_values
-from optilock.mapping.columns import token_attribute
+from optilock.mapping.columns import maps_a_select, table_of_version, token_attribute
 from optilock.mapping.makers import made_again, made_by_application, made_by_database, touch_of
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
@@ -204,6 +204,8 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
 
 def tables_of(mapper: Mapper[Any]) -> list[Table]:
     """The mapper's tables, the base first."""
+    if maps_a_select(mapper):
+        return [table_of_version(mapper)]
     tables = [m.local_table for m in reversed(list(mapper.iterate_to_root()))]
     if mapper.concrete:
         tables = [mapper.local_table]
@@ -219,7 +221,10 @@ def _names_in(mapper: Mapper[Any], table: Table) -> dict[str, Column[Any]]:
 
 
 def _mapped(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> Iterable[Column[Any]]:
-    mapped = {c for attribute in mapper.column_attrs for c in attribute.columns}
+    if maps_a_select(mapper):
+        mapped: set[Any] = set(columns_of(mapper).values())
+    else:
+        mapped = {c for attribute in mapper.column_attrs for c in attribute.columns}
     return (column for column in columns if column in mapped)
 
 

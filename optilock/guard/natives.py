@@ -18,6 +18,7 @@ from sqlalchemy.orm import Mapper
 from optilock.errors import ConfigurationError
 from optilock.guard.undone import tell_pickles
 from optilock.mapping.attribute import load_always
+from optilock.mapping.columns import maps_a_select, table_of_version
 from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables
 from optilock.seen import watch_loads
@@ -62,8 +63,10 @@ def refuse_deferred(mapper: Mapper[Any]) -> None:
     """Refuse a version that is not read with its row.
 
     Raises:
-        ConfigurationError: the mapping defers it.
+        ConfigurationError: the mapping defers it, or names a column that SQLAlchemy never writes.
     """
+    if maps_a_select(mapper):
+        table_of_version(mapper)
     version: Any = mapper.version_id_col
     attribute: Any = mapper.get_property_by_column(version)
     if getattr(attribute, "deferred", False):

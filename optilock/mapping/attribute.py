@@ -66,7 +66,9 @@ def load_always(mapper: Mapper[Any]) -> None:
 
     SQLAlchemy has no public way to say so. The name is the same from 2.0.20 to 2.1.
     """
-    always: set[Any] = {*mapper.primary_key, mapper.version_id_col}
+    version: Any = mapper.version_id_col
+    # Of a class that is mapped to a SELECT, the attribute has the column of that.
+    always: set[Any] = {*mapper.primary_key, *mapper.get_property_by_column(version).columns}
     if mapper.polymorphic_on is not None:
         always.add(mapper.polymorphic_on)
     always_load(mapper, always)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import ForeignKey, select, update
+from sqlalchemy import Boolean, Column, ForeignKey, Integer, String, Table, select, update
 from sqlalchemy.orm import Mapped, aliased, defer, load_only, mapped_column
 
-from optilock import ConfigurationError, UnguardedStatement, guard_statements
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    UnguardedStatement,
+    client_wins,
+    guard_statements,
+    merge_fields,
+    store_wins,
+)
 from optilock.testing import count_statements
 from tests.models import Base, Native, key
 
@@ -91,3 +99,112 @@ def test_statements_that_leave_the_version_are_refused(store, watched, engine, s
     session.execute(update(NativeChild).values(more="mine"))
     session.commit()
     assert (stored(Native, 1)["revision"], stored(NativeChild, 1)["revision"]) == (2, 2)
+
+
+# -- mapped to a SELECT ---------------------------------------------------------------------------
+
+selected = Table(
+    "natives_selected",
+    Base.metadata,
+    Column("id", Integer, primary_key=True),
+    Column("text", String(50)),
+    Column("hidden", Boolean, nullable=False, default=False),
+    Column("revision", Integer, nullable=False),
+)
+shown = select(selected).where(selected.c.hidden.is_(False)).subquery("shown")
+
+
+class Shown(Base):
+    """SQLAlchemy checks the version when ``version_id_col`` is the column of the table."""
+
+    __table__ = shown
+    __mapper_args__ = {"version_id_col": selected.c.revision, "primary_key": [shown.c.id]}
+
+
+class Unchecked(Base):
+    __table__ = shown
+    __mapper_args__ = {"version_id_col": shown.c.revision, "primary_key": [shown.c.id]}
+
+
+class Whole(Base):
+    __table__ = selected
+    __mapper_args__ = {"version_id_col": selected.c.revision}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_class_that_is_mapped_to_a_select_conflicts(store, watched, other, stored, count):
+    store(*(Whole(id=n, text="a") for n in range(1, count + 1)))
+    session = watched()
+    for row in session.scalars(select(Shown).options(load_only(Shown.text))):
+        row.text = "mine"
+    other(Whole, 1, text="theirs", hidden=True)
+    with pytest.raises(ConcurrencyError) as caught:
+        session.flush()
+    session.close()
+
+    [entry] = caught.value.entries
+    assert (entry.model, entry.identity, entry.kind) == (Shown, (1,), "updated")
+    assert (entry.original["text"], entry.current["text"]) == ("a", "mine")
+    assert (entry.database["text"], entry.database["revision"]) == ("theirs", 2)
+    assert entry.conflicting == {"text"}
+    assert stored(Whole, 1)["text"] == "theirs"
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize(
+    ("resolver", "text"),
+    [(merge_fields, "mine"), (client_wins, "mine"), (store_wins, "a")],
+    ids=["merge_fields", "client_wins", "store_wins"],
+)
+def test_a_resolver_settles_it(store, watched, other, stored, resolver, text):
+    store(Whole(id=1, text="a"))
+    session = watched(on_conflict=resolver)
+    row = session.scalars(select(Shown)).one()
+    other(Whole, 1, hidden=True)
+    row.text = "mine"
+    session.commit()
+    assert stored(Whole, 1) == {
+        "id": 1,
+        "text": text,
+        "hidden": True,
+        "revision": 3 - (text == "a"),
+    }
+
+
+def test_a_delete_of_such_a_row_conflicts(store, watched, other, stored):
+    store(Whole(id=1, text="a"), Whole(id=2, text="a"))
+    session = watched()
+    for row in session.scalars(select(Shown)):
+        session.delete(row)
+    other(Whole, 1, text="theirs")
+    with pytest.raises(ConcurrencyError) as caught:
+        session.flush()
+    session.close()
+    assert [entry.identity for entry in caught.value.entries] == [(1,)]
+    assert stored(Whole, 1)["text"] == "theirs"
+
+
+def test_rows_that_nobody_changed_are_written(store, watched, stored):
+    store(*(Whole(id=n, text="a") for n in (1, 2, 3)))
+    session = watched()
+    rows = session.scalars(select(Shown).order_by(Shown.id)).all()
+    rows[0].text, rows[1].text = "mine", "mine"
+    session.delete(rows[2])
+    session.commit()
+    assert [stored(Whole, n)["text"] for n in (1, 2)] == ["mine", "mine"]
+    assert stored(Whole, 3) is None
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+def test_a_version_of_the_select_itself_is_refused(store, watched, stored, deleting):
+    """SQLAlchemy writes the table without looking at it: every lost update would pass."""
+    store(Whole(id=1, text="a"))
+    session = watched()
+    row = session.scalars(select(Unchecked)).one()
+    row.text = "mine"
+    if deleting:
+        session.delete(row)
+    with pytest.raises(ConfigurationError, match=r"version_id_col=table\.c\.revision"):
+        session.flush()
+    session.close()
+    assert stored(Whole, 1)["text"] == "a"
