@@ -6,7 +6,8 @@ at the statement. A replica knows too late what others have written, and takes n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ __all__ = [
     "PLAIN",
     "bind_to_write",
     "binds_of_sessions",
+    "connection_apart",
     "connection_to_write",
     "engine_to_write",
     "own_connection",
@@ -42,6 +44,17 @@ def own_connection(session: Session, binds: Mapping[str, Any]) -> Connection:
     """``session.connection()`` for ourselves: a watched session looks at what others send on it."""
     connection = type(session).connection
     return getattr(connection, PLAIN, connection)(session, bind_arguments=dict(binds))
+
+
+@contextmanager
+def connection_apart(engine: Engine) -> Iterator[Connection]:
+    """A new connection, also where the pool has none left; it sees what others have committed."""
+    pool = engine.pool.recreate()
+    try:
+        with Connection(engine, connection=pool.connect()) as connection:
+            yield connection
+    finally:
+        pool.dispose()
 
 
 def engine_to_write(session: Session, mapper: Mapper[Any]) -> Engine:

@@ -349,6 +349,8 @@ def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
     """
     if version_seen(state, token) != before or token in state.committed_state:
         return
+    if state.__dict__.get(_DECIDED) == before:
+        state.__dict__[_DECIDED] = after
     if token in state.dict:
         state.dict[token] = after
     else:

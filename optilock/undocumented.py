@@ -29,6 +29,7 @@ __all__ = [
     "given_by",
     "has_begin_listeners",
     "has_bind_expression",
+    "inserted_by",
     "inserted_in",
     "is_flushing",
     "is_of_the_orm",
@@ -92,6 +93,14 @@ def marked_deleted(session: Session) -> Collection[State]:
 def deleted_since(session: Session, count: int) -> Iterator[State]:
     """Those that were added to ``session.deleted`` when it had that many."""
     return islice(reversed(session._deleted), len(session._deleted) - count)
+
+
+def inserted_by(session: Session | None) -> Iterator[State]:
+    """The objects whose rows the running transaction has inserted."""
+    running = session and (session.get_nested_transaction() or session.get_transaction())
+    while running:
+        yield from list(running._new)
+        running = running.parent
 
 
 def left_out(state: State, query: Any) -> list[str]:

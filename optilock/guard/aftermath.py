@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conflicts import Attempt, attempt_of, entry_of, has_moved, read_stored
-from optilock.connections import engine_to_write
+from optilock.connections import connection_apart, engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.promises import conflict_of
@@ -30,6 +30,7 @@ from optilock.mapping.compared import is_guarded
 from optilock.mapping.keys import place_of
 from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
+from optilock.undocumented import inserted_by
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -67,13 +68,17 @@ def clear(connections: Iterable[Connection]) -> None:
 
 
 def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
-    """Our side of every versioned row among ``states`` (with: is it to be deleted?)."""
+    """Our side of every versioned row among ``states`` (with: is it to be deleted?).
+
+    Rows that the transaction itself has inserted are left out: nobody else knows of them.
+    """
     expected = first_expected(writes)
+    inserted = {s for session in {state.session for state in states} for s in inserted_by(session)}
     attempts = []
     for state, deleting in states.items():
         mapper = state.mapper
         token = token_attribute(mapper)
-        if state.key is None or not is_guarded(mapper):
+        if state.key is None or state in inserted or not is_guarded(mapper):
             continue
         seen = None if token is None else version_seen(state, token)
         if token is not None and seen is None:
@@ -117,7 +122,8 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
         if not found:
             return None
         return in_sqlalchemys_words(conflict_of(found, flush.known.promises), flush.short)
-    found = _moved_on_held(session, [*flush.wanted, *_promised(flush.known)], found)
+    attempts = [*flush.wanted, *_promised(flush.known)]
+    found = _moved_on_held(session, attempts, found, newest=True)
     return conflict_of(found, flush.known.promises)
 
 
@@ -140,12 +146,16 @@ def conflict_before_commit(session: Session) -> ConcurrencyError:
 
 
 def _moved_on_held(
-    session: Session, attempts: Iterable[Attempt], found: list[Entry[Any]]
+    session: Session, attempts: Iterable[Attempt], found: list[Entry[Any]], *, newest: bool = False
 ) -> list[Entry[Any]]:
-    """The rows that moved, read on the connections that the session has."""
+    """The rows that moved, read on the connections that the session has.
+
+    Or on new ones for the ``newest``, where a savepoint was rolled back: the transaction goes on,
+    and may go on to see its old snapshot.
+    """
     with ExitStack() as stack:
         readable = {
-            connection.engine: stack.enter_context(_readable(connection))
+            connection.engine: stack.enter_context(_readable(connection, newest=newest))
             for connection in watched(session).connections
             if not connection.closed
         }
@@ -154,17 +164,19 @@ def _moved_on_held(
             return readable.get(engine_to_write(session, mapper))
 
         known = [attempt for attempt in attempts if connection_for(attempt.mapper)]
-        return _moved(known, connection_for, found)
+        with suppress(SQLAlchemyError):  # the conflict is the news, not a second failure
+            return _moved(known, connection_for, found)
+    return found
 
 
 @contextmanager
-def _readable(connection: Connection) -> Iterator[Connection]:
-    """A connection to read on, whose transaction is over; it is left as it was."""
-    if connection.invalidated:  # and it stays so, until the caller rolls back
-        with connection.engine.connect() as another:
+def _readable(connection: Connection, *, newest: bool) -> Iterator[Connection]:
+    """A connection to read on; the given one is left as it was."""
+    inside = connection.in_transaction()
+    if connection.invalidated or (inside and newest):
+        with connection_apart(connection.engine) as another:
             yield another
         return
-    inside = connection.in_transaction()
     try:
         yield connection
     finally:

@@ -101,12 +101,6 @@ def owner_of(session: Session) -> Owner | None:
     return owner
 
 
-def owner_of(session: Session) -> Owner | None:
-    """The unit whose session it is."""
-    owner: Owner | None = getattr(session, "_optilock_owner", None)
-    return owner
-
-
 def make_session(sessions: Any) -> Session:
     """A new guarded session of a sync factory."""
     if isinstance(sessions, Engine):

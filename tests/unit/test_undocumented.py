@@ -125,6 +125,20 @@ def test_what_was_added_to_the_deleted_is_known(session):
     assert list(undocumented.deleted_since(session, 1)) == []
 
 
+def test_what_the_transaction_has_inserted_is_known(session):
+    assert list(undocumented.inserted_by(session)) == []
+    states = []
+    for number in (2, 3):
+        page = Page(id=number, title="New")
+        session.add(page)
+        session.flush()
+        states.append(instance_state(page))
+        session.begin_nested()
+    assert set(undocumented.inserted_by(session)) == set(states)
+    session.rollback()
+    assert list(undocumented.inserted_by(session)) == []
+
+
 def test_a_query_tells_what_it_leaves_out_and_its_number(session):
     page = session.get_one(Page, 1)
     told = []

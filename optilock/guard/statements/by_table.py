@@ -258,7 +258,7 @@ def _take_version(state: State, token: str, before: Any, after: Any) -> None:
         following: Any = state.mapper.version_id_generator
         if following:
             state.dict[token] = following(after)
-    elif token in state.dict:
+    elif token in state.committed_state:  # written, and not yet marked clean
         state.dict[token] = after
     else:
         moved_by_us(state, token, before, after)
