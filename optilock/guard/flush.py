@@ -183,6 +183,8 @@ class Flush:
     def states(self) -> dict[Any, State]:
         """The objects of this flush by their rows."""
         if self._states is None:
+            if self.uow is None or not self.uow.states:
+                return {}  # a listener asks before SQLAlchemy has said what it will write
             self._states = self._index()
         return self._states
 

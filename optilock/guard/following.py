@@ -53,6 +53,8 @@ def _following(session: Session, known: Watched, connection: Connection) -> Call
         session = owner()
         if type(statement) not in _CHANGES or known.stating or session is None:
             return send()
+        if "compiled_cache" in (options.get("execution_options") or ()):
+            return send()  # SQLAlchemy's own bulk calls, which are seen to elsewhere
         return by_table(session, connection, statement, parameters, send)
 
     return execute

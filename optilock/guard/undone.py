@@ -128,8 +128,10 @@ def _depart(session: Session, states: list[State]) -> None:
 
 def _leave(known: Watched, states: list[State]) -> None:
     if known.departed:  # most that leave are dropped at once
-        last, at = known.departed[-1]
-        known.departed[-1] = Departed([state for state in last if state.obj() is not None], at)
+        last, at = known.departed.pop()
+        alive = [state for state in last if state.obj() is not None]
+        if alive:
+            known.departed.append(Departed(alive, at))
     known.departed.append(Departed(states, known.now()))
     _open.add(known)
 

@@ -437,3 +437,29 @@ async def test_an_async_session_knows_it_too(async_engine: Any) -> None:
         mine.text = "mine"
         await session.commit()
     await async_engine.dispose()
+
+
+def test_bulk_calls_on_a_connection_that_is_followed_are_seen_to_once(
+    papers: None, watched: Do, stored: Do, engine: Engine
+) -> None:
+    session = watched()
+    mine = session.get_one(Paper, 1)
+    session.connection()
+    with count_statements(engine) as sent:
+        session.bulk_update_mappings(Paper, [{"id": 2, "version": 1, "text": "bulk"}])
+    assert sent.count == 1
+    mine.text = "mine"
+    session.commit()
+    assert (stored(Paper, 1)["text"], stored(Paper, 2)["text"]) == ("mine", "bulk")
+
+
+def test_a_delete_of_other_rows_that_is_rolled_back_leaves_nothing_in_doubt(
+    papers: None, watched: Do, stored: Do
+) -> None:
+    session = watched()
+    session.execute(Paper.__table__.delete().where(Paper.__table__.c.text == "b"))
+    mine = session.get_one(Paper, 1)
+    session.rollback()
+    mine.text = "mine"
+    session.commit()
+    assert stored(Paper, 1)["text"] == "mine"

@@ -58,6 +58,19 @@ def selects(sent: Any) -> list[str]:
 # -- verify(obj) -----------------------------------------------------------------------------------
 
 
+def test_a_row_that_the_transaction_before_has_written_is_promised_as_any_other(
+    account: type[Account], watched: Do, other: Do
+) -> None:
+    """Nothing need be read between the two where a commit expires nothing."""
+    session = watched(expire_on_commit=False)
+    mine = session.get_one(account, 1)
+    mine.owner = "Bea"
+    session.commit()
+    verify(mine)
+    other(account, 1, owner="theirs")
+    assert failed(session.commit).entries[0].action == "verify"
+
+
 def test_a_verified_row_that_moved_stops_the_commit(
     account: Any, watched: Do, other: Do, stored: Do
 ) -> None:

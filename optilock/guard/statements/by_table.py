@@ -69,9 +69,10 @@ def by_table(
     known, identity = watched(session), key_named(mapper, statement, params)
     promised = promised_rows(session, mapper)
     held = _held(session, mapper, identity, flush)
-    if promised or identity is None:
+    moves = isinstance(statement, Update)
+    if promised or (moves and identity is None):
         note_on(session, mapper)
-    elif not held:
+    elif moves and identity is not None and not held:
         known.moved.append(Moved((mapper.base_mapper, identity), None, "", None, None, known.at()))
     wanted = {*held, *promised} if identity is None else {identity} & {*held, *promised}
     found = _locked(connection, mapper, statement, params, wanted) if wanted else {}
@@ -85,7 +86,7 @@ def by_table(
     }
     result = send()
     if as_new:
-        _follow(session, connection, as_new, found, flush, deleting=isinstance(statement, Delete))
+        _follow(session, connection, as_new, found, flush, deleting=not moves)
     return result
 
 
