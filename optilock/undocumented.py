@@ -34,6 +34,7 @@ __all__ = [
     "is_flushing",
     "is_of_the_orm",
     "is_ordered",
+    "lazily_loaded_by",
     "left_out",
     "level_on_connect",
     "load_with_parent",
@@ -264,6 +265,13 @@ def refreshed_by(execution_options: Any) -> State | None:
     """The object for which the query reads again what is deferred, expired or to be refreshed."""
     load = (execution_options or {}).get("_sa_orm_load_options")
     state: State | None = getattr(load, "_refresh_state", None)
+    return state
+
+
+def lazily_loaded_by(execution_options: Any) -> State | None:
+    """The object for which the query reads a relationship."""
+    load = (execution_options or {}).get("_sa_orm_load_options")
+    state: State | None = getattr(load, "_lazy_loaded_from", None)
     return state
 
 

@@ -8,7 +8,8 @@
 On MariaDB at REPEATABLE READ the second read would show the row of the snapshot. It is sent with a
 shared lock, which the transaction's own lock covers. So are a ``refresh()``, columns of a joined
 child, expired attributes, and what ``selectin_polymorphic()`` adds. Attributes that another plain
-query has filled in are expired, and read this way when they are asked for.
+query has filled in are expired, and read this way when they are asked for. The parts of an
+aggregate whose root is locked are read so as well: its version stands for them.
 
 An object that a resolver has made equal to its stored row reads on where that row was read, which
 is the primary where plain reads go to a replica.
@@ -17,7 +18,7 @@ is the primary where plain reads go to a replica.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -29,6 +30,7 @@ from optilock.dialects import database_of
 from optilock.guard.state import watched
 from optilock.locked import LockedRows, locked_rows, note_locking
 from optilock.undocumented import (
+    lazily_loaded_by,
     locks_rows,
     next_run,
     refreshed_by,
@@ -92,14 +94,38 @@ def _read_again(
     if state is not None:
         return state.mapper if state in rows else None
     mapper = getattr(subject_of(statement), "mapper", None)
-    keys = params.get("primary_keys") if isinstance(params, Mapping) else None
-    if not keys or not isinstance(mapper, Mapper):
+    if not isinstance(mapper, Mapper):
         return None
-    return mapper if any(_is_held(session, rows, mapper, key) for key in keys) else None
+    root = lazily_loaded_by(options.get("execution_options"))
+    if root is not None:
+        return root.mapper if root in rows and root.mapper in _roots_of(mapper) else None
+    keys = params.get("primary_keys") if isinstance(params, Mapping) else None
+    return _held_among(session, rows, mapper, keys) if keys else None
+
+
+def _held_among(
+    session: Session, rows: LockedRows, mapper: Mapper[Any], keys: Iterable[Any]
+) -> Mapper[Any] | None:
+    """``selectin_polymorphic()`` and ``selectinload()`` name the objects that they complete."""
+    for completed in (mapper, *_roots_of(mapper)):
+        if any(_is_held(session, rows, completed, key) for key in keys):
+            return completed
+    return None
+
+
+def _roots_of(mapper: Mapper[Any]) -> tuple[Mapper[Any], ...]:
+    """The classes of roots whose version stands for rows of ``mapper``."""
+    return tuple(
+        root
+        for root in mapper.registry.mappers
+        if any(
+            name in root.relationships and mapper.isa(root.relationships[name].mapper)
+            for name in getattr(root.class_, "__version_root_of__", ())
+        )
+    )
 
 
 def _is_held(session: Session, rows: LockedRows, mapper: Mapper[Any], key: Any) -> bool:
-    """``selectin_polymorphic()`` names the keys of the objects that it completes."""
     identity = key if isinstance(key, tuple) else (key,)
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
     return obj is not None and instance_state(obj) in rows

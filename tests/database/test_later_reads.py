@@ -13,9 +13,14 @@ from sqlalchemy.orm import (
     Mapped,
     Session,
     deferred,
+    immediateload,
+    joinedload,
     load_only,
     mapped_column,
+    relationship,
     selectin_polymorphic,
+    selectinload,
+    sessionmaker,
     undefer,
 )
 
@@ -65,6 +70,22 @@ class Native(Base):
     body: Mapped[str] = deferred(mapped_column(String(60)))
     revision: Mapped[int] = mapped_column()
     __mapper_args__ = {"version_id_col": revision}
+
+
+class Order(Versioned, Base):
+    __tablename__ = "later_orders"
+    __version_root_of__ = ("lines",)
+    id: Mapped[int] = key()
+    lines: Mapped[list[Line]] = relationship(order_by="Line.id")
+
+
+class Line(Base):
+    """It has no version: that of its root stands for it."""
+
+    __tablename__ = "later_lines"
+    id: Mapped[int] = key()
+    text: Mapped[str]
+    order_id: Mapped[int] = mapped_column(ForeignKey("later_orders.id"))
 
 
 @pytest.fixture
@@ -259,6 +280,36 @@ def test_so_does_one_whose_delete_was_settled(store, watched, other, stored):
     dog.tricks += "+mine"
     session.commit()
     assert stored(Dog, 1)["tricks"] == "theirs+mine"
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda s: s.get_one(Order, 1, with_for_update=True),
+        lambda s: s.get_one(Order, 1, with_for_update=True, options=[selectinload(Order.lines)]),
+        lambda s: s.get_one(
+            Order, 1, with_for_update=True, options=[joinedload(Order.lines, innerjoin=True)]
+        ),
+        lambda s: s.get_one(Order, 1, with_for_update=True, options=[immediateload(Order.lines)]),
+    ],
+    ids=["lazy", "selectinload", "joinedload", "immediateload"],
+)
+def test_the_parts_of_a_locked_aggregate_are_those_of_its_version(
+    store, watched, engine, stored, load
+):
+    store(Order(id=1, lines=[Line(id=1, text="old")]))
+    session = watched()
+    session.execute(select(Order.id)).all()
+    with watch(sessionmaker(engine))() as other:
+        order = other.get_one(Order, 1)
+        order.lines[0].text = "theirs"
+        order.lines.append(Line(id=2, text="theirs"))
+        other.commit()
+    order = load(session)
+    assert [line.text for line in order.lines] == ["theirs", "theirs"]
+    order.lines[0].text += "+mine"
+    session.commit()
+    assert stored(Line, 1)["text"] == "theirs+mine"
 
 
 @pytest.mark.anyio

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import (
+    ForeignKey,
     LargeBinary,
     TypeDecorator,
     create_engine,
@@ -25,6 +26,7 @@ from sqlalchemy.orm import (
     defer,
     load_only,
     mapped_column,
+    relationship,
     undefer,
 )
 from sqlalchemy.orm.attributes import instance_state
@@ -43,6 +45,18 @@ class Page(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     title: Mapped[str]
     views: Mapped[int] = mapped_column(default=0)
+
+
+class Book(Base):
+    __tablename__ = "books"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    notes: Mapped[list[Note]] = relationship()
+
+
+class Note(Base):
+    __tablename__ = "notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    book_id: Mapped[int] = mapped_column(ForeignKey("books.id"))
 
 
 class Hashed(TypeDecorator[bytes]):
@@ -181,6 +195,21 @@ def test_a_query_tells_which_object_it_refreshes(session):
     assert page.title == "Home"
     session.scalars(select(Page)).one()
     assert asked == [instance_state(page), None]
+
+
+def test_a_query_tells_for_which_object_it_reads_a_relationship(session):
+    book = Book(id=1, notes=[Note(id=1)])
+    session.add(book)
+    session.commit()
+    asked = []
+
+    @event.listens_for(session, "do_orm_execute")
+    def execute(state):
+        asked.append(undocumented.lazily_loaded_by(state.local_execution_options))
+
+    assert book.id == 1
+    assert len(book.notes) == 1
+    assert asked == [None, instance_state(book)]
 
 
 def test_mappers_are_found_and_loaded_as_they_should_be(session):
