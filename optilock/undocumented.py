@@ -12,14 +12,17 @@ from itertools import islice
 from typing import Any
 
 from sqlalchemy import Delete, Insert, Update
-from sqlalchemy.engine import Dialect, Engine
+from sqlalchemy.engine import Connection, Dialect, Engine
+from sqlalchemy.event.attr import _ListenerCollection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 from sqlalchemy.types import TypeEngine
 
 __all__ = [
+    "AskingListeners",
     "always_load",
+    "ask_listeners",
     "criteria_of",
     "deleted_in",
     "deleted_since",
@@ -42,6 +45,7 @@ __all__ = [
     "locks_rows",
     "mapped_key",
     "mark_changed",
+    "mark_deleted",
     "marked_deleted",
     "names_set_by",
     "next_run",
@@ -54,6 +58,7 @@ __all__ = [
     "run_of",
     "subject_of",
     "take_as_stored",
+    "unmark_deleted",
     "upsert_of",
     "values_of",
     "with_shared_lock",
@@ -126,6 +131,16 @@ def now_deleted(session: Session, states: Iterable[State]) -> None:
     session._remove_newly_deleted(list(states))
 
 
+def mark_deleted(session: Session, state: State, obj: Any) -> None:
+    """Put the object back into ``session.deleted``; what it cascades to stays as it is."""
+    session._deleted[state] = obj
+
+
+def unmark_deleted(session: Session, state: State) -> None:
+    """Take the object out of ``session.deleted``, and leave the running flush as it is."""
+    session._deleted.pop(state, None)
+
+
 def is_flushing(session: Session) -> bool:
     """Does a flush run?"""
     return bool(session._flushing)
@@ -173,6 +188,32 @@ def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
 def load_with_parent(parent: Mapper[Any], mapper: Mapper[Any]) -> None:
     """Let a query for ``parent`` read the columns of its child ``mapper`` with the row."""
     parent._add_with_polymorphic_subclass(mapper)  # type: ignore[no-untyped-call]
+
+
+class AskingListeners(_ListenerCollection[Any]):
+    """The listeners of one mapper for one event, which are called where :meth:`ask` says so."""
+
+    __slots__ = ()  # the layout stays, so that ``__class__`` may be assigned
+
+    @staticmethod
+    def ask(name: str, connection: Connection, state: State) -> bool:
+        raise NotImplementedError
+
+    def __call__(
+        self, mapper: Mapper[Any], connection: Connection, state: State, **options: Any
+    ) -> None:
+        if self and self.ask(self.name, connection, state):
+            super().__call__(mapper, connection, state, **options)
+
+
+def ask_listeners(mapper: Mapper[Any], name: str, asking: type[AskingListeners]) -> None:
+    """Let the mapper's listeners for the event be ``asking`` ones, if there are any.
+
+    The collection stays the same object: its listeners are registered with it.
+    """
+    listeners = getattr(mapper.dispatch, name)
+    if type(listeners) is not asking and listeners:
+        listeners.for_modify(mapper.dispatch).__class__ = asking
 
 
 # -- statements -----------------------------------------------------------------------------------

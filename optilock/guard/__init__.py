@@ -15,7 +15,7 @@ The files in the order of a flush:
     :mod:`routing` decides; :mod:`shapes`, :mod:`writes`: what it is; :mod:`answers`: what
     SQLAlchemy is told; :mod:`onupdate` fills in. Special ways: :mod:`apart` (joined tables),
     :mod:`ignored` columns, compared :mod:`values`, :mod:`links`, a listener's own UPDATE
-    :mod:`by_hand`.
+    :mod:`by_hand`. :mod:`listeners` are told when the row was written.
 *sent together*
     :mod:`batch`, in the form that ``optilock/dialects`` knows.
 *rows that missed*

@@ -20,6 +20,7 @@ from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
 from optilock.guard.dependents import has_dependents
 from optilock.guard.doomed import Doomed
+from optilock.guard.listeners import listen_in
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.locked import note_locked
@@ -81,7 +82,8 @@ def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
     if error is not None:
         raise error
     gone = {row.state for row in stale if row.stored is None}
-    flush.skipped |= gone  # nothing is left to delete
+    flush.skipped |= gone  # nothing is left to delete, and to tell
+    listen_in({state.mapper for state in gone})
     for row in stale:
         if row.state not in gone:
             _apply(flush, row)

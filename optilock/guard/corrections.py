@@ -34,6 +34,8 @@ class Correction:
     missed: Missed
     #: Attribute -> new value, or SQL expression; empty when the row stays as it is.
     values: Values = field(default_factory=dict)
+    #: Attribute -> stored value, of those that get a new one.
+    replaced: Values = field(default_factory=dict)
     #: The version moves though no other value changes: the row was touched.
     touched: bool = False
 
@@ -61,13 +63,15 @@ def plan_update(missed: Missed) -> Correction:
         name: _expression(missed, name) if isinstance(value, Computed) else value
         for name, value in values.items()
     }
+    changed = {
+        name: value
+        for name, value in wanted.items()
+        if isinstance(value, ClauseElement) or not same(names[name], value, missed.stored[name])
+    }
     return Correction(
         missed,
-        {
-            name: value
-            for name, value in wanted.items()
-            if isinstance(value, ClauseElement) or not same(names[name], value, missed.stored[name])
-        },
+        changed,
+        {name: missed.stored[name] for name in changed},
         touched=entry.action == "update" and not entry.changes,
     )
 

@@ -31,6 +31,7 @@ from optilock.guard.batch import send
 from optilock.guard.dependents import LeftOut
 from optilock.guard.doomed import Doomed
 from optilock.guard.keep import Kept
+from optilock.guard.listeners import listen_in
 from optilock.guard.missed import Missed
 from optilock.guard.misses import miss
 from optilock.guard.onupdate import fill_in
@@ -72,6 +73,7 @@ class Flush:
     looked_apart: frozenset[Any] = frozenset()
     _states: dict[Any, State] | None = None
     _doomed: Doomed | None = None
+    _listening = False
 
     def __init__(self, session: Session, known: Watched) -> None:
         self.session = session
@@ -89,7 +91,7 @@ class Flush:
         self.missed: set[tuple[Any, Any]] = set()
         #: Rows without a version that belong to them, by the statements that would write them.
         self.left_out: dict[Any, LeftOut] = {}
-        self.expire_later: list[tuple[Any, list[str]]] = []
+        self.expire_later: list[tuple[State, str]] = []
         self.expunge_later: list[Any] = []
 
     # -- holding and sending -----------------------------------------------------------------
@@ -117,6 +119,7 @@ class Flush:
         if by_statement is None:
             by_statement = self.waiting[connection] = {}
             arm_wholly(self, connection)
+            self._listen()
         held = by_statement.get(shape.statement)
         if held is None:
             held = by_statement[shape.statement] = {}
@@ -155,6 +158,13 @@ class Flush:
         does_not_move(missed.state)
         self.misses.append(missed)
         self.missed_states[missed.state] = missed
+        self._listen()
+
+    def _listen(self) -> None:
+        """From now on, listeners are asked for before they are called."""
+        if not self._listening and self.uow is not None:
+            self._listening = True
+            listen_in(self.uow.mappers)
 
     def skip(self, write: Write) -> None:
         """Do not send further statements for this row."""
@@ -225,8 +235,6 @@ class Flush:
         """After SQLAlchemy has finished: put refused edits back and raise, or tidy up."""
         for kept in self.kept:
             kept.put_back()
-        for obj, names in self.expire_later:
-            self.session.expire(obj, names)
         for obj in self.expunge_later:
             self.session.expunge(obj)
         if self.error is not None:

@@ -1,15 +1,17 @@
 """A refused row keeps its edits.
 
-SQLAlchemy believes that the row was written and marks the object clean. Afterwards the edits are
-put back as they were: pending values, history, the version that was read. The next flush tries the
-row again, and conflicts again, until it is resolved, refreshed or expunged.
+SQLAlchemy believes that the row was written and marks the object clean. Until then the object shows
+what was loaded, because listeners look at it and nothing of it was written. Afterwards the edits
+are put back as they were: pending values, history, the version that was read. The next flush tries
+the row again, and conflicts again, until it is resolved, refreshed or expunged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts import Values, columns_of
@@ -17,7 +19,14 @@ from optilock.guard.missed import Missed
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import made_by_application, touch_state
 from optilock.touched import is_touched, touch_with_next_flush
-from optilock.undocumented import mark_changed, marked_deleted
+from optilock.undocumented import (
+    expire_attribute,
+    mark_changed,
+    mark_deleted,
+    marked_deleted,
+    take_as_stored,
+    unmark_deleted,
+)
 
 __all__ = ["Kept"]
 
@@ -40,6 +49,10 @@ class Kept:
     asked: bool = False
     #: An orphan: it was to be deleted without ``session.delete()``, because its parent let it go.
     orphan: bool = False
+    #: It was to be deleted by ``session.delete()``.
+    deleted: bool = False
+    #: Composite values, which are made of the pending ones.
+    composites: Values = field(default_factory=dict)
 
     @classmethod
     def of(cls, missed: Missed) -> Kept:
@@ -69,7 +82,27 @@ class Kept:
             touched,
             is_touched(state),
             _is_orphan(missed),
+            _is_deleted(missed),
         )
+
+    def hide(self) -> None:
+        """Show what was loaded, unchanged and not deleted, until :meth:`put_back`."""
+        state = self.state
+        if state.key is None:  # a new object that was to take over a row
+            return
+        for name in self.pending:
+            if self.before[name] is NO_VALUE:
+                expire_attribute(state, name)
+            else:
+                state.dict[name] = self.before[name]
+        if self.token is not None:
+            state.dict[self.token] = self.version
+        for composite in state.mapper.composites:
+            if composite.key in state.dict:
+                self.composites[composite.key] = state.dict.pop(composite.key)
+        take_as_stored(state)
+        if self.deleted and state.session is not None:
+            unmark_deleted(state.session, state)
 
     def put_back(self) -> None:
         """Make the object as dirty as it was, without events or validators."""
@@ -81,16 +114,19 @@ class Kept:
             state.dict[name] = value
             state.expired_attributes.discard(name)
             mark_changed(state, name, self.before[name])
+        state.dict.update(self.composites)
         if self.touched and self.token is not None:
             (touch_with_next_flush if self.asked else touch_state)(state)
         if self.orphan and state.session is not None:
             state.session.delete(self.obj)  # its parent has let it go, and does not tell again
+        if self.deleted and state.key is not None and state.session is not None:
+            mark_deleted(state.session, state, self.obj)
 
 
 def _is_orphan(missed: Missed) -> bool:
+    return missed.attempt.action == "delete" and not _is_deleted(missed)
+
+
+def _is_deleted(missed: Missed) -> bool:
     session = missed.state.session
-    return (
-        missed.attempt.action == "delete"
-        and session is not None
-        and missed.state not in marked_deleted(session)
-    )
+    return session is not None and missed.state in marked_deleted(session)

@@ -41,6 +41,10 @@ class Missed:
     resolution: Resolution | None = None
     #: Settled while the flush was still running: others of the flush depend on the row.
     restored: bool = False
+    #: The event of what was written in the end, ``after_update`` or ``after_delete``, and whether
+    #: the listeners were called for it.
+    written: str | None = None
+    told: bool = False
     #: The version was to move, whatever else changes.
     touched: bool = False
 

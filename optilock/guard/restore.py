@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from optilock.guard.corrections import insert_row
 from optilock.guard.decide import decide
+from optilock.guard.listeners import UPDATED
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored
 
@@ -62,3 +63,4 @@ def restore(flush: Flush, missed: Missed) -> None:
     values = insert_row(missed.connection, missed)
     equal_to_stored(missed.state, values, flush.uow)
     missed.restored = True
+    missed.written = UPDATED

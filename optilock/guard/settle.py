@@ -22,6 +22,7 @@ from optilock.guard.decide import decide
 from optilock.guard.dependents import changed_links, has_dependents
 from optilock.guard.doomed import kept_by_a_deleted_parent
 from optilock.guard.keep import Kept
+from optilock.guard.listeners import DELETED, UPDATED, tell_written
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
@@ -29,6 +30,7 @@ from optilock.guard.words import in_sqlalchemys_words
 from optilock.locked import note_locked
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_database
+from optilock.undocumented import expire_attribute, mark_changed, take_as_stored, unmark_deleted
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -39,6 +41,9 @@ __all__ = ["carry_out", "settle"]
 def settle(flush: Flush) -> None:
     """Resolve the rows that missed, or remember the error that ``flush()`` will raise."""
     flush.drain_all()
+    for state in flush.skipped:
+        if state not in flush.missed_states:
+            unmark_deleted(flush.session, state)  # gone before the flush
     if not flush.misses:
         return
     conflict = tuple(missed.entry for missed in flush.misses)
@@ -46,6 +51,8 @@ def settle(flush: Flush) -> None:
     error = _decide(flush, flush.misses)
     if error is None:
         carry_out(flush, [missed for missed in flush.misses if not missed.restored])
+        _show_as_stored(flush)
+        tell_written(flush)
         events.emit(lambda: events.Resolved(conflict))
         return
     if isinstance(error, StaleDataError):
@@ -57,6 +64,18 @@ def settle(flush: Flush) -> None:
     for missed in flush.misses:
         if missed.attempt.action == "delete":
             _not_deleted(flush, missed)
+    for kept in flush.kept:
+        kept.hide()
+
+
+def _show_as_stored(flush: Flush) -> None:
+    """Listeners that come after us see the rows as they are, and what was not written as clean."""
+    for state, name in flush.expire_later:
+        expire_attribute(state, name)
+    for missed in flush.misses:
+        if missed.written is None and missed.state.key is not None:
+            unmark_deleted(flush.session, missed.state)
+            take_as_stored(missed.state)
 
 
 def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
@@ -113,6 +132,8 @@ def carry_out(flush: Flush, misses: list[Missed]) -> None:
         doomed = [m for m in some if not m.gone and not _stays(m)]
         if doomed:
             delete_rows(connection, mapper, doomed)
+            for missed in doomed:
+                missed.written = DELETED
         for missed in some:
             if missed.gone:
                 _apply_gone(flush, missed)
@@ -141,6 +162,8 @@ def _apply_updates(
     rows = [plan_update(missed) for missed in some]
     update_rows(connection, mapper, rows)
     changed = [row for row in rows if row.writes]
+    for row in changed:
+        row.missed.written = UPDATED
     if changed and made_by_database(mapper):
         _read_again(connection, mapper, changed)
     for row in rows:
@@ -169,8 +192,12 @@ def _take_over(flush: Flush, row: Correction) -> None:
     relationships = stale_relationships(state, final)
     equal_to_stored(state, final, flush.uow)
     note_locked(flush.session, state)
-    if relationships or unknown:
-        flush.expire_later.append((row.missed.obj, [*relationships, *unknown]))
+    for name in unknown:
+        expire_attribute(state, name)
+    for name, before in row.replaced.items():
+        if name in state.dict:
+            mark_changed(state, name, before)  # theirs, then what was written
+    flush.expire_later.extend((state, name) for name in relationships)
 
 
 def _computed_later(column: Any, values: dict[str, Any], name: str) -> bool:

@@ -167,8 +167,8 @@ def guard_class(cls: type[Session]) -> None:
         cls.bulk_insert_mappings
     )
     at_step("guard", _before_flush)
-    for name, listener in _LISTENERS.items():
-        event.listen(cls, name, listener, propagate=True)
+    for name, listener in _LISTENERS.items():  # first: the other ones see what is settled
+        event.listen(cls, name, listener, propagate=True, insert=name == "after_flush")
 
 
 def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
+    Mapper,
     Session,
     aliased,
     defer,
@@ -129,6 +130,45 @@ def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
     session.delete(page)
     assert instance_state(page) in undocumented.marked_deleted(session)
     assert undocumented.is_flushing(session) is False
+    undocumented.unmark_deleted(session, instance_state(page))
+    assert page not in session.deleted
+    undocumented.mark_deleted(session, instance_state(page), page)
+    assert list(session.deleted) == [page]
+    session.flush()
+    assert session.get(Page, 1) is None
+
+
+class Asked(undocumented.AskingListeners):
+    __slots__ = ()
+    answer = False
+
+    @staticmethod
+    def ask(name, connection, state):
+        return Asked.answer
+
+
+@pytest.mark.parametrize("target", [Page, Mapper])
+def test_listeners_can_be_asked_for_first(session, target):
+    """The collection stays the same object, and its listeners can be removed."""
+    heard = []
+
+    def listener(mapper, connection, page):
+        heard.append(page.title)
+
+    undocumented.ask_listeners(Page.__mapper__, "after_delete", Asked)  # there is none
+    assert type(Page.__mapper__.dispatch.after_delete) is not Asked
+    event.listen(target, "after_update", listener)
+    undocumented.ask_listeners(Page.__mapper__, "after_update", Asked)
+    page = session.get_one(Page, 1)
+    for title, Asked.answer in {"no": False, "yes": True}.items():
+        page.title = title
+        session.flush()
+    event.remove(target, "after_update", listener)
+    page.title = "removed"
+    session.flush()
+
+    assert heard == ["yes"]
+    assert not Page.__mapper__.dispatch.after_update
 
 
 def test_what_was_added_to_the_deleted_is_known(session):
