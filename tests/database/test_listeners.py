@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from sqlalchemy import ForeignKey, event, inspect, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import Mapped, Mapper, Session, mapped_column, relationship, sessionmaker
+from sqlalchemy.orm import (
+    Mapped,
+    Mapper,
+    Session,
+    composite,
+    mapped_column,
+    relationship,
+    sessionmaker,
+)
 
 from optilock import (
     ConcurrencyError,
@@ -64,6 +73,22 @@ class Moved(Versioned, Base):
     id: Mapped[int] = key()
     name: Mapped[str | None]
     note: Mapped[str | None]
+
+
+@dataclass
+class Place:
+    x: int
+    y: int
+
+
+class Pinned(Versioned, Base):
+    """Two columns are one value."""
+
+    __tablename__ = "listeners_pinned"
+    id: Mapped[int] = key()
+    x: Mapped[int]
+    y: Mapped[int]
+    place: Mapped[Place] = composite("x", "y")
 
 
 class Silent(Versioned, Base):
@@ -556,14 +581,34 @@ def test_an_attribute_that_was_set_without_being_read_is_dirty_again(
 
     @event.listens_for(session, "after_flush")
     def look(session: Session, uow: Any) -> None:
-        shown.append(mine in session.dirty)
+        shown.append((mine in session.dirty, mine.owner == "mine"))
 
     refused(session)
 
-    assert shown == [False]
+    assert shown == [(False, False)]
     assert mine.owner == "mine"
     assert mine in session.dirty
     refused(session)
+
+
+@pytest.mark.needs("resolves-in-place")
+def test_a_composite_value_shows_what_its_columns_do(store, watched, other, refused):
+    store(Pinned(id=1, x=1, y=1))
+    session = watched()
+    pinned = session.get_one(Pinned, 1)
+    pinned.place = mine = Place(2, 2)
+    other(Pinned, 1, x=3)
+    shown = []
+
+    @event.listens_for(session, "after_flush")
+    def look(session: Session, uow: Any) -> None:
+        shown.append(pinned.place)
+
+    refused(session)
+
+    assert shown == [Place(1, 1)]
+    assert pinned.place is mine
+    assert (pinned.x, pinned.y) == (2, 2)
 
 
 # -- shapes of classes -----------------------------------------------------------------------------

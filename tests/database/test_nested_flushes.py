@@ -12,9 +12,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import Versioned, watch
+from optilock import OnDelete, Versioned, watch
 from optilock.resolvers import client_wins
-from tests.models import Account, Base, Note, Page, key
+from optilock.testing import count_statements
+from tests.models import Account, Base, Comment, Note, Page, Post, key
 
 pytestmark = pytest.mark.modes
 
@@ -222,18 +223,56 @@ def test_an_inner_session_that_fails_leaves_the_connection_to_the_outer_one(
     assert [stored(Account, n)["version"] for n in (1, 2, 3)] == [3] * 3
 
 
+def children(store: Any, watched: Any) -> Session:
+    """Two posts are held when the comment is inserted: the posts come first."""
+    accounts(store)
+    store(Post(id=1, title="a"), Post(id=2, title="a"))
+    session = watched()
+    for post in session.scalars(select(Post).order_by(Post.id)):
+        post.title = "mine"
+    session.add(Comment(id=1, post_id=1))
+    return session
+
+
+def test_what_is_held_is_sent_before_an_inner_flush(store, watched, inner, engine):
+    """Also where the inner session asks the connection for nothing before it writes."""
+    session = children(store, watched)
+    mine = inner(session.connection())
+    tallies = mine.scalars(select(Tally)).all()
+
+    def write(mapper: Any, connection: Any, target: Any) -> None:
+        for tally in tallies:
+            tally.count += 1
+        mine.flush()
+
+    with hearing(Comment, "before_insert", write), count_statements(engine) as sent:
+        session.flush()
+
+    wrote = [one.text for one in sent.statements]
+    first = min(n for n, text in enumerate(wrote) if "nested_tallies" in text)
+    posts = [n for n, text in enumerate(wrote) if "posts" in text]
+    assert posts
+    assert max(posts) < first
+
+
 def test_a_database_error_of_what_the_outer_flush_held_is_its_own_conflict(
     store, watched, inner, other, refused
 ):
-    accounts(store)
-    session = watched()
-    edit(session)
-    other(Account, 2, owner="theirs")
+    session = children(store, watched)
+    with session.no_autoflush:
+        mine = inner(session.connection())
+        tallies = mine.scalars(select(Tally)).all()
+    other(Post, 2, title="theirs")
 
-    with hearing(Account, "after_update", count_in(inner)):
+    def write(mapper: Any, connection: Any, target: Any) -> None:
+        for tally in tallies:
+            tally.count += 1
+        mine.flush()
+
+    with hearing(Comment, "before_insert", write):
         conflict = refused(session)
 
-    assert [entry.identity for entry in conflict.entries] == [(2,)]
+    assert [(e.model, e.identity) for e in conflict.entries] == [(Post, (2,))]
 
 
 # -- a session that nobody watches -----------------------------------------------------------------
@@ -302,3 +341,31 @@ def test_an_unwatched_session_does_not_take_the_guard_off(store, watched, stored
     for page in pages:
         page.body = "mine"
     mine.flush()
+
+
+@pytest.mark.needs("resolves-in-place")
+def test_an_unwatched_session_writes_rows_of_the_same_class(store, watched, stored, gone):
+    """Ignored columns only, and beside a delete that somebody else was quicker with."""
+    store(*(Page(id=n, body="a") for n in (1, 2, 3, 4)))
+    store(Post(id=1), Post(id=2), Post(id=3))
+    session = watched(on_delete=OnDelete.IGNORE_GONE, autoflush=False)
+    for n in (1, 2):
+        session.get_one(Page, n).body = "outer"
+        session.get_one(Post, 2).title = "outer"
+    session.delete(session.get_one(Post, 1))
+    gone(Post, 1)
+
+    def write(mapper: Any, connection: Any, target: Any) -> None:
+        if target.id == 1:
+            with Session(bind=connection) as mine:
+                mine.get_one(Page, 3).views += 1
+                mine.get_one(Page, 4).body = "inner"
+                mine.get_one(Post, 3).title = "inner"
+                mine.flush()
+
+    with hearing(Page, "after_update", write):
+        session.commit()
+
+    assert stored(Page, 3)["views"] == 1
+    assert stored(Page, 4)["body"] == "inner"
+    assert [stored(Post, n)["title"] for n in (2, 3)] == ["outer", "inner"]
