@@ -167,8 +167,8 @@ def guard_class(cls: type[Session]) -> None:
         cls.bulk_insert_mappings
     )
     at_step("guard", _before_flush)
-    for name, listener in _LISTENERS.items():  # first: the other ones see what is settled
-        event.listen(cls, name, listener, propagate=True, insert=name == "after_flush")
+    for name, listener in _LISTENERS.items():
+        event.listen(cls, name, listener, propagate=True, insert=name in _FIRST)
 
 
 def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
@@ -366,6 +366,9 @@ def _inserted_in_vain(session: Session, obj: Any) -> None:
     if compares(state.mapper):
         values_unknown(state)
 
+
+# Before the listeners that others have registered already: they see what is settled.
+_FIRST = frozenset({"after_flush"})
 
 # A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {

@@ -55,11 +55,11 @@ def _listen_again() -> None:
     from sqlalchemy import event
     from sqlalchemy.orm import Session
 
-    from optilock.guard.watching import _LISTENERS
+    from optilock.guard.watching import _FIRST, _LISTENERS
 
     for name, listener in _LISTENERS.items():
         if not event.contains(Session, name, listener):
-            event.listen(Session, name, listener, propagate=True)
+            event.listen(Session, name, listener, propagate=True, insert=name in _FIRST)
 
 
 def name_of(nodeid: str) -> str:
