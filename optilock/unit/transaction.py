@@ -33,6 +33,7 @@ from optilock.guard.counting import require_row_counts
 from optilock.guard.state import watched
 from optilock.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.unit.beside import Beside
+from optilock.unit.engines import with_options
 from optilock.unit.options import Options
 from optilock.unit.sessions import own
 
@@ -132,7 +133,7 @@ class OwnTransaction:
             return bind
         if bind not in self._routes:
             wanted = {k: v for part in self.parts for k, v in part.engine_options(bind).items()}
-            self._routes[bind] = bind.execution_options(**wanted) if wanted else bind
+            self._routes[bind] = with_options(bind, wanted) if wanted else bind
         return self._routes[bind]
 
     def connected(self, connection: Connection) -> None:
