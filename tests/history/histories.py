@@ -1,0 +1,125 @@
+"""A seed becomes a history: settings of the authors, and steps.
+
+Steps are drawn one by one, with weights, and in short runs that lead into a corner: somebody else
+changes the row between two steps, a transaction is left open and the object comes back later.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from tests.history.authors import Settings
+from tests.history.mappings import MAPPINGS, POLICIES
+from tests.history.operations import Step
+
+__all__ = ["History", "history"]
+
+_NAMES = "ABC"
+#: Mappings that are met more often: the number of ways that lead through them.
+_OFTEN = {"pages-counter": 6, "orders-counter": 4, "posts-counter": 2, "pages-rowversion": 2}
+_COMMON = {
+    "get": 6,
+    "get_anew": 1,
+    "get_locked": 3,
+    "select_some": 3,
+    "select_some_anew": 3,
+    "select_anew": 3,
+    "select_locked": 1,
+    "read": 5,
+    "refresh": 3,
+    "refresh_one": 2,
+    "refresh_locked": 1,
+    "refresh_dropping": 2,
+    "expire": 2,
+    "expire_one": 2,
+    "forget": 1,
+    "set_": 16,
+    "append": 5,
+    "delete": 3,
+    "insert": 1,
+    "update_class": 2,
+    "update_table": 2,
+    "touch_": 2,
+    "verify_": 2,
+    "take_tag": 1,
+    "expect_tag": 2,
+    "flush": 4,
+    "commit": 12,
+    "rollback": 2,
+    "close": 3,
+    "savepoint": 2,
+    "release": 1,
+    "back_to_savepoint": 2,
+    "expunge": 1,
+    "pickle_": 1,
+    "add": 3,
+    "merge": 3,
+}
+_FAMILY = {"load_children": 4, "add_child": 4, "remove_child": 3, "move_child": 3, "link": 0}
+_THEIRS = ("set_", "set_", "set_", "set_", "set_", "delete", "touch_", "update_table")
+
+
+@dataclass(frozen=True)
+class History:
+    """What one seed stands for, on whatever database."""
+
+    seed: int
+    mapping: str
+    authors: tuple[Settings, ...]
+    steps: tuple[Step, ...]
+
+    def without(self, start: int, stop: int) -> History:
+        return replace(self, steps=self.steps[:start] + self.steps[stop:])
+
+
+def history(seed: int, mappings: tuple[str, ...] = MAPPINGS) -> History:
+    chance = random.Random(seed)
+    on = chance.choices(mappings, [_OFTEN.get(name, 1) for name in mappings])[0]
+    count = 3 if chance.random() < 0.15 else 2
+    authors = tuple(_settings(chance, on) for _ in range(count))
+    return History(seed, on, authors, tuple(_steps(chance, on, count)))
+
+
+def _settings(chance: random.Random, on: str) -> Settings:
+    return Settings(
+        policy=chance.choices(POLICIES, (12, 1, 1, 1))[0],
+        expire_on_commit=chance.random() < 0.6,
+        early=chance.random() < 0.4,
+        unit=chance.random() < 0.15,
+        listener=chance.choices(("", "before_flush", "after_update"), (18, 1, 1))[0],
+        autocommit=chance.random() < 0.03,
+    )
+
+
+def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
+    weights = dict(_COMMON)
+    if on.startswith(("orders", "posts")):
+        weights |= _FAMILY
+    if on.startswith("posts"):
+        weights["link"] = 5
+    names, shares = list(weights), list(weights.values())
+    steps: list[Step] = []
+    focus = chance.randrange(6)
+    while len(steps) < 14:
+        if chance.random() < 0.25:
+            steps += _theirs(chance, focus, chance.randrange(1, count))
+            continue
+        author = 0 if chance.random() < 0.75 else chance.randrange(1, count)
+        name = chance.choices(names, shares)[0]
+        steps.append(_step(chance, author, name, focus))
+    return [*steps, *(Step(author, "commit") for author in range(count))]
+
+
+def _step(chance: random.Random, author: int, name: str, focus: int) -> Step:
+    row = focus if chance.random() < 0.75 else chance.randrange(6)
+    return Step(author, name, row, chance.randrange(6), chance.randrange(6))
+
+
+def _theirs(chance: random.Random, focus: int, author: int) -> list[Step]:
+    """Somebody else changes a row, and commits."""
+    return [
+        Step(author, "close"),
+        _step(chance, author, chance.choice(_THEIRS), focus),
+        Step(author, "commit"),
+    ]

@@ -1,0 +1,556 @@
+"""What an author can do: a short function each, which tells the model what it should come to.
+
+An operation takes the author and the step. It raises :class:`NotNow` where the step makes no sense;
+any other error is judged by the runner. What is *read* needs no telling (:mod:`authors`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sqlalchemy import inspect, select, update
+from sqlalchemy.orm import defer, load_only, undefer
+
+from optilock import etag_of, expect, touch, verify
+from tests.history.authors import Author, Copy, NotNow
+from tests.history.model import Row
+
+__all__ = ["ENDS", "LOCKS", "OPERATIONS", "Step", "program"]
+
+
+class Step(NamedTuple):
+    """One line of a history: plain values."""
+
+    author: int
+    operation: str
+    #: Which of the mapping's rows, by number.
+    row: int = 0
+    #: Which of the row's columns.
+    column: int = 0
+    choice: int = 0
+
+
+Do = Callable[[Author, Step], None]
+OPERATIONS: dict[str, Do] = {}
+#: They end the transaction, or try to.
+ENDS = {"commit", "rollback", "close"}
+#: They read what is stored now, whatever the snapshot shows.
+LOCKS = {"get_locked", "select_locked", "refresh_locked"}
+
+
+def operation(do: Do) -> Do:
+    OPERATIONS[do.__name__] = do
+    return do
+
+
+def row_of(author: Author, step: Step) -> Row:
+    rows = author.on.rows
+    return rows[step.row % len(rows)]
+
+
+def column_of(author: Author, step: Step) -> str:
+    columns = author.on.kind(row_of(author, step)[0]).columns
+    if not columns:
+        raise NotNow
+    return columns[step.column % len(columns)]
+
+
+def versioned(author: Author, step: Step) -> None:
+    """Not for rows whose values are compared, and not for those of a class without a token."""
+    row = row_of(author, step)
+    if author.on.kind(row[0]).check != "version":
+        raise NotNow
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@operation
+def get(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    author.session.get(author.model(row), row[1])
+
+
+@operation
+def get_anew(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    author.session.get(author.model(row), row[1], populate_existing=True)
+
+
+@operation
+def get_locked(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    author.session.get(author.model(row), row[1], with_for_update=True)
+
+
+@operation
+def select_some(author: Author, step: Step) -> None:
+    """``load_only``, ``defer`` or ``undefer``."""
+    row, option = row_of(author, step), _option(author, step)
+    author.session.scalars(_select(author, row).options(option)).all()
+
+
+@operation
+def select_some_anew(author: Author, step: Step) -> None:
+    row, option = row_of(author, step), _option(author, step)
+    query = _select(author, row).options(option).execution_options(populate_existing=True)
+    author.session.scalars(query).all()
+
+
+@operation
+def select_anew(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    query = _select(author, row).execution_options(populate_existing=True)
+    author.session.scalars(query).all()
+
+
+@operation
+def select_locked(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    author.session.scalars(_select(author, row).with_for_update()).all()
+
+
+@operation
+def read(author: Author, step: Step) -> None:
+    copy = author.held(row_of(author, step))
+    getattr(copy.obj, column_of(author, step))
+
+
+def _select(author: Author, row: Row) -> Any:
+    model = author.model(row)
+    return select(model).where(model.id == row[1])
+
+
+def _option(author: Author, step: Step) -> Any:
+    row = row_of(author, step)
+    attribute = getattr(author.model(row), column_of(author, step))
+    return (load_only, defer, undefer)[step.choice % 3](attribute)
+
+
+# -- the same object again ------------------------------------------------------------------------
+
+
+@operation
+def refresh(author: Author, step: Step) -> None:
+    copy = author.held(row_of(author, step))
+    author.expired(copy)
+    author.session.refresh(copy.obj)
+
+
+@operation
+def refresh_one(author: Author, step: Step) -> None:
+    copy, name = author.held(row_of(author, step)), column_of(author, step)
+    author.expired(copy, [name])
+    author.session.refresh(copy.obj, [name])
+
+
+@operation
+def refresh_locked(author: Author, step: Step) -> None:
+    copy = author.held(row_of(author, step))
+    author.expired(copy)
+    author.session.refresh(copy.obj, with_for_update=True)
+
+
+@operation
+def refresh_dropping(author: Author, step: Step) -> None:
+    """The way out of a conflict: the edits are dropped, and the row is read with a lock."""
+    copy = author.held(row_of(author, step))
+    with author.session.no_autoflush:
+        author.expired(copy)
+        author.session.refresh(copy.obj, with_for_update=True)
+
+
+@operation
+def expire(author: Author, step: Step) -> None:
+    copy = author.held(row_of(author, step))
+    author.expired(copy)
+    author.session.expire(copy.obj)
+
+
+@operation
+def expire_one(author: Author, step: Step) -> None:
+    copy, name = author.held(row_of(author, step)), column_of(author, step)
+    author.expired(copy, [name])
+    author.session.expire(copy.obj, [name])
+
+
+@operation
+def forget(author: Author, step: Step) -> None:
+    """The program lets go of an object; the session's identity map is weak."""
+    copy = author.held(row_of(author, step))
+    if inspect(copy.obj).modified or copy.kind.root or copy.kind.name in ("order", "post"):
+        raise NotNow
+    del author.copies[id(copy.obj)]
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+@operation
+def set_(author: Author, step: Step) -> None:
+    name = column_of(author, step)
+    author.assign(author.take(row_of(author, step)), name)
+
+
+@operation
+def append(author: Author, step: Step) -> None:
+    """Who adds to a value has looked at it."""
+    copy, name = author.take(row_of(author, step)), column_of(author, step)
+    getattr(copy.obj, name)
+    author.observe()
+    author.assign(copy, name)
+
+
+@operation
+def delete(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    copy = author.take(row)
+    base = copy.base()
+    if row[0] in ("order",) or author.done.links:
+        raise NotNow
+    author.session.delete(copy.obj)
+    author.done.drop(row, [name for name, _ in author.done.edited(row).items()])
+    author.done.touched.pop(row, None)
+    author.done.deletes[row] = base
+    author.touch_roots(row)
+    for (child, column), edit in author.done.edits.items():
+        if author.on.kind(child[0]).parent == row[0] and column:
+            edit.maybe = True
+
+
+@operation
+def insert(author: Author, step: Step) -> None:
+    kind = author.on.kind(author.on.rows[0][0])
+    row = (kind.name, 100 + 10 * author._written + "ABC".index(author.name))
+    if row in author.ledger.stored or row in author.done.inserts:
+        raise NotNow
+    values = {name: author.new_value() for name in kind.columns}
+    author.session.add(author.model(row)(id=row[1], **values))
+    author.done.inserts[row] = values
+
+
+@operation
+def update_class(author: Author, step: Step) -> None:
+    """``update(Model)``: the session brings its objects up to date."""
+    row, name = row_of(author, step), column_of(author, step)
+    _statement_allowed(author, step, row)
+    model = author.model(row)
+    author.session.flush()
+    if row not in author.ledger.stored or row in author.done.deletes:
+        raise NotNow
+    value = author.statement(row, name)
+    author.session.execute(update(model).where(model.id == row[1]).values({name: value}))
+    _written_by_statement(author, row)
+
+
+@operation
+def update_table(author: Author, step: Step) -> None:
+    row, name = row_of(author, step), column_of(author, step)
+    _statement_allowed(author, step, row)
+    table = author.model(row).__table__
+    if name not in table.c or row not in author.ledger.stored or row in author.done.deletes:
+        raise NotNow
+    value = author.statement(row, name)
+    author.session.execute(update(table).where(table.c.id == row[1]).values({name: value}))
+    _written_by_statement(author, row)
+
+
+def _statement_allowed(author: Author, step: Step, row: Row) -> None:
+    """Joined tables and aggregates have rules of their own for statements."""
+    if author.on.kind(row[0]).root or row[0] in ("dog", "order"):
+        raise NotNow
+
+
+def _written_by_statement(author: Author, row: Row) -> None:
+    author.done.flushed.add(row)
+
+
+@operation
+def touch_(author: Author, step: Step) -> None:
+    versioned(author, step)
+    copy = author.take(row_of(author, step))
+    base = copy.base()
+    touch(copy.obj)
+    author.done.touched.setdefault(copy.row, base)
+
+
+@operation
+def verify_(author: Author, step: Step) -> None:
+    versioned(author, step)
+    copy = author.take(row_of(author, step))
+    if author.settings.plain or not copy.held:
+        raise NotNow
+    verify(copy.obj)
+    promised = copy.base().newest
+    author.done.promises[copy.row] = min(promised, author.done.promises.get(copy.row, promised))
+
+
+@operation
+def take_tag(author: Author, step: Step) -> None:
+    """An ETag of what the author sees now."""
+    versioned(author, step)
+    copy = author.take(row_of(author, step))
+    if copy.row in author.done.rows() or not copy.held or copy.doubtful:
+        raise NotNow
+    author.tags[copy.row] = (etag_of(copy.obj), copy.base().newest)
+
+
+@operation
+def expect_tag(author: Author, step: Step) -> None:
+    versioned(author, step)
+    copy = author.take(row_of(author, step))
+    if copy.row not in author.tags or copy.row in author.done.rows():
+        raise NotNow
+    tag, revision = author.tags[copy.row]
+    expect(copy.obj, tag)
+    author.done.promises[copy.row] = min(revision, author.done.promises.get(copy.row, revision))
+
+
+# -- the transaction ------------------------------------------------------------------------------
+
+
+@operation
+def flush(author: Author, step: Step) -> None:
+    author.session.flush()
+
+
+@operation
+def commit(author: Author, step: Step) -> None:
+    if not author.is_open or author.nested:
+        raise NotNow
+    author.ended = True
+    author.commit()
+
+
+@operation
+def rollback(author: Author, step: Step) -> None:
+    if not author.is_open:
+        raise NotNow
+    author.rollback()
+
+
+@operation
+def close(author: Author, step: Step) -> None:
+    if not author.is_open:
+        raise NotNow
+    author.close()
+
+
+@operation
+def savepoint(author: Author, step: Step) -> None:
+    if not (author.savepoints or author.settings.unit) or len(author.nested) > 1:
+        raise NotNow
+    author.done.snapshotting |= not author.savepoints
+    nested = author.session.begin_nested()
+    author.observe()
+    author.nested.append(
+        (nested, author.done.copy(), [(copy, dict(copy.seen)) for copy in author.attached()])
+    )
+
+
+@operation
+def release(author: Author, step: Step) -> None:
+    if not author.nested:
+        raise NotNow
+    author.nested[-1][0].commit()
+    author.nested.pop()
+
+
+@operation
+def back_to_savepoint(author: Author, step: Step) -> None:
+    if not author.nested:
+        raise NotNow
+    nested, before, seen = author.nested.pop()
+    nested.rollback()
+    before.snapshot, before.stated = author.done.snapshot, author.done.stated
+    undone = author.done.flushed - before.flushed
+    author.done = before
+    author.done.flushed |= undone
+    for copy, spans in seen:
+        for name, span in spans.items():
+            if name not in copy.obj.__dict__:
+                copy.seen[name] = span
+        copy.doubtful |= author.done.stated
+    for copy in author.attached():
+        copy.assigned = {n: v for n, v in copy.assigned.items() if n in copy.obj.__dict__}
+
+
+# -- copies from elsewhere ------------------------------------------------------------------------
+
+
+@operation
+def expunge(author: Author, step: Step) -> None:
+    copy = author.held(row_of(author, step))
+    if copy.row in author.done.deletes or _has_relations(copy):
+        raise NotNow
+    author.done.drop(copy.row, copy.pending())
+    author.done.touched.pop(copy.row, None)
+    copy.doubtful |= copy.row in author.done.flushed or author.done.stated
+    author.session.expunge(copy.obj)
+    del author.copies[id(copy.obj)]
+    author.detached.append(copy)
+
+
+@operation
+def pickle_(author: Author, step: Step) -> None:
+    copy = author.held(row_of(author, step))
+    if _has_relations(copy):
+        raise NotNow
+    twin = copy.twin(pickle.loads(pickle.dumps(copy.obj)))
+    twin.doubtful |= copy.row in author.done.flushed or author.done.stated
+    author.detached.append(twin)
+
+
+@operation
+def add(author: Author, step: Step) -> None:
+    """A detached object, with the edits that it has."""
+    copy = _detached(author, step)
+    if inspect(copy.obj).key in author.session.identity_map or copy.row in author.done.deletes:
+        raise NotNow
+    author.detached.remove(copy)
+    author.session.add(copy.obj)
+    author.copies[id(copy.obj)] = copy
+    copy.doubtful = True
+    for name in copy.pending():
+        author.done.edit(copy.row, name, copy.obj.__dict__[name], copy.bases.get(name, copy.base()))
+        author.touch_roots(copy.row)
+
+
+@operation
+def merge(author: Author, step: Step) -> None:
+    copy = _detached(author, step)
+    if copy.row in author.done.deletes or _has_relations(copy):
+        raise NotNow
+    base = copy.base()
+    target = author.session.merge(copy.obj)
+    if target is copy.obj:
+        raise NotNow
+    author.detached.remove(copy)
+    if inspect(target).key is None:
+        author.done.inserts[copy.row] = {n: target.__dict__[n] for n in copy.held}
+        return
+    if target not in author.session:
+        raise NotNow
+    merged = author.copy_of(target, copy.row)
+    merged.doubtful = True
+    changed = merged.pending()
+    for name in changed:
+        merged.held[name] = merged.assigned[name] = target.__dict__[name]
+    author.observe()
+    for name in changed:
+        author.assigned(merged, name, base)
+
+
+def _detached(author: Author, step: Step) -> Copy:
+    if not author.detached:
+        raise NotNow
+    return author.detached[step.choice % len(author.detached)]
+
+
+def _has_relations(copy: Copy) -> bool:
+    return any(name in copy.obj.__dict__ for name in inspect(type(copy.obj)).relationships.keys())
+
+
+# -- children and links ---------------------------------------------------------------------------
+
+
+def _family(author: Author) -> tuple[str, str, str, str]:
+    """Parent, collection, child, and the child's reference."""
+    if author.on.name.startswith("orders"):
+        return "order", "lines", "line", "order"
+    if author.on.name.startswith("posts"):
+        return "post", "comments", "comment", "post"
+    raise NotNow
+
+
+def _parent(author: Author, step: Step) -> Copy:
+    return author.take((_family(author)[0], 1 + step.row % 2))
+
+
+def _child(author: Author, step: Step) -> Copy:
+    return author.take((_family(author)[2], 1 + step.row % 3))
+
+
+@operation
+def load_children(author: Author, step: Step) -> None:
+    len(getattr(_parent(author, step).obj, _family(author)[1]))
+
+
+@operation
+def add_child(author: Author, step: Step) -> None:
+    _, collection, child, _ = _family(author)
+    parent = _parent(author, step)
+    row = (child, 100 + 10 * author._written + "ABC".index(author.name))
+    values = {name: author.new_value() for name in author.on.kind(child).columns}
+    root = parent.base()
+    getattr(parent.obj, collection).append(author.model(row)(id=row[1], **values))
+    author.done.inserts[row] = values
+    if author.on.kind(child).root:
+        author.done.roots.setdefault(parent.row, root)
+
+
+@operation
+def remove_child(author: Author, step: Step) -> None:
+    parent_name, collection, child, _ = _family(author)
+    parent = _parent(author, step)
+    children = [c for c in getattr(parent.obj, collection) if inspect(c).persistent]
+    author.observe()
+    if not children:
+        raise NotNow
+    obj = children[step.choice % len(children)]
+    copy = author.held((child, inspect(obj).identity[0]))
+    base = copy.base()
+    getattr(parent.obj, collection).remove(obj)
+    if child == "comment":
+        author.done.drop(copy.row, [name for name in author.done.edited(copy.row)])
+        author.done.deletes[copy.row] = base
+        author.done.touched.pop(copy.row, None)
+    else:
+        author.done.edit(copy.row, "order_id", None, base)
+        author.touch_roots(copy.row)
+
+
+@operation
+def move_child(author: Author, step: Step) -> None:
+    """To the other parent: by the reference, or by the foreign key."""
+    parent_name, _, child, reference = _family(author)
+    copy = _child(author, step)
+    key = 1 + step.column % 2
+    if getattr(copy.obj, f"{reference}_id") == key or copy.row in author.done.deletes:
+        raise NotNow
+    if (copy.row, f"{reference}_id") in author.done.edits:
+        raise NotNow
+    base = copy.base()
+    if step.choice % 2:
+        parent = author.take((parent_name, key))
+        setattr(copy.obj, reference, parent.obj)
+    else:
+        if (parent_name, key) not in author.ledger.stored:
+            raise NotNow
+        setattr(copy.obj, f"{reference}_id", key)
+    author.done.edit(copy.row, f"{reference}_id", key, base)
+    author.touch_roots(copy.row)
+    for other in author.attached():
+        if author.on.kind(child).root and other.row == (parent_name, key) and other.seen:
+            author.done.roots.setdefault(other.row, other.base())
+
+
+@operation
+def link(author: Author, step: Step) -> None:
+    """A tag more, or one less."""
+    if not author.on.name.startswith("posts"):
+        raise NotNow
+    post = author.take(("post", 1 + step.row % 2))
+    tag = author.session.get(author.on.classes["tag"], 1 + step.column % 3)
+    there = tag in post.obj.tags
+    (post.obj.tags.remove if there else post.obj.tags.append)(tag)
+    row = ("link", (post.row[1], tag.id))
+    author.done.links[row] = not there
+
+
+def program(author: Author | None, name: str, step: Step, rows: list[Row]) -> str:
+    """A step as a line to read."""
+    row = rows[step.row % len(rows)] if rows else ("row", step.row)
+    return f"{name}.{step.operation.rstrip('_')}({row[0]} {row[1]}, column {step.column}, choice {step.choice})"

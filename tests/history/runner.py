@@ -1,0 +1,347 @@
+"""Runs a history on a database, and has every end of a transaction judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, event, inspect
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
+
+import optilock
+from optilock import ConcurrencyError, ConfigurationError, LinkGone, watch
+from tests.engines import Target
+from tests.history.authors import Author, NotNow, Settings
+from tests.history.histories import History
+from tests.history.mappings import EARLY, Mapping_, mapping
+from tests.history.model import Fault, Ledger, Row, judge
+from tests.history.operations import ENDS, LOCKS, OPERATIONS, Step
+
+__all__ = ["Place"]
+
+_LOCK_WORDS = ("locked", "lock timeout", "LockNotAvailable", "(1205", "(1213", "(1020")
+_NO_WAITING = {
+    "postgresql": "SET lock_timeout = '1ms'",
+    "mariadb": "SET SESSION innodb_lock_wait_timeout = 0",
+    "sqlite": "PRAGMA busy_timeout = 0",
+}
+
+
+class Place:
+    """A database on which histories run: tables are made once, rows are put back each time."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.engine = _impatient(target)
+        self._plain = target.engine(isolation_level="AUTOCOMMIT").connect()
+        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._makers: dict[Any, Any] = {}
+        self._known: set[str] = set()
+
+    def close(self) -> None:
+        self._plain.close()
+        self._plain.engine.dispose()
+        self.engine.dispose()
+
+    def run(self, history: History, runs: list[Run] | None = None) -> Run:
+        on = mapping(history.mapping)
+        if on.name not in self._known:
+            on.base.metadata.create_all(self._plain)
+            self._known.add(on.name)
+        on.reset(self._plain)
+        run = Run(self, on, history)
+        if runs is not None:
+            runs.append(run)
+        try:
+            run.all()
+        finally:
+            run.over()
+        return run
+
+    def stored(self, on: Mapping_) -> dict[Row, Any]:
+        return on.stored(self._plain)
+
+    def sessions(self, settings: Settings) -> Any:
+        """A factory of sessions; those that are watched early are shared by all databases."""
+        engine = self._autocommit if settings.autocommit else self.engine
+        if settings.early and settings.policy == "none" and not settings.unit:
+            return lambda: EARLY[settings.expire_on_commit](bind=engine)
+        key = (settings.policy, settings.expire_on_commit, settings.autocommit, settings.plain)
+        if key not in self._makers:
+            made = sessionmaker(engine, expire_on_commit=settings.expire_on_commit)
+            if not settings.plain:
+                policy = getattr(optilock, settings.policy) if settings.policy != "none" else None
+                watch(made, on_conflict=policy)
+            self._makers[key] = made
+        return self._makers[key]
+
+
+def _impatient(target: Target) -> Engine:
+    engine = target.engine()
+
+    @event.listens_for(engine, "connect")
+    def no_waiting(connection: Any, record: Any) -> None:
+        with _closing(connection.cursor()) as cursor:
+            cursor.execute(_NO_WAITING[target.family])
+        if target.family == "postgresql":
+            connection.commit()
+
+    return engine
+
+
+@contextmanager
+def _closing(cursor: Any) -> Iterator[Any]:
+    try:
+        yield cursor
+    finally:
+        cursor.close()
+
+
+class Run:
+    """One history on one database."""
+
+    def __init__(self, place: Place, on: Mapping_, history: History) -> None:
+        self.place, self.on, self.history = place, on, history
+        self.ledger = Ledger(on.kinds, place.stored(on))
+        self.lines: list[str] = []
+        family = place.target.family
+        self.authors = [
+            Author(
+                "ABC"[number],
+                settings,
+                on,
+                self.ledger,
+                None if _refused(settings, place) else place.sessions(settings),
+                snapshots=family == "mariadb",
+                savepoints=family != "sqlite",
+            )
+            for number, settings in enumerate(history.authors)
+        ]
+
+    def all(self) -> None:
+        for step in self.history.steps:
+            author = self.authors[step.author]
+            if author._sessions is not None:
+                author.context.run(self.step, author, step)
+
+    def over(self) -> None:
+        for author in self.authors:
+            try:
+                author.context.run(author.close)
+            except Exception:  # the fault itself is what counts
+                if author._session is not None:
+                    author._session.close()
+
+    # -- one step ---------------------------------------------------------------------------------
+
+    def step(self, author: Author, step: Step) -> None:
+        author.ended = False
+        answer = "done"
+        try:
+            OPERATIONS[step.operation](author, step)
+        except NotNow:
+            return
+        except Fault:
+            self._note(author, step, "")
+            raise
+        except Exception as error:
+            try:
+                answer = self._told(author, step, error)
+            except Fault:
+                self._note(author, step, f"{type(error).__name__}")
+                raise
+        self._note(author, step, answer)
+        author.observe(locking=step.operation in LOCKS)
+        if author.ended or author.settings.autocommit:
+            self._look(author, committed=step.operation == "commit" and answer == "done")
+
+    def _note(self, author: Author, step: Step, answer: str) -> None:
+        row = self.on.rows[step.row % len(self.on.rows)]
+        what = "" if step.operation in ENDS else f"{row[0]} {row[1]}"
+        kind = self.on.kind(row[0])
+        if step.operation not in ENDS:
+            what += f", {kind.columns[step.column % len(kind.columns)]}"
+        told = "" if answer == "done" else f"    # {answer}"
+        more = f" [{step.choice}]" if step.operation not in ENDS else ""
+        self.lines.append(f"{author.name}.{step.operation.rstrip('_')}({what}){more}{told}")
+
+    def _look(self, author: Author, *, committed: bool) -> None:
+        """What is stored now, and was that to be?"""
+        after = self.place.stored(self.on)
+        if not committed:
+            stored = self.ledger.differences(after)
+            if stored:
+                raise Fault("half", f"{_rows(stored)} changed without a commit")
+            return
+        faults = list(judge(self.ledger, author.done, after, author.settings.policy))
+        faults += self._unlike(author, after)
+        changed = set(self.ledger.differences(after))
+        self.ledger.record(author.name, after)
+        if faults:
+            raise faults[0]
+        self._seen_by(author, changed | author.done.rows())
+
+    def _unlike(self, author: Author, after: dict[Row, Any]) -> list[Fault]:
+        """Objects that do not hold what is stored, after their author has written the row."""
+        found = []
+        written = {
+            row
+            for row, columns in self.ledger.differences(after).items()
+            if columns and row in author.done.rows()
+        }
+        for copy in [*author.attached(), *(author.detached if author.settings.unit else ())]:
+            stored = after.get(copy.row)
+            if copy.row not in written or stored is None or author.done.stated:
+                continue
+            if copy.kind.check != "version" or inspect(copy.obj).modified:
+                continue
+            held = copy.obj.__dict__
+            for name in ("version", *copy.kind.columns):
+                if name in held and held[name] != stored[name] and name not in copy.kind.ignored:
+                    found.append(
+                        Fault(
+                            "unlike",
+                            f"{_rows([copy.row])}.{name} is {held[name]!r} in the object,"
+                            f" and {stored[name]!r} is stored",
+                        )
+                    )
+        return found
+
+    def _seen_by(self, author: Author, changed: set[Row]) -> None:
+        """Who has written a row, and saw the one before, has seen the one after."""
+        changed |= {root for row in changed for root in self.ledger.roots_of(row)}
+        for copy in author.attached():
+            if copy.row in changed:
+                now = self.ledger.now(copy.row)
+                copy.seen = {
+                    name: tuple(now if seen >= now - 1 else seen for seen in span)  # type: ignore[misc]
+                    for name, span in copy.seen.items()
+                }
+                if copy.memory is not None and copy.memory >= now - 1:
+                    copy.memory = now
+            copy.before_resolver = None
+            copy.bases.clear()
+        author.done = type(author.done)()
+        author.nested = []
+        if author.settings.unit:
+            author.let_go()
+
+    # -- errors -----------------------------------------------------------------------------------
+
+    def _told(self, author: Author, step: Step, error: Exception) -> str:
+        """Judge an error, and do what its author has to do after it."""
+        if isinstance(error, ConcurrencyError):
+            self._judge_conflict(author, error)
+        elif not self._legal(author, error):
+            raise Fault(f"error {type(error).__name__}", str(error).split("\n")[0][:300]) from error
+        left = author.settings.unit and not author.is_open
+        if left:
+            author._undone()
+            author.let_go()
+        elif author._session is not None and self._is_dead(author, error):
+            try:
+                author.rollback()
+            except Exception as worse:
+                raise Fault(f"error {type(worse).__name__}", str(worse)[:300]) from worse
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+
+    def _is_dead(self, author: Author, error: Exception) -> bool:
+        session = author._session
+        assert session is not None
+        if isinstance(error, DBAPIError) or isinstance(error.__cause__, DBAPIError):
+            return True
+        return not session.is_active or isinstance(error, (StaleDataError,)) and not isinstance(
+            error, ConcurrencyError
+        )
+
+    def _legal(self, author: Author, error: Exception) -> bool:
+        if isinstance(error, IntegrityError):
+            return self.on.name.startswith(("orders", "posts"))
+        if isinstance(error, DBAPIError):
+            return any(word in f"{type(error.orig).__name__} {error}" for word in _LOCK_WORDS)
+        if isinstance(error, LinkGone):
+            return True
+        gone = any(
+            copy.row not in self.ledger.stored or copy.row in author.done.deletes
+            for copy in author.attached()
+        )
+        if isinstance(error, ObjectDeletedError):
+            return gone
+        if isinstance(error, InvalidRequestError):
+            return gone and "refresh" in str(error)
+        if isinstance(error, ConfigurationError):
+            if author.settings.autocommit and "AUTOCOMMIT" in str(error):
+                return True
+            return "read" in str(error) and self._unknown(author)
+        return False
+
+    def _unknown(self, author: Author) -> bool:
+        """May the library not know what this author has seen?"""
+        return (
+            author.done.stated
+            or any(copy.doubtful for copy in author.attached())
+            or any(kind.check != "version" for kind in self.on.kinds)
+        )
+
+    def _judge_conflict(self, author: Author, conflict: ConcurrencyError) -> None:
+        rows = [self._row_of_entry(entry) for entry in conflict.entries]
+        if not rows:
+            raise Fault("entries", "a conflict without entries")
+        stored = self.place.stored(self.on)
+        for row, entry in zip(rows, conflict.entries, strict=True):
+            if not self._was_overtaken(author, row, entry):
+                raise Fault("false conflict", f"{_rows([row])}: {entry.describe()}")
+            self._judge_entry(author, row, entry, stored.get(row))
+
+    def _row_of_entry(self, entry: Any) -> Row:
+        name = next(name for name, cls in self.on.classes.items() if cls is entry.model)
+        return name, entry.identity[0]
+
+    def _was_overtaken(self, author: Author, row: Row, entry: Any) -> bool:
+        """Can somebody have changed the row since this author has read it?"""
+        seen = [
+            oldest
+            for copy in [*author.attached(), *author.detached]
+            if copy.row == row
+            for oldest in (*(oldest for oldest, _ in copy.seen.values()), copy.base().memory)
+        ]
+        done = author.done
+        bases = [edit.base for edit in done.edited(row).values() if edit.base]
+        for known in (done.deletes, done.touched, done.roots):
+            base = known.get(row)
+            bases += [base] if base else []
+        seen += [number for base in bases for number in (base.oldest, base.memory)]
+        seen += [number for r, number in done.promises.items() if r == row]
+        seen += [number for r, (_, number) in author.tags.items() if r == row]
+        return bool(self.ledger.since(row, min(seen, default=0)))
+
+    def _judge_entry(self, author: Author, row: Row, entry: Any, stored: Any) -> None:
+        kind = self.on.kind(row[0])
+        if entry.database is not None and row not in author.done.flushed:
+            for name in kind.columns:
+                if stored is None or entry.database[name] != stored[name]:
+                    raise Fault("entry", f"{name} of the database side is {entry.database[name]!r}")
+        if entry.database is None and stored is not None and row not in author.done.deletes:
+            raise Fault("entry", f"{_rows([row])} is not gone, but the entry says so")
+        for name, value in entry.changes.items():
+            edit = author.done.edits.get((row, name))
+            if edit is not None and name in kind.columns and value not in edit.values:
+                raise Fault("entry", f"{name} was set to {edit.values!r}, the entry says {value!r}")
+
+
+def _refused(settings: Settings, place: Place) -> bool:
+    """An engine in AUTOCOMMIT mode may be refused when it is watched."""
+    if not settings.autocommit:
+        return False
+    try:
+        place.sessions(settings)
+    except ConfigurationError:
+        return True
+    return False
+
+
+def _rows(rows: Any) -> str:
+    return ", ".join(f"{name} {key}" for name, key in sorted(rows, key=str))
