@@ -263,10 +263,8 @@ class Author:
                 if copy.assigned.get(name) is not value:
                     fresh.add(name)
                     copy.read.add(name)
-        for name in fresh:
-            span = self._read_in(copy, name, held[name], locking)
-            if span is not None:
-                copy.seen[name] = span
+        spans = {name: self._read_in(copy, name, held[name], locking) for name in fresh}
+        copy.seen.update(self._one_picture(copy, spans, locking))
         if copy.held.keys() >= set(copy.kind.columns) - {"body"} and fresh:
             self._remember(copy, fresh)
         self._settled(copy)
@@ -282,14 +280,13 @@ class Author:
     def _read_in(self, copy: Copy, name: str, value: Any, locking: bool) -> Span | None:
         """The revisions in which this value may have been read."""
         row, now = copy.row, self.ledger.now(copy.row)
-        snapshots = (self.snapshots or self.done.snapshotting) and not locking
-        if snapshots and self.done.snapshot is None:
+        snapshots = self.snapshots or self.done.snapshotting
+        if snapshots and not locking and self.done.snapshot is None:
             self.done.snapshot = self.ledger.picture()
         if value in self.done.own_values(row, name) or row not in self.ledger.revisions:
             return (now, now)
         stored = self.ledger.stored.get(row)
-        exact = not (self.snapshots or self.done.snapshotting)
-        if exact and stored is not None and stored[name] == value:
+        if not snapshots and stored is not None and stored[name] == value:
             return (now, now)
         span = self.ledger.span(row, name, value)
         if span is None:
@@ -297,9 +294,22 @@ class Author:
             if isinstance(value, str) and value.startswith(self.name):
                 return None  # a value of its own that was never stored
             raise Fault("dirty", f"{row[0]} {row[1]}.{name} holds {value!r}, which nobody stored")
-        if snapshots and row not in self.done.flushed and self.done.snapshot is not None:
-            return span[0], max(span[0], min(span[1], self.done.snapshot.get(row, now)))
         return span
+
+    def _one_picture(
+        self, copy: Copy, spans: dict[str, Span | None], locking: bool
+    ) -> dict[str, Span]:
+        """Columns that were read at once are of one revision, that of the snapshot if it can be."""
+        known = {name: span for name, span in spans.items() if span is not None}
+        oldest = max((oldest for oldest, _ in known.values()), default=0)
+        newest = min((newest for _, newest in known.values()), default=0)
+        if oldest > newest:
+            return known  # they are not, and each is judged by itself
+        shown = (self.done.snapshot or {}).get(copy.row, newest)
+        ours = {*self.done.flushed, *(r for row in self.done.flushed for r in self.ledger.roots_of(row))}
+        if not locking and copy.row not in ours and oldest <= shown:
+            newest = min(newest, shown)
+        return {name: (oldest, newest) for name in known}
 
     def _settled(self, copy: Copy) -> None:
         """A flush has written the object: with a resolver, all of its row was looked at."""
@@ -327,6 +337,10 @@ class Author:
                 edit.maybe = True
             elif self._belongs_to(row, column, copy.row):
                 edit.maybe = True
+        for row in list(self.done.inserts):  # a child that is not stored goes with its parent
+            if self.on.kind(row[0]).parent == copy.row[0]:
+                del self.done.inserts[row]
+                self.done.perhaps.add(row)
         for link in list(self.done.links):
             if ("post", link[1][0]) == copy.row:  # type: ignore[index]
                 del self.done.links[link]

@@ -24,7 +24,9 @@ _COMMON = {
     "get_locked": 3,
     "select_some": 3,
     "select_some_anew": 3,
-    "select_anew": 3,
+    "select_anew": 2,
+    "select_anew_unflushed": 2,
+    "select_some_anew_unflushed": 2,
     "select_locked": 1,
     "read": 5,
     "refresh": 3,
@@ -58,6 +60,66 @@ _COMMON = {
 }
 _FAMILY = {"load_children": 4, "add_child": 4, "remove_child": 3, "move_child": 3, "link": 0}
 _THEIRS = ("set_", "set_", "set_", "set_", "set_", "delete", "touch_", "update_table")
+
+_LOOK = (
+    ("get",),
+    ("get",),
+    ("select_some",),
+    ("get", "read"),
+    ("take_tag",),
+    ("verify_",),
+    ("load_children",),
+)
+_DECIDE = (
+    (),
+    ("set_",),
+    ("set_", "commit"),
+    ("set_", "flush"),
+    ("set_", "flush", "close"),
+    ("update_table", "close"),
+    ("set_", "flush", "pickle_", "rollback"),
+    ("set_", "flush", "expunge", "rollback"),
+    ("set_", "close"),
+    ("savepoint", "set_", "flush", "back_to_savepoint"),
+    ("commit",),
+    ("close",),
+    ("delete",),
+    ("touch_",),
+    ("verify_",),
+    ("verify_", "set_"),
+    ("move_child",),
+    ("remove_child",),
+)
+_AGAIN = (
+    (),
+    ("get_locked",),
+    ("select_some_anew",),
+    ("select_some_anew_unflushed",),
+    ("select_anew",),
+    ("select_anew_unflushed",),
+    ("refresh",),
+    ("refresh_one",),
+    ("expire",),
+    ("expire_one",),
+    ("read",),
+    ("merge",),
+    ("add",),
+    ("add", "read"),
+    ("expect_tag",),
+    ("flush", "refresh_dropping"),
+)
+_EDIT = (
+    ("set_",),
+    ("set_",),
+    ("append",),
+    ("append",),
+    ("delete",),
+    ("touch_",),
+    ("update_table",),
+    ("add_child",),
+    ("move_child",),
+    ("link",),
+)
 
 
 @dataclass(frozen=True)
@@ -102,12 +164,14 @@ def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
     steps: list[Step] = []
     focus = chance.randrange(6)
     while len(steps) < 14:
-        if chance.random() < 0.25:
+        kind = chance.random()
+        if kind < 0.35:
+            steps += _story(chance, focus, chance.randrange(1, count))
+        elif kind < 0.5:
             steps += _theirs(chance, focus, chance.randrange(1, count))
-            continue
-        author = 0 if chance.random() < 0.75 else chance.randrange(1, count)
-        name = chance.choices(names, shares)[0]
-        steps.append(_step(chance, author, name, focus))
+        else:
+            author = 0 if chance.random() < 0.75 else chance.randrange(1, count)
+            steps.append(_step(chance, author, chance.choices(names, shares)[0], focus))
     return [*steps, *(Step(author, "commit") for author in range(count))]
 
 
@@ -123,3 +187,14 @@ def _theirs(chance: random.Random, focus: int, author: int) -> list[Step]:
         _step(chance, author, chance.choice(_THEIRS), focus),
         Step(author, "commit"),
     ]
+
+
+def _story(chance: random.Random, focus: int, other: int) -> list[Step]:
+    """An author looks, decides, and looks again; somebody else was there between."""
+    steps: list[Step] = []
+    for part in (_LOOK, _DECIDE, None, _AGAIN, _EDIT):
+        if part is None:
+            steps += _theirs(chance, focus, other)
+        elif chance.random() < 0.85:
+            steps += [_step(chance, 0, name, focus) for name in chance.choice(part)]
+    return [*steps, Step(0, "commit")]

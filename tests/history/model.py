@@ -95,6 +95,8 @@ class Transaction:
     #: With ``None``: in the version that was read since.
     touched: dict[Row, Base | None] = field(default_factory=dict)
     promises: dict[Row, int] = field(default_factory=dict)
+    #: Rows that may be added, or not.
+    perhaps: set[Row] = field(default_factory=set)
     #: Link rows: should they be there?
     links: dict[Row, bool] = field(default_factory=dict)
     #: What the author had seen of the roots of the rows that it changed.
@@ -119,6 +121,7 @@ class Transaction:
             links=dict(self.links),
             roots=dict(self.roots),
             flushed=set(self.flushed),
+            perhaps=set(self.perhaps),
         )
 
     def edit(
@@ -161,6 +164,7 @@ class Transaction:
             *(row for row, _ in self.edits),
             *self.deletes,
             *self.inserts,
+            *self.perhaps,
             *self.touched,
             *self.links,
         }
@@ -366,9 +370,8 @@ def _not_asked_for(
             continue
         if GONE in changed:
             parents = _parents(ledger, row)
-            if row not in done.deletes and row not in done.inserts and not parents & gone:
-                if row not in {r for r, _ in done.edits}:
-                    yield Fault("unasked", f"{_name(row)} came or went")
+            if row not in done.rows() and not parents & gone:
+                yield Fault("unasked", f"{_name(row)} came or went")
             continue
         wanted = {column for r, column in done.edits if r == row}
         orphaned = {kind.parent_column} if _parents(ledger, row) & gone else set()

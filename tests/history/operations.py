@@ -107,6 +107,28 @@ def select_anew(author: Author, step: Step) -> None:
 
 
 @operation
+def select_anew_unflushed(author: Author, step: Step) -> None:
+    """What was edited and not flushed is dropped."""
+    _drop_edits(author, row_of(author, step))
+    with author.session.no_autoflush:
+        select_anew(author, step)
+
+
+@operation
+def select_some_anew_unflushed(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    _drop_edits(author, row)
+    with author.session.no_autoflush:
+        select_some_anew(author, step)
+
+
+def _drop_edits(author: Author, row: Row) -> None:
+    for copy in author.attached():
+        if copy.row == row:
+            author.expired(copy)
+
+
+@operation
 def select_locked(author: Author, step: Step) -> None:
     row = row_of(author, step)
     author.session.scalars(_select(author, row).with_for_update()).all()
