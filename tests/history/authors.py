@@ -66,6 +66,8 @@ class Copy:
     bases: dict[str, Base] = field(default_factory=dict)
     #: It went through a transaction that was undone, or came from elsewhere.
     doubtful: bool = False
+    #: It was written in this transaction before it left the session.
+    written_in: Transaction | None = None
     before_resolver: dict[str, Span] | None = None
 
     def base(self) -> Base:
@@ -306,7 +308,8 @@ class Author:
         if oldest > newest:
             return known  # they are not, and each is judged by itself
         shown = (self.done.snapshot or {}).get(copy.row, newest)
-        ours = {*self.done.flushed, *(r for row in self.done.flushed for r in self.ledger.roots_of(row))}
+        written = self.done.flushed | self.done.rows()
+        ours = written.union(*(self.ledger.roots_of(row) for row in written))
         if not locking and copy.row not in ours and oldest <= shown:
             newest = min(newest, shown)
         return {name: (oldest, newest) for name in known}
@@ -337,13 +340,18 @@ class Author:
                 edit.maybe = True
             elif self._belongs_to(row, column, copy.row):
                 edit.maybe = True
-        for row in list(self.done.inserts):  # a child that is not stored goes with its parent
-            if self.on.kind(row[0]).parent == copy.row[0]:
+        if not names:
+            self.orphaned(copy.row)
+
+    def orphaned(self, parent: Row) -> None:
+        """Children and links that are not stored yet may go with what is done to their parent."""
+        for row in list(self.done.inserts):
+            if self.on.kind(row[0]).parent == parent[0]:
                 del self.done.inserts[row]
                 self.done.perhaps.add(row)
-        for link in list(self.done.links):
-            if ("post", link[1][0]) == copy.row:  # type: ignore[index]
-                del self.done.links[link]
+        for link in [link for link in self.done.links if ("post", link[1][0]) == parent]:  # type: ignore[index]
+            del self.done.links[link]
+            self.done.perhaps.add(link)
 
     def _belongs_to(self, row: Row, column: str, parent: Row) -> bool:
         kind = self.on.kind(row[0])
@@ -371,14 +379,14 @@ class Author:
                 if copy.row == root and copy.seen:
                     self.done.roots[root] = copy.base()
 
-    def statement(self, row: Row, name: str) -> str:
-        """A value that an UPDATE statement writes, whatever was there."""
+    def statement(self, row: Row, name: str, send: Callable[[str], object]) -> None:
+        """``send`` an UPDATE statement that writes a value, whatever was there."""
         value = self.new_value()
         pending = [
             copy.held[name] for copy in self.attached() if copy.row == row and name in copy.pending()
         ]
+        send(value)
         self.done.state(row, name, value, pending)
-        return value
 
     def _listen(self, session: Session) -> None:
         """A listener writes ``note`` of the second row whenever it hears of the first one."""
@@ -389,8 +397,8 @@ class Author:
 
         def write(connection: Any) -> None:
             if second not in self.done.deletes and second in self.ledger.stored:
-                value = self.statement(second, "note")
-                connection.execute(update(table).where(table.c.id == second[1]).values(note=value))
+                what = update(table).where(table.c.id == second[1])
+                self.statement(second, "note", lambda v: connection.execute(what.values(note=v)))
 
         def before_flush(session: Session, *_: Any) -> None:
             if any(self.on.row_of(obj) == first for obj in session.dirty):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tests.history.authors import Settings
 from tests.history.mappings import MAPPINGS, POLICIES
@@ -61,6 +62,8 @@ _COMMON = {
 _FAMILY = {"load_children": 4, "add_child": 4, "remove_child": 3, "move_child": 3, "link": 0}
 _THEIRS = ("set_", "set_", "set_", "set_", "set_", "delete", "touch_", "update_table")
 
+#: Rows that belong together, by number: a parent and its children.
+_TOGETHER = {"orders": ((0, 2, 3), (1, 4)), "posts": ((0, 2, 3), (1, 4)), "dogs": ((0,), (1,))}
 _LOOK = (
     ("get",),
     ("get",),
@@ -120,6 +123,27 @@ _EDIT = (
     ("move_child",),
     ("link",),
 )
+_EVERYDAY = (_LOOK, _DECIDE, None, _AGAIN, _EDIT)
+_PROMISED = (
+    (("verify_@parent",), ("take_tag@parent",)),
+    ((), ("commit",), ("expect_tag@parent",)),
+    None,
+    (("refresh@parent",), ("select_anew@parent",), ("expire@parent",), ("expect_tag@parent",)),
+    (("set_@child",), ("add_child@parent",), ("set_@parent",), ("touch_@parent",)),
+)
+_LOCKED = (
+    (("get",), ("select_some",)),
+    None,
+    (("get_locked@parent",), ("select_locked@parent",), ("refresh_locked@parent",)),
+    (("append@parent",), ("read@parent", "set_@parent"), ("set_@child",)),
+)
+
+
+class Focus(NamedTuple):
+    """What a history is mostly about."""
+
+    rows: tuple[int, ...]
+    column: int
 
 
 @dataclass(frozen=True)
@@ -162,7 +186,8 @@ def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
         weights["link"] = 5
     names, shares = list(weights), list(weights.values())
     steps: list[Step] = []
-    focus = chance.randrange(6)
+    rows = chance.choice(_TOGETHER.get(on.split("-")[0], ((0,), (1,), (2,))))
+    focus = Focus(rows, chance.randrange(6))
     while len(steps) < 14:
         kind = chance.random()
         if kind < 0.35:
@@ -175,12 +200,17 @@ def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
     return [*steps, *(Step(author, "commit") for author in range(count))]
 
 
-def _step(chance: random.Random, author: int, name: str, focus: int) -> Step:
-    row = focus if chance.random() < 0.75 else chance.randrange(6)
-    return Step(author, name, row, chance.randrange(6), chance.randrange(6))
+def _step(chance: random.Random, author: int, name: str, focus: Focus) -> Step:
+    """``set_@parent`` and ``set_@child`` say which row; else it is mostly one of the focus."""
+    name, _, which = name.partition("@")
+    row = chance.choice(focus.rows) if chance.random() < 0.75 else chance.randrange(6)
+    if which:
+        row = focus.rows[0 if which == "parent" else -1]
+    column = focus.column if chance.random() < 0.5 else chance.randrange(6)
+    return Step(author, name, row, column, chance.randrange(6))
 
 
-def _theirs(chance: random.Random, focus: int, author: int) -> list[Step]:
+def _theirs(chance: random.Random, focus: Focus, author: int) -> list[Step]:
     """Somebody else changes a row, and commits."""
     return [
         Step(author, "close"),
@@ -189,12 +219,12 @@ def _theirs(chance: random.Random, focus: int, author: int) -> list[Step]:
     ]
 
 
-def _story(chance: random.Random, focus: int, other: int) -> list[Step]:
+def _story(chance: random.Random, focus: Focus, other: int) -> list[Step]:
     """An author looks, decides, and looks again; somebody else was there between."""
     steps: list[Step] = []
-    for part in (_LOOK, _DECIDE, None, _AGAIN, _EDIT):
+    for part in chance.choices((_EVERYDAY, _PROMISED, _LOCKED), (4, 1, 1))[0]:
         if part is None:
             steps += _theirs(chance, focus, other)
-        elif chance.random() < 0.85:
+        elif chance.random() < 0.9:
             steps += [_step(chance, 0, name, focus) for name in chance.choice(part)]
     return [*steps, Step(0, "commit")]

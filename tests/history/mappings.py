@@ -211,6 +211,7 @@ def _orders(token: str) -> Mapping_:
         __tablename__ = f"history_lines_{token}"
         id: Mapped[int] = _key()
         title: Mapped[str]
+        note: Mapped[str]
         body: Mapped[str] = mapped_column(deferred=True)
         order_id: Mapped[int | None] = mapped_column(ForeignKey(Order.id))
         order: Mapped[Any] = relationship("Order", back_populates="lines")
@@ -222,7 +223,7 @@ def _orders(token: str) -> Mapping_:
         {"order": Order, "line": Line},
         (
             Kind("order", ("title", "note")),
-            Kind("line", ("title", "body"), root="order", parent="order", parent_column="order_id"),
+            Kind("line", ("title", "note", "body"), root="order", parent="order", parent_column="order_id"),
         ),
         {"order": _read(orders), "line": _read(lines)},
         (
@@ -230,7 +231,7 @@ def _orders(token: str) -> Mapping_:
             (
                 lines,
                 tuple(
-                    {"id": n, "order_id": 1 + n // 3, **_values(n, "title", "body")}
+                    {"id": n, "order_id": 1 + n // 3, **_values(n, "title", "note", "body")}
                     for n in (1, 2, 3)
                 ),
             ),
@@ -261,6 +262,7 @@ def _posts(token: str) -> Mapping_:
         __tablename__ = f"history_comments_{token}"
         id: Mapped[int] = _key()
         title: Mapped[str]
+        note: Mapped[str]
         post_id: Mapped[int | None] = mapped_column(ForeignKey(Post.id))
         post: Mapped[Any] = relationship("Post", back_populates="comments")
 
@@ -275,7 +277,7 @@ def _posts(token: str) -> Mapping_:
         {"post": Post, "comment": Comment, "tag": Tag},
         (
             Kind("post", ("title", "note")),
-            Kind("comment", ("title",), parent="post", parent_column="post_id"),
+            Kind("comment", ("title", "note"), parent="post", parent_column="post_id"),
             Kind("link", (), parent="post"),
         ),
         {"post": _read(posts), "comment": _read(comments), "link": select(links)},
@@ -283,7 +285,7 @@ def _posts(token: str) -> Mapping_:
             (posts, tuple({"id": n, **_values(n, "title", "note")} for n in (1, 2))),
             (
                 comments,
-                tuple({"id": n, "post_id": 1 + n // 3, **_values(n, "title")} for n in (1, 2, 3)),
+                tuple({"id": n, "post_id": 1 + n // 3, **_values(n, "title", "note")} for n in (1, 2, 3)),
             ),
             (tags, ({"id": 1}, {"id": 2}, {"id": 3})),
             (links, ({"post_id": 1, "tag_id": 1}, {"post_id": 1, "tag_id": 2})),

@@ -365,7 +365,7 @@ def _not_asked_for(
     for row, changed in ledger.differences(after).items():
         kind = ledger.kind(row)
         if kind.links:
-            if row not in done.links and not any(("post", key) in gone for key in row[1]):  # type: ignore[union-attr]
+            if row not in done.rows() and not any(("post", key) in gone for key in row[1]):  # type: ignore[union-attr]
                 yield Fault("unasked", f"the link {row[1]} came or went")
             continue
         if GONE in changed:

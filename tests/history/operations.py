@@ -237,6 +237,7 @@ def delete(author: Author, step: Step) -> None:
     author.done.touched.pop(row, None)
     author.done.deletes[row] = base
     author.touch_roots(row)
+    author.orphaned(row)
     for (child, column), edit in author.done.edits.items():
         if author.on.kind(child[0]).parent == row[0] and column:
             edit.maybe = True
@@ -262,9 +263,8 @@ def update_class(author: Author, step: Step) -> None:
     author.session.flush()
     if row not in author.ledger.stored or row in author.done.deletes:
         raise NotNow
-    value = author.statement(row, name)
-    author.session.execute(update(model).where(model.id == row[1]).values({name: value}))
-    _written_by_statement(author, row)
+    what = update(model).where(model.id == row[1])
+    author.statement(row, name, lambda value: author.session.execute(what.values({name: value})))
 
 
 @operation
@@ -274,19 +274,14 @@ def update_table(author: Author, step: Step) -> None:
     table = author.model(row).__table__
     if name not in table.c or row not in author.ledger.stored or row in author.done.deletes:
         raise NotNow
-    value = author.statement(row, name)
-    author.session.execute(update(table).where(table.c.id == row[1]).values({name: value}))
-    _written_by_statement(author, row)
+    what = update(table).where(table.c.id == row[1])
+    author.statement(row, name, lambda value: author.session.execute(what.values({name: value})))
 
 
 def _statement_allowed(author: Author, step: Step, row: Row) -> None:
     """Joined tables and aggregates have rules of their own for statements."""
     if author.on.kind(row[0]).root or row[0] in ("dog", "order"):
         raise NotNow
-
-
-def _written_by_statement(author: Author, row: Row) -> None:
-    author.done.flushed.add(row)
 
 
 @operation
@@ -410,6 +405,8 @@ def expunge(author: Author, step: Step) -> None:
     author.done.drop(copy.row, copy.pending())
     author.done.touched.pop(copy.row, None)
     copy.doubtful |= copy.row in author.done.flushed or author.done.stated
+    if copy.row in author.done.flushed:
+        copy.written_in = author.done
     author.session.expunge(copy.obj)
     del author.copies[id(copy.obj)]
     author.detached.append(copy)
