@@ -310,7 +310,8 @@ class Author:
         shown = (self.done.snapshot or {}).get(copy.row, newest)
         written = self.done.flushed | self.done.rows()
         ours = written.union(*(self.ledger.roots_of(row) for row in written))
-        if not locking and copy.row not in ours and oldest <= shown:
+        newer = any(copy.seen[name][0] > shown for name in copy.read & copy.seen.keys())
+        if not locking and copy.row not in ours and oldest <= shown and not newer:
             newest = min(newest, shown)
         return {name: (oldest, newest) for name in known}
 
@@ -365,6 +366,9 @@ class Author:
         self.assigned(copy, name, base, over=over)
 
     def assigned(self, copy: Copy, name: str, base: Base, *, over: bool = True) -> None:
+        known = self.done.edits.get((copy.row, name))
+        if not over and known is not None and known.base is not None:
+            base = base.after(known.base)
         value = copy.obj.__dict__[name]
         copy.assigned[name] = copy.held[name] = value
         copy.bases[name] = base

@@ -187,7 +187,7 @@ def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
     names, shares = list(weights), list(weights.values())
     steps: list[Step] = []
     rows = chance.choice(_TOGETHER.get(on.split("-")[0], ((0,), (1,), (2,))))
-    focus = Focus(rows, chance.randrange(6))
+    focus = Focus(rows, chance.choice((0, 1, 2, 2, 3, 4)))
     while len(steps) < 14:
         kind = chance.random()
         if kind < 0.35:
@@ -204,9 +204,9 @@ def _step(chance: random.Random, author: int, name: str, focus: Focus) -> Step:
     """``set_@parent`` and ``set_@child`` say which row; else it is mostly one of the focus."""
     name, _, which = name.partition("@")
     row = chance.choice(focus.rows) if chance.random() < 0.75 else chance.randrange(6)
-    if which:
-        row = focus.rows[0 if which == "parent" else -1]
     column = focus.column if chance.random() < 0.5 else chance.randrange(6)
+    if which:
+        row, column = focus.rows[0 if which == "parent" else -1], focus.column
     return Step(author, name, row, column, chance.randrange(6))
 
 

@@ -72,6 +72,15 @@ class Base:
         return min((oldest for oldest, _ in self.seen.values()), default=self.memory)
 
 
+    def after(self, first: Base) -> Base:
+        """Edited twice, and not written in between: the first one may be what counts."""
+        seen = {
+            name: (min(oldest, first.seen.get(name, (oldest, 0))[0]), newest)
+            for name, (oldest, newest) in self.seen.items()
+        }
+        return Base(seen, min(self.memory, first.memory))
+
+
 @dataclass
 class Edit:
     """A column that should hold one of ``values`` after the commit."""

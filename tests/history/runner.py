@@ -304,7 +304,7 @@ class Run:
         stored = self.place.stored(self.on)
         for row, entry in zip(rows, conflict.entries, strict=True):
             copies = [*author.attached(), *(author.detached if step.operation == "merge" else ())]
-            merged_over_own = step.operation == "merge" and row in author.done.flushed
+            merged_over_own = step.operation == "merge" and row in author.done.rows()
             if not merged_over_own and not self._was_overtaken(author, row, copies):
                 raise Fault("false conflict", f"{_rows([row])}: {entry.describe()}")
             if step.operation not in ("merge", "expect_tag"):  # they compare copies
