@@ -317,7 +317,7 @@ class Author:
 
     def _settled(self, copy: Copy) -> None:
         """A flush has written the object: with a resolver, all of its row was looked at."""
-        if copy.row not in {row for row, _ in self.done.edits}:
+        if copy.row not in self.done.rows() | self.done.roots.keys():
             return
         if inspect(copy.obj).modified:
             return

@@ -18,7 +18,7 @@ __all__ = ["History", "history"]
 
 _NAMES = "ABC"
 #: Mappings that are met more often: the number of ways that lead through them.
-_OFTEN = {"pages-counter": 6, "orders-counter": 4, "posts-counter": 2, "pages-rowversion": 2}
+_OFTEN = {"pages-counter": 6, "orders-counter": 6, "posts-counter": 2, "pages-rowversion": 2}
 _COMMON = {
     "get": 6,
     "get_anew": 1,
@@ -137,6 +137,42 @@ _LOCKED = (
     (("get_locked@parent",), ("select_locked@parent",), ("refresh_locked@parent",)),
     (("append@parent",), ("read@parent", "set_@parent"), ("set_@child",)),
 )
+_ANEW = (
+    (("get@parent",), ("get@parent", "read@parent")),
+    ((), ("delete@parent",), ("set_@parent",), ("verify_@parent",)),
+    None,
+    (
+        ("select_some_anew",),
+        ("select_some_anew_unflushed@parent",),
+        ("select_anew_unflushed@parent",),
+        ("get_anew@parent",),
+        ("refresh_one",),
+        ("expire_one", "read"),
+    ),
+    (("append@parent",), ("set_@parent",), ("delete@parent",), ()),
+)
+_RETURNED = (
+    (("get@parent",), ()),
+    (
+        ("set_@parent", "flush", "close"),
+        ("set_@parent", "flush", "pickle_@parent", "rollback"),
+        ("set_@parent", "flush", "expunge@parent", "rollback"),
+        ("update_table@parent", "close"),
+        ("set_@parent", "close"),
+        ("set_@parent", "savepoint", "touch_@parent", "back_to_savepoint"),
+    ),
+    None,
+    (("add",), ("merge",), ("add", "read@parent")),
+    (("append@parent",), ("set_@parent",), ("touch_@parent",), ("delete@parent",)),
+)
+_EXPIRED = (
+    (("get@parent",), ("set_@parent",), ("load_children@parent",)),
+    (("commit",), ("rollback",), ("expire@parent",), ("flush", "commit")),
+    None,
+    ((), ("get@child",), ("read@child",)),
+    (("set_@child",), ("touch_@child",), ("add_child@parent",), ("move_child@child",)),
+)
+_STORIES = (_EVERYDAY, _PROMISED, _LOCKED, _ANEW, _RETURNED, _EXPIRED)
 
 
 class Focus(NamedTuple):
@@ -190,9 +226,9 @@ def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
     focus = Focus(rows, chance.choice((0, 1, 2, 2, 3, 4)))
     while len(steps) < 14:
         kind = chance.random()
-        if kind < 0.35:
+        if kind < 0.5:
             steps += _story(chance, focus, chance.randrange(1, count))
-        elif kind < 0.5:
+        elif kind < 0.6:
             steps += _theirs(chance, focus, chance.randrange(1, count))
         else:
             author = 0 if chance.random() < 0.75 else chance.randrange(1, count)
@@ -222,7 +258,7 @@ def _theirs(chance: random.Random, focus: Focus, author: int) -> list[Step]:
 def _story(chance: random.Random, focus: Focus, other: int) -> list[Step]:
     """An author looks, decides, and looks again; somebody else was there between."""
     steps: list[Step] = []
-    for part in chance.choices((_EVERYDAY, _PROMISED, _LOCKED), (4, 1, 1))[0]:
+    for part in chance.choices(_STORIES, (4, 2, 2, 3, 2, 2))[0]:
         if part is None:
             steps += _theirs(chance, focus, other)
         elif chance.random() < 0.9:

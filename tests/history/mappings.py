@@ -102,8 +102,11 @@ def _base(token: str) -> tuple[type[DeclarativeBase], type[Any]]:
     class Base(DeclarativeBase):
         type_annotation_map = {str: String(20)}
 
+    class Plain:
+        """No version, as SQLAlchemy comes."""
+
     if token == "plain":
-        return Base, object
+        return Base, Plain
 
     class Guarded(Versioned):
         __version_token__ = _TOKENS[token]()
