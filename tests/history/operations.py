@@ -1,7 +1,8 @@
 """What an author can do: a short function each, which tells the model what it should come to.
 
 An operation takes the author and the step. It raises :class:`NotNow` where the step makes no sense;
-any other error is judged by the runner. What is *read* needs no telling (:mod:`authors`).
+any other error is judged by the runner. What it returns is held until the author has looked at
+what it holds, because a session's identity map is weak. What is *read* needs no telling (:mod:`authors`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Step(NamedTuple):
     choice: int = 0
 
 
-Do = Callable[[Author, Step], None]
+Do = Callable[[Author, Step], Any]
 OPERATIONS: dict[str, Do] = {}
 #: They end the transaction, or try to.
 ENDS = {"commit", "rollback", "close"}
@@ -68,58 +69,58 @@ def versioned(author: Author, step: Step) -> None:
 
 
 @operation
-def get(author: Author, step: Step) -> None:
+def get(author: Author, step: Step) -> Any:
     row = row_of(author, step)
-    author.session.get(author.model(row), row[1])
+    return author.session.get(author.model(row), row[1])
 
 
 @operation
-def get_anew(author: Author, step: Step) -> None:
+def get_anew(author: Author, step: Step) -> Any:
     row = row_of(author, step)
-    author.session.get(author.model(row), row[1], populate_existing=True)
+    return author.session.get(author.model(row), row[1], populate_existing=True)
 
 
 @operation
-def get_locked(author: Author, step: Step) -> None:
+def get_locked(author: Author, step: Step) -> Any:
     row = row_of(author, step)
-    author.session.get(author.model(row), row[1], with_for_update=True)
+    return author.session.get(author.model(row), row[1], with_for_update=True)
 
 
 @operation
-def select_some(author: Author, step: Step) -> None:
+def select_some(author: Author, step: Step) -> Any:
     """``load_only``, ``defer`` or ``undefer``."""
     row, option = row_of(author, step), _option(author, step)
-    author.session.scalars(_select(author, row).options(option)).all()
+    return author.session.scalars(_select(author, row).options(option)).all()
 
 
 @operation
-def select_some_anew(author: Author, step: Step) -> None:
+def select_some_anew(author: Author, step: Step) -> Any:
     row, option = row_of(author, step), _option(author, step)
     query = _select(author, row).options(option).execution_options(populate_existing=True)
-    author.session.scalars(query).all()
+    return author.session.scalars(query).all()
 
 
 @operation
-def select_anew(author: Author, step: Step) -> None:
+def select_anew(author: Author, step: Step) -> Any:
     row = row_of(author, step)
     query = _select(author, row).execution_options(populate_existing=True)
-    author.session.scalars(query).all()
+    return author.session.scalars(query).all()
 
 
 @operation
-def select_anew_unflushed(author: Author, step: Step) -> None:
+def select_anew_unflushed(author: Author, step: Step) -> Any:
     """What was edited and not flushed is dropped."""
     _drop_edits(author, row_of(author, step))
     with author.session.no_autoflush:
-        select_anew(author, step)
+        return select_anew(author, step)
 
 
 @operation
-def select_some_anew_unflushed(author: Author, step: Step) -> None:
+def select_some_anew_unflushed(author: Author, step: Step) -> Any:
     row = row_of(author, step)
     _drop_edits(author, row)
     with author.session.no_autoflush:
-        select_some_anew(author, step)
+        return select_some_anew(author, step)
 
 
 def _drop_edits(author: Author, row: Row) -> None:
@@ -129,9 +130,9 @@ def _drop_edits(author: Author, row: Row) -> None:
 
 
 @operation
-def select_locked(author: Author, step: Step) -> None:
+def select_locked(author: Author, step: Step) -> Any:
     row = row_of(author, step)
-    author.session.scalars(_select(author, row).with_for_update()).all()
+    return author.session.scalars(_select(author, row).with_for_update()).all()
 
 
 @operation

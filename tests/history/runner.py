@@ -142,9 +142,9 @@ class Run:
 
     def step(self, author: Author, step: Step) -> None:
         author.ended = False
-        answer = "done"
+        answer, held = "done", None
         try:
-            OPERATIONS[step.operation](author, step)
+            held = OPERATIONS[step.operation](author, step)
         except NotNow:
             return
         except Fault:
@@ -158,6 +158,7 @@ class Run:
                 raise
         self._note(author, step, answer)
         author.observe(locking=step.operation in LOCKS)
+        del held
         if author.ended or author.settings.autocommit:
             self._look(author, committed=step.operation == "commit" and answer == "done")
 
