@@ -1,4 +1,4 @@
-"""Random histories of two or three writers, judged by a model that knows what each of them had read.
+"""Random histories of two or three writers, judged by a model of what each of them had read.
 
 ::
 

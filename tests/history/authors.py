@@ -40,7 +40,9 @@ class Settings:
     plain: bool = False
 
     def __str__(self) -> str:
-        told = [f"{name}={value!r}" for name, value in vars(self).items() if value != _DEFAULTS[name]]
+        told = [
+            f"{name}={value!r}" for name, value in vars(self).items() if value != _DEFAULTS[name]
+        ]
         return ", ".join(told) or "plain settings"
 
 
@@ -214,7 +216,9 @@ class Author:
         """The object that the session has of the row."""
         if self._session is None:
             raise NotNow
-        obj = self._session.identity_map.get(inspect(self.model(row)).identity_key_from_primary_key((row[1],)))
+        obj = self._session.identity_map.get(
+            inspect(self.model(row)).identity_key_from_primary_key((row[1],))
+        )
         if obj is None or obj in self._session.deleted:
             raise NotNow
         return self.copy_of(obj, row)
@@ -313,7 +317,7 @@ class Author:
         newer = any(copy.seen[name][0] > shown for name in copy.read & copy.seen.keys())
         if not locking and copy.row not in ours and oldest <= shown and not newer:
             newest = min(newest, shown)
-        return {name: (oldest, newest) for name in known}
+        return dict.fromkeys(known, (oldest, newest))
 
     def _settled(self, copy: Copy) -> None:
         """A flush has written the object: with a resolver, all of its row was looked at."""
@@ -325,7 +329,7 @@ class Author:
         if self.settings.policy != "none" and copy.before_resolver is None:
             now = self.ledger.now(copy.row)
             copy.before_resolver = dict(copy.seen)
-            copy.seen = {name: (now, now) for name in copy.seen}
+            copy.seen = dict.fromkeys(copy.seen, (now, now))
             copy.memory = None
 
     def expired(self, copy: Copy, names: Any = None) -> None:
@@ -337,9 +341,9 @@ class Author:
         for name in dropped:
             copy.assigned.pop(name, None)
         for (row, column), edit in self.done.edits.items():
-            if column == copy.kind.parent_column and row == copy.row:
-                edit.maybe = True
-            elif self._belongs_to(row, column, copy.row):
+            if (column == copy.kind.parent_column and row == copy.row) or self._belongs_to(
+                row, column, copy.row
+            ):
                 edit.maybe = True
         if not names:
             self.orphaned(copy.row)
@@ -387,7 +391,9 @@ class Author:
         """``send`` an UPDATE statement that writes a value, whatever was there."""
         value = self.new_value()
         pending = [
-            copy.held[name] for copy in self.attached() if copy.row == row and name in copy.pending()
+            copy.held[name]
+            for copy in self.attached()
+            if copy.row == row and name in copy.pending()
         ]
         send(value)
         self.done.state(row, name, value, pending)

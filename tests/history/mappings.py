@@ -191,7 +191,10 @@ def _dogs(token: str) -> Mapping_:
         (kind,),
         {"dog": _read(animals, dogs)},
         (
-            (animals, tuple({"id": n, "kind": "dog", **_values(n, "title", "note")} for n in (1, 2))),
+            (
+                animals,
+                tuple({"id": n, "kind": "dog", **_values(n, "title", "note")} for n in (1, 2)),
+            ),
             (dogs, tuple({"id": n, **_values(n, "body", "trick")} for n in (1, 2))),
         ),
     )
@@ -206,9 +209,7 @@ def _orders(token: str) -> Mapping_:
         id: Mapped[int] = _key()
         title: Mapped[str]
         note: Mapped[str]
-        lines: Mapped[list[Any]] = relationship(
-            "Line", back_populates="order", order_by="Line.id"
-        )
+        lines: Mapped[list[Any]] = relationship("Line", back_populates="order", order_by="Line.id")
 
     class Line(guarded, base):  # type: ignore[misc, valid-type]
         __tablename__ = f"history_lines_{token}"
@@ -226,7 +227,13 @@ def _orders(token: str) -> Mapping_:
         {"order": Order, "line": Line},
         (
             Kind("order", ("title", "note")),
-            Kind("line", ("title", "note", "body"), root="order", parent="order", parent_column="order_id"),
+            Kind(
+                "line",
+                ("title", "note", "body"),
+                root="order",
+                parent="order",
+                parent_column="order_id",
+            ),
         ),
         {"order": _read(orders), "line": _read(lines)},
         (
@@ -288,7 +295,10 @@ def _posts(token: str) -> Mapping_:
             (posts, tuple({"id": n, **_values(n, "title", "note")} for n in (1, 2))),
             (
                 comments,
-                tuple({"id": n, "post_id": 1 + n // 3, **_values(n, "title", "note")} for n in (1, 2, 3)),
+                tuple(
+                    {"id": n, "post_id": 1 + n // 3, **_values(n, "title", "note")}
+                    for n in (1, 2, 3)
+                ),
             ),
             (tags, ({"id": 1}, {"id": 2}, {"id": 3})),
             (links, ({"post_id": 1, "tag_id": 1}, {"post_id": 1, "tag_id": 2})),

@@ -71,7 +71,6 @@ class Base:
     def oldest(self) -> int:
         return min((oldest for oldest, _ in self.seen.values()), default=self.memory)
 
-
     def after(self, first: Base) -> Base:
         """Edited twice, and not written in between: the first one may be what counts."""
         seen = {
@@ -284,7 +283,7 @@ def judge(
     for row, there in done.links.items():
         if (row in after) != there:
             yield Fault("missing", f"the link {row[1]} is {'' if row in after else 'not '}stored")
-    for row, values in done.inserts.items():
+    for row in done.inserts:
         if row not in after and row not in done.deletes:
             yield Fault("missing", f"{_name(row)} was added, and is not stored")
     for row, base in done.deletes.items():
@@ -318,34 +317,37 @@ def _judge_delete(
 def _judge_row(
     ledger: Ledger, row: Row, edits: dict[str, Edit], after: Mapping[Row, Values], policy: str
 ) -> Iterator[Fault]:
-    kind, before, now = ledger.kind(row), ledger.stored.get(row), after.get(row)
+    before, now = ledger.stored.get(row), after.get(row)
     if now is None:
         if policy != "store_wins" and any(edit.base and not edit.maybe for edit in edits.values()):
             yield Fault("missing", f"{_name(row)} was edited, and is not stored")
         return
     for column, edit in edits.items():
-        stored = now[column] in edit.values
         moved = maybe = frozenset[str]()
-        if edit.base is not None and column not in kind.ignored:
+        ignored = column in ledger.kind(row).ignored
+        if edit.base is not None and not ignored:
             moved = ledger.overtaken(row, edit.base, edits)
             maybe = ledger.maybe_overtaken(row, edit.base, edits)
-        if not stored:
+        if now[column] in edit.values:
+            if moved and not _may_go_over(policy, column, moved):
+                yield Fault(
+                    "lost",
+                    f"{_name(row)}.{column} = {edit.values[0]!r} was written over a change of"
+                    f" {_list(moved)}, unseen",
+                )
+        elif not edit.maybe:
             kept = before is not None and now[column] == before.get(column)
-            if not (edit.maybe or (kept and policy == "store_wins" and maybe)):
-                if not (kept and policy == "store_wins" and column in kind.ignored):
-                    yield Fault(
-                        "missing",
-                        f"{_name(row)}.{column} was set to {edit.values[0]!r},"
-                        f" and {now[column]!r} is stored",
-                    )
-        elif moved and (
-            policy in ("none", "store_wins") or (policy == "merge_fields" and column in moved)
-        ):
-            yield Fault(
-                "lost",
-                f"{_name(row)}.{column} = {edit.values[0]!r} was written over a change of"
-                f" {_list(moved)}, unseen",
-            )
+            if not (kept and policy == "store_wins" and (maybe or ignored)):
+                yield Fault(
+                    "missing",
+                    f"{_name(row)}.{column} was set to {edit.values[0]!r},"
+                    f" and {now[column]!r} is stored",
+                )
+
+
+def _may_go_over(policy: str, column: str, moved: Collection[str]) -> bool:
+    """May a resolver have written the column, though others had changed the row?"""
+    return policy == "client_wins" or (policy == "merge_fields" and column not in moved)
 
 
 def _judge_touch(

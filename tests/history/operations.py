@@ -1,8 +1,9 @@
 """What an author can do: a short function each, which tells the model what it should come to.
 
 An operation takes the author and the step. It raises :class:`NotNow` where the step makes no sense;
-any other error is judged by the runner. What it returns is held until the author has looked at
-what it holds, because a session's identity map is weak. What is *read* needs no telling (:mod:`authors`).
+any other error is judged by the runner. What it returns is held until the author has looked at its
+objects, because a session's identity map is weak. What is *read* needs no telling: see
+:mod:`~tests.history.authors`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from optilock import etag_of, expect, touch, verify
 from tests.history.authors import Author, Copy, NotNow
 from tests.history.model import Row
 
-__all__ = ["ENDS", "LOCKS", "OPERATIONS", "Step", "program"]
+__all__ = ["ENDS", "LOCKS", "OPERATIONS", "Step"]
 
 
 class Step(NamedTuple):
@@ -234,7 +235,7 @@ def delete(author: Author, step: Step) -> None:
     if row[0] in ("order",) or author.done.links:
         raise NotNow
     author.session.delete(copy.obj)
-    author.done.drop(row, [name for name, _ in author.done.edited(row).items()])
+    author.done.drop(row, list(author.done.edited(row)))
     author.done.touched.pop(row, None)
     author.done.deletes[row] = base
     author.touch_roots(row)
@@ -470,7 +471,7 @@ def _detached(author: Author, step: Step) -> Copy:
 
 
 def _has_relations(copy: Copy) -> bool:
-    return any(name in copy.obj.__dict__ for name in inspect(type(copy.obj)).relationships.keys())
+    return any(name in copy.obj.__dict__ for name in inspect(type(copy.obj)).relationships)
 
 
 # -- children and links ---------------------------------------------------------------------------
@@ -513,7 +514,7 @@ def add_child(author: Author, step: Step) -> None:
 
 @operation
 def remove_child(author: Author, step: Step) -> None:
-    parent_name, collection, child, _ = _family(author)
+    _, collection, child, _ = _family(author)
     parent = _parent(author, step)
     children = [c for c in getattr(parent.obj, collection) if inspect(c).persistent]
     author.observe()
@@ -524,7 +525,7 @@ def remove_child(author: Author, step: Step) -> None:
     base = copy.base()
     getattr(parent.obj, collection).remove(obj)
     if child == "comment":
-        author.done.drop(copy.row, [name for name in author.done.edited(copy.row)])
+        author.done.drop(copy.row, list(author.done.edited(copy.row)))
         author.done.deletes[copy.row] = base
         author.done.touched.pop(copy.row, None)
     else:
@@ -568,9 +569,3 @@ def link(author: Author, step: Step) -> None:
     (post.obj.tags.remove if there else post.obj.tags.append)(tag)
     row = ("link", (post.row[1], tag.id))
     author.done.links[row] = not there
-
-
-def program(author: Author | None, name: str, step: Step, rows: list[Row]) -> str:
-    """A step as a line to read."""
-    row = rows[step.row % len(rows)] if rows else ("row", step.row)
-    return f"{name}.{step.operation.rstrip('_')}({row[0]} {row[1]}, column {step.column}, choice {step.choice})"

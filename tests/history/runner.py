@@ -220,7 +220,7 @@ class Run:
         stayed = [copy for copy in author.detached if copy.written_in is author.done]
         for copy in [*author.attached(), *stayed]:
             if copy.row in author.done.inserts:
-                copy.seen = {name: (0, 0) for name in copy.kind.columns}
+                copy.seen = dict.fromkeys(copy.kind.columns, (0, 0))
                 copy.read = set(copy.held)
             if copy.row in changed:
                 copy.seen = {
@@ -266,8 +266,8 @@ class Run:
         assert session is not None
         if isinstance(error, DBAPIError) or isinstance(error.__cause__, DBAPIError):
             return True
-        return not session.is_active or isinstance(error, (StaleDataError,)) and not isinstance(
-            error, ConcurrencyError
+        return not session.is_active or (
+            isinstance(error, (StaleDataError,)) and not isinstance(error, ConcurrencyError)
         )
 
     def _legal(self, author: Author, error: Exception) -> bool:
