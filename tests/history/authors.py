@@ -292,7 +292,7 @@ class Author:
         if value in self.done.own_values(row, name) or row not in self.ledger.revisions:
             return (now, now)
         stored = self.ledger.stored.get(row)
-        if not snapshots and stored is not None and stored[name] == value:
+        if (locking or not snapshots) and stored is not None and stored[name] == value:
             return (now, now)
         span = self.ledger.span(row, name, value)
         if span is None:

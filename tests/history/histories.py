@@ -60,8 +60,17 @@ _COMMON = {
     "merge": 3,
 }
 _FAMILY = {"load_children": 4, "add_child": 4, "remove_child": 3, "move_child": 3, "link": 0}
-_THEIRS = ("set_", "set_", "set_", "set_", "set_", "delete", "touch_", "update_table")
-
+_THEIRS = (
+    "set_@parent",
+    "set_@parent",
+    "set_@parent",
+    "set_@child",
+    "set_",
+    "set_",
+    "delete",
+    "touch_@child",
+    "update_table@parent",
+)
 #: Rows that belong together, by number: a parent and its children.
 _TOGETHER = {"orders": ((0, 2, 3), (1, 4)), "posts": ((0, 2, 3), (1, 4)), "dogs": ((0,), (1,))}
 _LOOK = (

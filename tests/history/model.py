@@ -329,7 +329,7 @@ def _judge_row(
             moved = ledger.overtaken(row, edit.base, edits)
             maybe = ledger.maybe_overtaken(row, edit.base, edits)
         if now[column] in edit.values:
-            if moved and not _may_go_over(policy, column, moved):
+            if moved and not _may_go_over(ledger, policy, row, column, edit.base):
                 yield Fault(
                     "lost",
                     f"{_name(row)}.{column} = {edit.values[0]!r} was written over a change of"
@@ -345,9 +345,12 @@ def _judge_row(
                 )
 
 
-def _may_go_over(policy: str, column: str, moved: Collection[str]) -> bool:
+def _may_go_over(ledger: Ledger, policy: str, row: Row, column: str, base: Base | None) -> bool:
     """May a resolver have written the column, though others had changed the row?"""
-    return policy == "client_wins" or (policy == "merge_fields" and column not in moved)
+    if policy != "merge_fields" or base is None:
+        return policy == "client_wins"
+    _, newest = base.seen.get(column, (0, base.newest))
+    return not ledger.since(row, newest) & {column, GONE}
 
 
 def _judge_touch(

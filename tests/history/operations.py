@@ -235,6 +235,9 @@ def delete(author: Author, step: Step) -> None:
     if row[0] in ("order",) or author.done.links:
         raise NotNow
     author.session.delete(copy.obj)
+    if author.settings.policy != "none":  # what it loads has flushed, and settled, the row
+        author.observe()
+        base = copy.base()
     author.done.drop(row, list(author.done.edited(row)))
     author.done.touched.pop(row, None)
     author.done.deletes[row] = base

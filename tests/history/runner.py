@@ -224,11 +224,11 @@ class Run:
                 copy.read = set(copy.held)
             if copy.row in changed:
                 copy.seen = {
-                    name: (self._after(copy.row, oldest), self._after(copy.row, newest))
+                    name: (self._after(copy, name, oldest), self._after(copy, name, newest))
                     for name, (oldest, newest) in copy.seen.items()
                 }
                 if copy.memory is not None:
-                    copy.memory = self._after(copy.row, copy.memory)
+                    copy.memory = self._after(copy, "version", copy.memory)
             copy.before_resolver = None
             copy.bases.clear()
         author.done = type(author.done)()
@@ -236,11 +236,13 @@ class Run:
         if author.settings.unit:
             author.let_go()
 
-    def _after(self, row: Row, seen: int) -> int:
-        """The last revision, if nobody else had changed the row since ``seen``."""
-        now = self.ledger.now(row)
-        between = (changed for _, changed, _ in self.ledger.revisions.get(row, [])[seen + 1 : now])
-        return seen if any(between) else now
+    def _after(self, copy: Copy, name: str, seen: int) -> int:
+        """The last revision, if nobody else had changed since ``seen`` what a write compares."""
+        now = self.ledger.now(copy.row)
+        revisions = self.ledger.revisions.get(copy.row, [])[seen + 1 : now]
+        if copy.kind.check == "version":
+            return seen if any(changed for _, changed, _ in revisions) else now
+        return seen if any(name in changed for _, changed, _ in revisions) else now
 
     # -- errors -----------------------------------------------------------------------------------
 
