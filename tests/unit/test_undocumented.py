@@ -92,7 +92,7 @@ def test_nothing_else_of_it_is_used():
                 if not of_self and not node.attr.startswith("__") and node.attr not in ours:
                     found.add(f"{path.name}: {node.attr}")
     assert found <= {
-        "unguarded.py: _getframe",  # of Python
+        "caller.py: _getframe",  # of Python
         "counting.py: _statements",
     }
 
