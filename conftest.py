@@ -12,9 +12,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="every test: all modes of the engines, and every combination of kinds",
+    )
 
 
 def _enter(namespace: dict[str, Any]) -> None:

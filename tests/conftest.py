@@ -1,33 +1,39 @@
 """Fixtures: every database test runs on SQLite, PostgreSQL and MariaDB.
 
 With ``@pytest.mark.modes`` it runs in their other modes, too: SQLite with a rollback journal, and
-MariaDB with snapshot isolation, where the database itself ends a transaction at a conflict.
+MariaDB with snapshot isolation, where the database itself ends a transaction at a conflict. Where
+the mode changes nothing that the test is about, ``modes(full=True)`` keeps them for ``--full``;
+:mod:`tests.selection` says what else that option adds.
 
 ``database``      the :class:`tests.engines.Target` under test, empty
 ``engine``        a sync engine on it, disposed afterwards
 ``async_engine``  an async engine (aiosqlite, psycopg, asyncpg, asyncmy)
+``collect``       collects the test's own garbage
 ``store``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see :mod:`tests.two_writers`
 
 Choose engines with ``-k postgresql``, or for one test with
 ``@pytest.mark.engines("postgresql", "mariadb")`` or ``@pytest.mark.needs("row-locks")``. Where a
-server cannot be started the test is skipped with the reason; under ``CI=true`` that is a failure.
+server cannot be started the tests are skipped, and the summary says why in one line; under
+``CI=true`` they fail.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine
 
 from optilock.testing.servers import ServerMissing
-from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running
+from tests import summary
+from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.oldest import add_get_one
+from tests.selection import quick, suits
+from tests.summary import LEFT
 from tests.two_writers import gone as gone
 from tests.two_writers import other as other
 from tests.two_writers import refused as refused
@@ -41,16 +47,25 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Who is asked to end, ends as by Ctrl-C: the fixtures then stop their servers."""
     add_get_one()
+    config.pluginmanager.register(summary)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests live until the end: nobody need look among them for garbage."""
+    """Thousands of tests live until the end: nobody need look among them for garbage, or often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.fixture
+def collect() -> Callable[[], int]:
+    """Collects the test's own garbage: among that of all tests before it would take a second."""
+    gc.freeze()
+    return gc.collect
 
 
 @pytest.fixture(scope="session")
@@ -74,18 +89,29 @@ def _is_an_argument(test: pytest.Item) -> bool:
     return any("database" in mark.args[0] for mark in test.iter_markers("parametrize"))
 
 
-def _names(test: pytest.Item) -> tuple[str, ...]:
+def _names(test: pytest.Item) -> list[Any]:
     """The engines that the test runs on; their other modes where it, or its module, asks."""
-    if test.get_closest_marker("modes"):
-        return NAMES
-    named = test.get_closest_marker("engines")
-    asked = set(named.args) if named else set()
-    return tuple(name for name in NAMES if name not in MODES or name in asked)
+    named, modes = test.get_closest_marker("engines"), test.get_closest_marker("modes")
+    usual = {*NAMES} - MODES | ({*named.args} if named else set())
+    if modes is None:
+        return [name for name in NAMES if name in usual]
+    later = [pytest.mark.full] if modes.kwargs.get("full") else []
+    return [pytest.param(name, marks=[] if name in usual else later) for name in NAMES]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    about = [item for item in items if suits(item)]
+    whole = config.option.full or any("::" in named for named in config.args)
+    now = set(about) if whole else quick(about)
+    config.stash[LEFT] = len(about) - len(now)
+    config.hook.pytest_deselected(items=[item for item in items if item not in now])
+    items[:] = [item for item in items if item in now]
 
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
-    return _target(request, targets.get, tmp_path, request.param)
+    return _target(targets.get, tmp_path, request.param)
 
 
 @pytest.fixture
@@ -97,7 +123,7 @@ def engine(database: Target) -> Iterator[Engine]:
 
 @pytest.fixture(params=ASYNC)
 def async_database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -> Target:
-    return _target(request, targets.get_async, tmp_path, request.param)
+    return _target(targets.get_async, tmp_path, request.param)
 
 
 @pytest.fixture
@@ -111,20 +137,8 @@ def async_engine(async_database: Target) -> AsyncEngine:
     return made
 
 
-def _target(
-    request: pytest.FixtureRequest, get: Callable[[str, Path], Target], folder: Path, name: str
-) -> Target:
-    only = request.node.get_closest_marker("engines")
-    if only is not None and not any(name.startswith(wanted) for wanted in only.args):
-        pytest.skip(f"this is about {', '.join(only.args)} only")
+def _target(get: Callable[[str, Path], Target], folder: Path, name: str) -> Target:
     try:
-        found = get(name, folder)
+        return get(name, folder)
     except ServerMissing as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
-    needed = request.node.get_closest_marker("needs")
-    missing = set(needed.args if needed else ()) - found.capabilities
-    if missing:
-        pytest.skip(f"{name} has no {', '.join(sorted(missing))}")
-    return found
+        skip_without(name, error)

@@ -44,7 +44,7 @@ from optilock.testing import count_statements
 from tests.models import Base, key
 from tests.two_writers import ends_transactions
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 alive = pytest.mark.needs("resolves-in-place")
 

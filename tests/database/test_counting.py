@@ -17,7 +17,7 @@ from tests.engines import Target
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 
 class Base(DeclarativeBase):

@@ -87,10 +87,11 @@ class Visited(Versioned, Base):
     visits: Mapped[int | None]
 
 
-@pytest.fixture(params=DOCS)
+ONLY = {"Xmin": [pytest.mark.engines("postgresql")]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=ONLY.get(name, [])) for name in DOCS])
 def doc(request: pytest.FixtureRequest, engine: Engine) -> Any:
-    if request.param == "Xmin" and engine.dialect.name != "postgresql":
-        pytest.skip("xmin is PostgreSQL's")
     return DOCS[request.param]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 from typing import Any
 
@@ -29,7 +28,7 @@ from optilock.testing import count_statements
 from tests.models import Account, Note, Tag
 from tests.two_writers import Do
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 
 @pytest.fixture
@@ -229,11 +228,11 @@ def test_after_our_own_write_the_row_is_ours(account: Any, watched: Do, stored: 
 
 
 def test_an_expected_row_that_is_only_read_is_looked_at_before_commit(
-    account: Any, watched: Do, other: Do, stored: Do, refused: Do, engine: Engine
+    account: Any, watched: Do, other: Do, stored: Do, refused: Do, engine: Engine, collect: Do
 ) -> None:
     session = watched(client_wins)
     expect(session.get(Account, 1), '"1"')
-    gc.collect()
+    collect()
     session.get(Account, 2).owner = "Eve"
     other(Account, 1, note="theirs")
     error = refused(session, session.commit)

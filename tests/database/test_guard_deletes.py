@@ -22,7 +22,7 @@ from tests.models import (
     post_tags,
 )
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 alive = pytest.mark.needs("resolves-in-place")
 

@@ -19,7 +19,7 @@ from optilock import (
 )
 from tests.models import Account, Note, Ranked, Stamped
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 rows = pytest.mark.parametrize("count", [1, 3])
 

@@ -11,7 +11,7 @@ from optilock.dialects.rows import judge
 from optilock.tokens import Counter
 from tests.models import Account, Native, Note, Odd, Ranked, Seat
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 MANY = 25
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 
 import pytest
@@ -13,7 +12,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import ConcurrencyError, ConfigurationError, client_wins, reject, store_wins, watch
 from tests.models import Account, Note, Post, Stamped, Tag
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 alive = pytest.mark.needs("resolves-in-place")
 rows = pytest.mark.parametrize("count", [1, 3])
@@ -242,7 +241,7 @@ def test_a_pool_of_one_connection_is_enough(store, database, other, watched_on):
     engine.dispose()
 
 
-def test_a_closed_session_gives_its_connection_back(store, engine, other):
+def test_a_closed_session_gives_its_connection_back(store, engine, other, collect):
     """Nothing of the guard holds on to a connection."""
     store(*accounts())
     sessions = watch(sessionmaker(engine))
@@ -252,7 +251,7 @@ def test_a_closed_session_gives_its_connection_back(store, engine, other):
         session.flush()
     session.close()
     del session
-    gc.collect()
+    collect()
 
     assert engine.pool.checkedout() == 0
 

@@ -20,7 +20,7 @@ from optilock import (
 from optilock.testing import count_statements
 from tests.models import Account, Comment, Dog, Draft, Post, Tag, post_tags
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 alive = pytest.mark.needs("resolves-in-place")
 GONE, ANY = OnDelete.IGNORE_GONE, OnDelete.IGNORE_VERSION

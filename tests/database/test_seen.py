@@ -21,7 +21,7 @@ from optilock.testing import count_statements
 from tests.models import Account, Animal, Base, Dog, Draft, Native, key
 from tests.two_writers import Do
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 
 class Signed(Versioned, Base):

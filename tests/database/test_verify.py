@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from optilock.testing import count_statements
 from tests.models import Account, Animal, Base, Dog, Note, Tag
 from tests.two_writers import Do
 
-pytestmark = pytest.mark.modes
+pytestmark = pytest.mark.modes(full=True)
 
 
 @pytest.fixture
@@ -162,14 +161,14 @@ def test_every_row_that_a_unit_reads_is_verified(
 
 
 def test_an_object_that_was_dropped_and_read_again_has_moved(
-    account: Any, sessions: Any, other: Do, engine: Engine
+    account: Any, sessions: Any, other: Do, engine: Engine, collect: Do
 ) -> None:
     """The session holds objects weakly, so it reads the newer version without a word."""
 
     def work() -> None:
         with UnitOfWork(sessions, verify_reads=True) as session:
             assert session.get_one(Account, 1).note is None
-            gc.collect()
+            collect()
             other(Account, 1, note="theirs")
             session.get_one(Account, 1)
 
@@ -179,12 +178,12 @@ def test_an_object_that_was_dropped_and_read_again_has_moved(
 
 @pytest.mark.needs("resolves-in-place")  # elsewhere nobody sees the newer version
 def test_an_object_that_was_read_again_is_not_written_in_the_newer_version(
-    account: Any, sessions: Any, other: Do, stored: Do
+    account: Any, sessions: Any, other: Do, stored: Do, collect: Do
 ) -> None:
     def work() -> None:
         with UnitOfWork(sessions, verify_reads=True, on_conflict=client_wins) as session:
             assert session.get_one(Account, 1).note is None
-            gc.collect()
+            collect()
             other(Account, 1, note="theirs")
             again = session.get_one(Account, 1, with_for_update=True)
             assert again.version == 2
@@ -361,11 +360,11 @@ def test_what_our_own_statement_has_moved_is_ours(
 
 
 def test_so_it_is_with_rows_whose_objects_are_gone_from_the_session(
-    account: Any, sessions: Any, stored: Do
+    account: Any, sessions: Any, stored: Do, collect: Do
 ) -> None:
     with UnitOfWork(sessions, verify_reads=True) as session:
         assert len(session.scalars(select(Account)).all()) == 3
-        gc.collect()
+        collect()
         session.execute(update(Account).where(Account.id < 3).values(note="ours"))
     assert stored(Account, 2)["note"] == "ours"
 

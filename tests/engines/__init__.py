@@ -13,17 +13,36 @@ name databases to use in place of our own; tests drop everything in them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, NoReturn
 
+import pytest
+from sqlalchemy import Engine
+
+from optilock import OptilockError
+from optilock.testing.servers import ServerMissing
 from tests.engines import mariadb, postgresql, sqlite
 from tests.engines.target import Target
 
-__all__ = ["ASYNC", "MODES", "NAMES", "Target", "Targets"]
+__all__ = [
+    "ASYNC",
+    "CAPABILITIES",
+    "MODES",
+    "NAMES",
+    "Target",
+    "Targets",
+    "running",
+    "skip_without",
+]
 
-_MODULES = (sqlite, postgresql, mariadb)
+_MODULES: tuple[Any, ...] = (sqlite, postgresql, mariadb)
 NAMES: tuple[str, ...] = tuple(name for module in _MODULES for name in module.NAMES)
+CAPABILITIES: dict[str, frozenset[str]] = {
+    name: can for module in _MODULES for name, can in module.CAPABILITIES.items()
+}
 #: Other modes of an engine: for tests of what the modes do differently (``@pytest.mark.modes``).
 MODES = frozenset({"sqlite-journal", "mariadb-snapshot"})
 #: What async tests run on: the database, and the driver.
@@ -36,24 +55,48 @@ ASYNC: dict[str, tuple[str, str]] = {
 
 
 class Targets:
-    """Servers are started when a test first asks for them, and stopped with the session."""
+    """Servers are started when a test first asks for them, and stopped with the session.
+
+    One that could not be started is not tried again: whoever asks next gets the same error.
+    """
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._servers: dict[str, str] = {}
+        self._servers: dict[str, Engine | None] = {}
+        self._failed: dict[str, OptilockError] = {}
 
     def get(self, name: str, folder: Path) -> Target:
         """The empty database ``name``; raises ``ServerMissing`` where it cannot run."""
         module = next(module for module in _MODULES if name in module.NAMES)
+        return module.target(name, self._server(module), folder)
+
+    def _server(self, module: Any) -> Engine | None:
         family = module.FAMILY
+        if family in self._failed:
+            raise self._failed[family].with_traceback(None)
         if family not in self._servers:
-            self._servers[family] = module.start(self._stack)
-        return module.target(name, self._servers[family], folder)
+            try:
+                self._servers[family] = module.start(self._stack)
+            except OptilockError as error:
+                self._failed[family] = error
+                raise
+        return self._servers[family]
 
     def get_async(self, name: str, folder: Path) -> Target:
         """The empty database behind an async engine."""
         database, driver = ASYNC[name]
         return self.get(database, folder).asynchronous(name, driver)
+
+
+def skip_without(engine: str, missing: ServerMissing) -> NoReturn:
+    """Skip the test; under ``CI=true`` a missing engine is a failure."""
+    if os.environ.get("CI") == "true":
+        raise missing
+    module = next(module for module in _MODULES if engine.startswith(module.FAMILY))
+    pytest.skip(
+        f"{module.TITLE} cannot be started. {missing}; or start Docker; or name a database that"
+        f" tests may empty in {module.VARIABLE}"
+    )
 
 
 def running() -> Iterator[Targets]:

@@ -9,56 +9,56 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, text
 
 from optilock.testing import servers
 from tests.engines.target import Target
-from tests.engines.urls import container, given
+from tests.engines.urls import container, given, kept_open
 
-FAMILY = "mariadb"
+FAMILY, TITLE = "mariadb", "MariaDB"
 NAMES = ("mariadb", "mariadb-snapshot")
-_SNAPSHOT = {"mariadb": "OFF", "mariadb-snapshot": "ON"}
-_CAN = {
-    "mariadb": {"row-locks", "server", "resolves-in-place"},
-    "mariadb-snapshot": {"row-locks", "server"},
+CAPABILITIES = {
+    "mariadb": frozenset({"row-locks", "server", "resolves-in-place"}),
+    "mariadb-snapshot": frozenset({"row-locks", "server"}),
 }
+VARIABLE = "OPTILOCK_TEST_MARIADB_URL"
+_SNAPSHOT = {"mariadb": "OFF", "mariadb-snapshot": "ON"}
 
 
-def start(stack: ExitStack) -> str:
-    url = given("OPTILOCK_TEST_MARIADB_URL")
+def start(stack: ExitStack) -> Engine:
+    # Not the day that is the default, when a test has left a transaction open.
+    settings = "SET SESSION lock_wait_timeout = 5, foreign_key_checks = 0"
+    server = kept_open(stack, _url(stack), settings)
+    with server.connect() as connection:
+        _require_snapshot_isolation(connection)
+    return server
+
+
+def _url(stack: ExitStack) -> str:
+    url = given(VARIABLE)
     if url is not None:
         return url
     try:
         return stack.enter_context(servers.mariadb()).url
     except servers.ServerMissing:
-        url = container(stack, "mariadb")
+        url = container(stack, FAMILY)
         if url is None:
             raise
         return url
 
 
-def target(name: str, server: str, folder: Path) -> Target:
-    _empty(server)
+def target(name: str, server: Engine, folder: Path) -> Target:
+    with server.begin() as connection:
+        for table in connection.scalars(text(_TABLES)).all():
+            connection.exec_driver_sql(f"DROP TABLE `{table.replace('`', '``')}`")
     setting = f"SET SESSION innodb_snapshot_isolation = {_SNAPSHOT[name]}"
-    url = make_url(server).update_query_dict({"init_command": setting})
+    url = server.url.update_query_dict({"init_command": setting})
     return Target(
         name=name,
         family=FAMILY,
         url=url.render_as_string(hide_password=False),
-        capabilities=frozenset(_CAN[name]),
+        capabilities=CAPABILITIES[name],
     )
-
-
-def _empty(server: str) -> None:
-    engine = create_engine(server)
-    with engine.connect() as connection:
-        _require_snapshot_isolation(connection)
-        # Not the day that is the default, when a test has left a transaction open.
-        connection.execute(text("SET SESSION lock_wait_timeout = 5, foreign_key_checks = 0"))
-        for table in connection.scalars(text(_TABLES)).all():
-            connection.exec_driver_sql(f"DROP TABLE `{table.replace('`', '``')}`")
-        connection.invalidate()
-    engine.dispose()
 
 
 _TABLES = (

@@ -5,47 +5,48 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, text
 
 from optilock.testing import servers
 from tests.engines.target import Target
-from tests.engines.urls import container, given
+from tests.engines.urls import container, given, kept_open
 
-FAMILY = "postgresql"
+FAMILY, TITLE = "postgresql", "PostgreSQL"
 NAMES = ("postgresql",)
+CAPABILITIES = {
+    "postgresql": frozenset({"row-locks", "server", "resolves-in-place", "batch-statement"})
+}
+VARIABLE = "OPTILOCK_TEST_POSTGRESQL_URL"
 
 
-def start(stack: ExitStack) -> str:
-    url = given("OPTILOCK_TEST_POSTGRESQL_URL")
+def start(stack: ExitStack) -> Engine:
+    # Not for ever, when a test has left a transaction open.
+    settings = "SET lock_timeout = '5s'; SET client_min_messages = warning"
+    return kept_open(stack, _url(stack), settings)
+
+
+def _url(stack: ExitStack) -> str:
+    url = given(VARIABLE)
     if url is not None:
         return url
     try:
         return stack.enter_context(servers.postgresql()).url
     except servers.ServerMissing:
-        url = container(stack, "postgresql")
+        url = container(stack, FAMILY)
         if url is None:
             raise
         return url
 
 
-def target(name: str, server: str, folder: Path) -> Target:
-    _empty(server)
+def target(name: str, server: Engine, folder: Path) -> Target:
+    with server.begin() as connection:
+        connection.execute(text(_DROP))
     return Target(
         name=name,
         family=FAMILY,
-        url=server,
-        capabilities=frozenset({"row-locks", "server", "resolves-in-place", "batch-statement"}),
+        url=server.url.render_as_string(hide_password=False),
+        capabilities=CAPABILITIES[name],
     )
-
-
-def _empty(server: str) -> None:
-    engine = create_engine(server)
-    with engine.begin() as connection:
-        # Not for ever, when a test has left a transaction open.
-        connection.execute(text("SET LOCAL lock_timeout = '5s'"))
-        connection.execute(text("SET LOCAL client_min_messages = warning"))
-        connection.execute(text(_DROP))
-    engine.dispose()
 
 
 #: What tests leave behind: tables, types and schemas of their own.

@@ -10,14 +10,14 @@ from tests.engines.target import Target
 FAMILY = "sqlite"
 NAMES = ("sqlite-journal", "sqlite-wal")
 _MODES = {"sqlite-journal": "DELETE", "sqlite-wal": "WAL"}
+CAPABILITIES = dict.fromkeys(NAMES, frozenset({"resolves-in-place"}))
 
 
-def start(stack: ExitStack) -> str:
+def start(stack: ExitStack) -> None:
     """SQLite needs no server."""
-    return ""
 
 
-def target(name: str, server: str, folder: Path) -> Target:
+def target(name: str, server: None, folder: Path) -> Target:
     path = folder / f"{name}.db"
     return Target(
         name=name,
@@ -26,5 +26,5 @@ def target(name: str, server: str, folder: Path) -> Target:
         on_connect=(f"PRAGMA journal_mode={_MODES[name]}", "PRAGMA synchronous=OFF"),
         # A writer that waits for a test that steps sessions by hand waits in vain: not for long.
         options={"connect_args": {"timeout": 0.2}},
-        capabilities=frozenset({"resolves-in-place"}),
+        capabilities=CAPABILITIES[name],
     )

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
+import sys
 import warnings
 from contextlib import ExitStack
+from typing import Any
 
-__all__ = ["container", "given"]
+from sqlalchemy import Engine, create_engine, event
+
+from optilock.testing.servers import ServerMissing
+
+__all__ = ["container", "given", "kept_open"]
 
 _IMAGES = {"postgresql": "postgres:18-alpine", "mariadb": "mariadb:11.4"}
 
@@ -14,6 +22,20 @@ _IMAGES = {"postgresql": "postgres:18-alpine", "mariadb": "mariadb:11.4"}
 def given(variable: str) -> str | None:
     """The URL in an environment variable: a database that tests may empty."""
     return os.environ.get(variable) or None
+
+
+def kept_open(stack: ExitStack, url: str, settings: str) -> Engine:
+    """An engine that empties the database before each test, by one connection that stays open."""
+    engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+    stack.callback(engine.dispose)
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, record: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(settings)
+        connection.commit()
+
+    return engine
 
 
 def container(stack: ExitStack, family: str) -> str | None:
@@ -29,21 +51,18 @@ def container(stack: ExitStack, family: str) -> str | None:
         if family == "postgresql"
         else MySqlContainer(_IMAGES[family], dialect="pymysql", username="root")
     )
-    return str(stack.enter_context(made).get_connection_url())
+    try:
+        return str(stack.enter_context(made).get_connection_url())
+    except Exception as error:  # no image, no network, no room: whatever Docker or its client says
+        raise ServerMissing(f"Docker could not start {_IMAGES[family]}: {error}") from error
 
 
+@functools.cache
 def _docker_answers() -> bool:
+    """Asked once, and in a process of its own: docker leaves sockets open where nobody answers."""
+    ask = "import docker; docker.from_env(timeout=10).ping()"
     try:
-        import docker
-    except ImportError:
+        asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, timeout=30)
+    except subprocess.TimeoutExpired:
         return False
-    try:
-        client = docker.from_env()
-    except docker.errors.DockerException:
-        return False
-    try:
-        return bool(client.ping())
-    except Exception:  # requests' errors come through as they are
-        return False
-    finally:
-        client.close()
+    return asked.returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,15 @@ from sqlalchemy import create_engine
 from optilock import OptilockError
 from optilock.testing import servers
 from optilock.testing.servers import Server, mariadbd, pgserver
+from tests.engines import skip_without
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    with servers.postgresql({"max_connections": "7", "fsync": "off"}) as server:
+        yield server
 
 
 def asked(url: str, question: str) -> object:
@@ -62,16 +70,16 @@ def test_mariadb_answers_on_loopback_and_on_its_socket_and_is_gone_afterwards() 
     assert not listens(server)
 
 
-def test_two_servers_do_not_disturb_each_other() -> None:
-    with servers.postgresql() as one, servers.postgresql() as another:
-        asked(one.url, "SELECT 1")
-        assert one.port != another.port
-    assert not listens(one)
+def test_two_servers_do_not_disturb_each_other(shared: Server) -> None:
+    with servers.postgresql() as another:
+        asked(another.url, "SELECT 1")
+        assert shared.port != another.port
+    assert not listens(another)
+    assert listens(shared)
 
 
-def test_a_setting_goes_on_top_of_the_servers_own() -> None:
-    with servers.postgresql({"max_connections": "7", "fsync": "off"}) as server:
-        assert asked(server.url, "SHOW max_connections") == "7"
+def test_a_setting_goes_on_top_of_the_servers_own(shared: Server) -> None:
+    assert asked(shared.url, "SHOW max_connections") == "7"
 
 
 def test_the_users_own_connection_variables_do_not_lead_elsewhere(monkeypatch) -> None:
@@ -95,11 +103,18 @@ def test_without_the_wheel_the_error_says_what_to_install(monkeypatch) -> None:
 
 
 def test_without_mariadbd_the_error_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(mariadbd, "_MORE_PATH", ())
+    monkeypatch.setenv("PATH", "/nowhere/bin")
     refused = pytest.raises(servers.ServerMissing, match="mariadb-server")
     with refused, servers.mariadb():
         pass
+
+
+def test_mariadbd_is_found_in_the_sbin_beside_a_folder_of_the_path(monkeypatch, tmp_path) -> None:
+    program = tmp_path / "sbin" / "mariadbd"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert mariadbd._program("mariadbd") == str(program)
 
 
 def test_an_error_in_the_block_stops_the_server_too() -> None:
@@ -109,10 +124,8 @@ def test_an_error_in_the_block_stops_the_server_too() -> None:
 
 
 @as_root
-def test_root_hands_postgresql_to_somebody_else() -> None:
-    with servers.postgresql() as server:
-        data = Path(str(asked(server.url, "SHOW data_directory")))
-        assert owner_of(data) != 0
+def test_root_hands_postgresql_to_somebody_else(shared: Server) -> None:
+    assert owner_of(Path(str(asked(shared.url, "SHOW data_directory")))) != 0
 
 
 @as_root
@@ -140,6 +153,4 @@ def _needs_mariadb() -> None:
     try:
         mariadbd._program("mariadbd")
     except servers.ServerMissing as missing:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(missing))
+        skip_without("mariadb", missing)

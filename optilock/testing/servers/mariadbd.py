@@ -23,8 +23,8 @@ from optilock.testing.servers.server import (
 
 __all__ = ["mariadb"]
 
-#: Where distributions put daemons, and where the PATH of a plain user often does not look.
-_MORE_PATH = ("/usr/local/sbin", "/usr/sbin", "/usr/libexec")
+#: Where distributions put daemons: beside /usr/bin, and seldom on the PATH of a plain user.
+_BESIDE = ("sbin", "libexec")
 _INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db")
 
 
@@ -53,8 +53,9 @@ def mariadb() -> Iterator[Server]:
 
 
 def _program(name: str) -> str:
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_MORE_PATH))
-    found = shutil.which(name, path=path)
+    folders = [Path(each) for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if each]
+    beside = [folder.parent / other for folder in folders for other in _BESIDE]
+    found = shutil.which(name, path=os.pathsep.join(map(str, (*folders, *beside))))
     if found is None:
         raise ServerMissing(
             f"There is no {name} on PATH: install your system's package mariadb-server"
