@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tomllib
 from importlib import resources
@@ -34,10 +35,16 @@ def test_the_readme_tells_the_two_commands(command: str) -> None:
 def test_ci_runs_the_readmes_test_command_and_every_other_check() -> None:
     script = text_of(".ci/run")
     assert COMMANDS[1] in script
-    for check in ("ruff check", "ruff format --check", "mypy --strict", "sqlalchemy<2.1"):
+    for check in ("--full", "ruff check", "ruff format --check", "mypy --strict", "sqlalchemy<2.1"):
         assert check in script
 
 
+def test_ci_runs_the_readmes_test_command_before_it_installs_a_database() -> None:
+    places = [text_of(".ci/run").index(part) for part in ("on_a_bare_machine ", "CI=true", "apt-")]
+    assert places == sorted(places)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_ci_is_a_script_that_bash_can_read() -> None:
     script = ROOT / ".ci" / "run"
     assert subprocess.run(["bash", "-n", script], capture_output=True).stderr == b""
