@@ -22,7 +22,7 @@ from alembic.autogenerate.render import _render_python_into_templatevars
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.runtime import plugins
-from sqlalchemy import Engine, MetaData, inspect, make_url, text
+from sqlalchemy import Engine, Inspector, MetaData, inspect, make_url, text
 
 import optilock.alembic
 from optilock.alembic import plugin, rendering
@@ -115,22 +115,24 @@ def run(engine: Engine, revision: Revision, body: str) -> None:
 
 
 def shape(engine: Engine, *tables: str) -> dict[str, Any]:
-    seen = inspect(engine)
-    found: dict[str, Any] = {}
-    for name in tables:
-        found[name] = {
-            "columns": [
-                (c["name"], str(c["type"]), c["nullable"], c["default"])
-                for c in seen.get_columns(name)
-            ],
-            "key": seen.get_pk_constraint(name),
-            "unique": seen.get_unique_constraints(name),
-            "checks": seen.get_check_constraints(name),
-            "foreign": seen.get_foreign_keys(name),
-            "indexes": seen.get_indexes(name),
-        }
+    with engine.connect() as connection:
+        seen = inspect(connection)
+        found: dict[str, Any] = {name: _reflected(seen, name) for name in tables}
     found["triggers"] = triggers(engine)
     return found
+
+
+def _reflected(seen: Inspector, name: str) -> dict[str, Any]:
+    return {
+        "columns": [
+            (c["name"], str(c["type"]), c["nullable"], c["default"]) for c in seen.get_columns(name)
+        ],
+        "key": seen.get_pk_constraint(name),
+        "unique": seen.get_unique_constraints(name),
+        "checks": seen.get_check_constraints(name),
+        "foreign": seen.get_foreign_keys(name),
+        "indexes": seen.get_indexes(name),
+    }
 
 
 _TRIGGERS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 
 import pytest
@@ -184,7 +183,9 @@ def test_the_whole_work_can_be_done_again_in_the_same_session(store, watched, ot
 
 
 @alive
-def test_edits_of_an_object_that_nobody_references_are_kept(store, watched, other, refused, stored):
+def test_edits_of_an_object_that_nobody_references_are_kept(
+    store, watched, other, refused, collect
+):
     """The function that changed it has returned: only the session knows the object."""
 
     def edit():
@@ -195,9 +196,9 @@ def test_edits_of_an_object_that_nobody_references_are_kept(store, watched, othe
     session = watched()
     edit()
     other(Account, 1, owner="theirs")
-    gc.collect()
+    collect()
     refused(session, session.commit)
-    gc.collect()
+    collect()
 
     [dirty] = session.dirty
     assert (dirty.id, dirty.balance) == (1, 77)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from optilock import ConfigurationError
 from optilock.tables import table_set, table_sets
 from optilock.tables.commit_tokens import commit_tokens
+from tests import in_process
 from tests.migrating import migrate, revise, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
@@ -22,9 +21,7 @@ SETS = sorted(table_sets())
 
 def alembic(engine, *arguments: str) -> None:
     url = engine.url.render_as_string(hide_password=False)
-    command = [sys.executable, "-m", "alembic", "-c", str(INI), "-x", f"url={url}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert in_process.alembic("-c", str(INI), "-x", f"url={url}", *arguments) == (0, "")
 
 
 def everything(engine):

@@ -106,20 +106,30 @@ def town(engine):
 
 def schema(engine):
     """All that reflection says of all tables, and the catalogue of triggers."""
-    seen = inspect(engine)
-    found = {"triggers": triggers(engine), "views": seen.get_view_names()}
-    for name in sorted(seen.get_table_names()):
-        found[name] = {
-            "columns": [sorted((k, str(v)) for k, v in c.items()) for c in seen.get_columns(name)],
-            "key": seen.get_pk_constraint(name),
-            "foreign": sorted(map(str, seen.get_foreign_keys(name))),
-            "unique": sorted(map(str, seen.get_unique_constraints(name))),
-            "checks": sorted(map(str, seen.get_check_constraints(name))),
-            "indexes": sorted(map(str, seen.get_indexes(name))),
-        }
-        if seen.dialect.supports_comments:
-            found[name]["comment"] = seen.get_table_comment(name)
+    found = {"triggers": triggers(engine)}
+    with engine.connect() as connection:
+        seen = inspect(connection)
+        found["views"] = seen.get_view_names()
+        for what, tables in (
+            ("columns", seen.get_multi_columns()),
+            ("key", seen.get_multi_pk_constraint()),
+            ("foreign", seen.get_multi_foreign_keys()),
+            ("unique", seen.get_multi_unique_constraints()),
+            ("checks", seen.get_multi_check_constraints()),
+            ("indexes", seen.get_multi_indexes()),
+            ("comment", seen.get_multi_table_comment() if seen.dialect.supports_comments else {}),
+        ):
+            found |= {(name, what): _said(said) for (_, name), said in tables.items()}
     return found
+
+
+def _said(said):
+    """Columns in their order, anything else of which a table has several in any order."""
+    if not isinstance(said, list):
+        return said
+    if all("type" in one and "nullable" in one for one in said):
+        return [sorted((k, str(v)) for k, v in one.items()) for one in said]
+    return sorted(map(str, said))
 
 
 def rows(engine):

@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+
+from tests import in_process
 
 PG, MY = "postgresql+psycopg://me:secret", "mysql+pymysql://me:secret"
 MODELS = """
@@ -47,31 +50,37 @@ class Loose(Base):
     return tmp_path
 
 
-def optilock(shop: Path, *words: str, columns: str = "120") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from optilock.cli import main; main()", *words]
+def optilock(shop: Path, *words: str, columns: int = 120) -> Result:
+    return in_process.optilock(*words, folder=shop, columns=columns)
+
+
+def test_a_shell_sees_what_the_commands_print_and_their_exit_code(shop):
+    command = [sys.executable, "-m", "optilock.cli", "check", "shop", "--url", "sqlite:///shop.db"]
     root = Path(__file__).parents[2]
-    return subprocess.run(
+    ended = subprocess.run(
         command,
         cwd=shop,
         text=True,
         capture_output=True,
         timeout=60,
-        env={"PYTHONPATH": str(root), "PATH": "", "COLUMNS": columns},
+        env={"PYTHONPATH": str(root), "PATH": "", "COLUMNS": "120"},
     )
+    told = optilock(shop, *command[3:])
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, told.stdout, told.stderr)
 
 
 def test_check_finds_what_migrate_repairs(shop):
     url = ("--url", "sqlite:///shop.db")
     before = optilock(shop, "check", "shop", *url, "--json")
-    assert before.returncode == 1, before.stderr
+    assert before.exit_code == 1, before.stderr
     assert [finding["code"] for finding in json.loads(before.stdout)] == ["no-column"]
 
     done = optilock(shop, "migrate", "pages", *url)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "pages.version is there" in done.stdout
 
     after = optilock(shop, "check", "shop:Base", *url)
-    assert after.returncode == 0
+    assert after.exit_code == 0
     assert "Nothing found" in after.stdout
 
 
@@ -87,7 +96,7 @@ def test_migrate_knows_the_tokens_and_guards_the_table(shop):
 
 def test_check_prints_a_table_to_read(shop):
     ended = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db")
-    assert ended.returncode == 1
+    assert ended.exit_code == 1
     for word in ("error", "no-column", "pages.version", "optilock migrate"):
         assert word in ended.stdout
 
@@ -95,29 +104,29 @@ def test_check_prints_a_table_to_read(shop):
 def test_a_warning_is_no_reason_to_stop_a_deployment(shop):
     (shop / "plain.py").write_text(MODELS.replace("(Versioned, Base)", "(Base)"))
     ended = optilock(shop, "check", "plain", "--url", "sqlite:///shop.db", "--json")
-    assert ended.returncode == 0
+    assert ended.exit_code == 0
     [finding] = json.loads(ended.stdout)
     assert (finding["code"], finding["severity"]) == ("no-version", "warning")
 
 
 def test_the_settings_of_the_applications_own_engine_are_looked_at(shop):
-    assert optilock(shop, "migrate", "pages", "--url", "sqlite:///shop.db").returncode == 0
-    assert optilock(shop, "check", "shop", "--engine", "db:plain").returncode == 0
+    assert optilock(shop, "migrate", "pages", "--url", "sqlite:///shop.db").exit_code == 0
+    assert optilock(shop, "check", "shop", "--engine", "db:plain").exit_code == 0
     ended = optilock(shop, "check", "shop", "--engine", "db:each_alone", "--json")
-    assert ended.returncode == 1
+    assert ended.exit_code == 1
     assert [finding["code"] for finding in json.loads(ended.stdout)] == ["autocommit"]
 
 
 def test_nothing_is_made_where_there_is_no_database(shop):
     for words in (("check", "shop"), ("migrate", "pages")):
         ended = optilock(shop, *words, "--url", "sqlite:///typo.db")
-        assert (ended.returncode, "no database file" in ended.stderr) == (2, True)
+        assert (ended.exit_code, "no database file" in ended.stderr) == (2, True)
         assert not list(shop.glob("typo*"))
 
 
 def test_a_file_uri_is_a_file_like_any_other(shop):
     done = optilock(shop, "migrate", "pages", "--url", "sqlite:///file:shop.db?mode=rw&uri=true")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert not list(shop.glob("*rollout*"))
 
 
@@ -136,14 +145,14 @@ def test_the_command_that_check_names_settles_what_it_found(shop):
     [advice] = [one["advice"] for one in found if one["code"] == "no-column"]
     called = shlex.split(advice[advice.index("migrate") : advice.index(", or")])
     done = optilock(shop, *(url[1] if word == "…" else word for word in called))
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     after = optilock(shop, "check", "shop", *url)
     assert "Nothing found" in after.stdout, after.stdout
 
 
 def test_names_to_type_are_not_cut_off(shop):
     (shop / "shop.py").write_text(MODELS + "    __version_guard__ = 'bump'\n")
-    ended = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", columns="60")
+    ended = optilock(shop, "check", "shop", "--url", "sqlite:///shop.db", columns=60)
     assert "…" not in ended.stdout.replace("--url …", "")
 
 
@@ -177,7 +186,7 @@ def test_names_to_type_are_not_cut_off(shop):
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(shop, words, says):
     ended = optilock(shop, *words)
-    assert ended.returncode == 2
+    assert ended.exit_code == 2
     assert says in ended.stderr.replace("\n", " ")
     assert "Traceback" not in ended.stderr
     assert "secret" not in ended.stderr

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
-CLI = [sys.executable, "-m", "optilock.cli"]
+from tests import in_process
 
 
-def optilock(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=60)
+def optilock(*arguments: str) -> Result:
+    return in_process.optilock(*arguments, folder=Path.cwd())
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def optilock(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_bad_input_is_one_sentence_on_standard_error(arguments: tuple[str, ...], said: str) -> None:
     done = optilock("demo", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("optilock demo: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -38,14 +39,14 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path)
     file = tmp_path / "letter.txt"
     file.write_text("Dear reader, " * 100)
     done = optilock("demo", "--url", f"sqlite:///{file}")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "not a database" in done.stderr
     assert file.read_text() == "Dear reader, " * 100
 
 
 def test_help_names_the_options() -> None:
     done = optilock("demo", "--help")
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert all(option in done.stdout for option in ("--url", "--editors", "--seed", "--json"))
 
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests import in_process
+
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
 
-def _alembic(*arguments: str, at: Path = MIGRATIONS, **variables: str) -> tuple[int, str]:
+@pytest.fixture(autouse=True)
+def no_url_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPTILOCK_DATABASE_URL", raising=False)
+
+
+def _alembic(*arguments: str, at: Path = MIGRATIONS) -> tuple[int, str]:
     """The exit code and everything that was printed."""
-    environment = {name: text for name, text in os.environ.items() if name not in _OURS}
-    command = [sys.executable, "-m", "alembic", "-c", str(at / "alembic.ini"), *arguments]
-    done = subprocess.run(
-        command, env=environment | variables, capture_output=True, text=True, timeout=60
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-_OURS = {"OPTILOCK_DATABASE_URL"}
+    return in_process.alembic("-c", str(at / "alembic.ini"), *arguments)
 
 
 def _tables(path: Path) -> set[str]:
@@ -44,10 +44,15 @@ def test_a_database_is_brought_to_the_newest_revision_by_its_url(tmp_path: Path)
     assert _tables(path) == {"optilock_alembic_version", "optilock_commit_tokens"}
 
 
-def test_the_url_may_come_from_the_environment(tmp_path: Path) -> None:
+def test_the_url_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process of its own, as a shell runs it."""
     path = tmp_path / "app.db"
-    url = f"sqlite:///{path}"
-    assert _alembic("upgrade", "head", OPTILOCK_DATABASE_URL=url) == (0, "")
+    monkeypatch.setenv("OPTILOCK_DATABASE_URL", f"sqlite:///{path}")
+    command = [sys.executable, "-m", "alembic", "-c", MIGRATIONS / "alembic.ini", "upgrade", "head"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert _tables(path) == {"optilock_alembic_version", "optilock_commit_tokens"}
 
 

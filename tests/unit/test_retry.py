@@ -427,7 +427,6 @@ class TestDecorator:
         def fail() -> None:
             raise Marked
 
-        gc.collect()
         gc.disable()
         try:
             try:
