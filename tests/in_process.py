@@ -43,13 +43,14 @@ def alembic(*words: str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def modules_of(folder: Path) -> Iterator[None]:
-    path = list(sys.path)
+    path, before = list(sys.path), set(sys.modules)
     try:
         yield
     finally:
         sys.path[:] = path
         sys.path_importer_cache.pop(str(folder), None)
-        for name, module in list(sys.modules.items()):
+        for name in set(sys.modules) - before:
+            module = sys.modules[name]
             if Path(getattr(module, "__file__", None) or os.devnull).parent == folder:
                 del sys.modules[name]
                 if hasattr(module, "Base"):
