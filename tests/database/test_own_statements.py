@@ -144,7 +144,16 @@ def _all_rows(model: Any) -> Any:
     return model.__table__.update().values(note="own")
 
 
-STATEMENTS = [_by_key, _by_criteria, _all_rows]
+#: Every form of a statement for one kind of version, and one form for every kind.
+CASES = [
+    (Paper, _by_key),
+    (Paper, _by_criteria),
+    (Paper, _all_rows),
+    (Stamped, _by_key),
+    (Stamped, _by_criteria),
+    (Timed, _by_criteria),
+    (Matched, _by_criteria),
+]
 
 
 @pytest.fixture
@@ -154,8 +163,7 @@ def papers(store: Do, tables: Do) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("statement", STATEMENTS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "statement"), CASES)
 def test_a_session_does_not_conflict_with_its_own_statement(
     papers: None, watched: Do, stored: Do, model: Any, statement: Any, way: Send
 ) -> None:
@@ -173,8 +181,7 @@ def test_a_session_does_not_conflict_with_its_own_statement(
 
 @pytest.mark.needs("resolves-in-place")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("statement", [_by_key, _all_rows])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "statement"), CASES)
 def test_an_object_that_is_older_than_its_row_conflicts_all_the_same(
     papers: None, watched: Do, stored: Do, model: Any, statement: Any, way: Send
 ) -> None:
