@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 
 __all__ = ["level_of_caller"]
 
 
 def level_of_caller() -> int:
     """``stacklevel=`` for :func:`warnings.warn` in the function that asks."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and _inside(frame.f_code.co_filename):
+    here = inspect.currentframe()
+    level, frame = 1, None if here is None else here.f_back
+    while frame is not None and frame.f_back is not None and _inside(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     return level
 
