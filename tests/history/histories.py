@@ -138,7 +138,7 @@ _PROMISED = (
     ((), ("commit",), ("expect_tag@parent",)),
     None,
     (("refresh@parent",), ("select_anew@parent",), ("expire@parent",), ("expect_tag@parent",)),
-    (("set_@child",), ("add_child@parent",), ("set_@parent",), ("touch_@parent",)),
+    (("set_@child",), ("set_@child",), ("add_child@parent",), ("touch_@parent",)),
 )
 _LOCKED = (
     (("get",), ("select_some",)),
@@ -216,7 +216,7 @@ def _settings(chance: random.Random, on: str) -> Settings:
     return Settings(
         policy=chance.choices(POLICIES, (12, 1, 1, 1))[0],
         expire_on_commit=chance.random() < 0.6,
-        early=chance.random() < 0.4,
+        early=chance.random() < 0.5,
         unit=chance.random() < 0.15,
         listener=chance.choices(("", "before_flush", "after_update"), (18, 1, 1))[0],
         autocommit=chance.random() < 0.03,
@@ -267,7 +267,7 @@ def _theirs(chance: random.Random, focus: Focus, author: int) -> list[Step]:
 def _story(chance: random.Random, focus: Focus, other: int) -> list[Step]:
     """An author looks, decides, and looks again; somebody else was there between."""
     steps: list[Step] = []
-    for part in chance.choices(_STORIES, (4, 2, 2, 3, 2, 2))[0]:
+    for part in chance.choices(_STORIES, (4, 3, 2, 3, 2, 2))[0]:
         if part is None:
             steps += _theirs(chance, focus, other)
         elif chance.random() < 0.9:

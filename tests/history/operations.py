@@ -230,10 +230,10 @@ def append(author: Author, step: Step) -> None:
 @operation
 def delete(author: Author, step: Step) -> None:
     row = row_of(author, step)
+    if row[0] == "order" or author.done.links:
+        raise NotNow
     copy = author.take(row)
     base = copy.base()
-    if row[0] in ("order",) or author.done.links:
-        raise NotNow
     author.session.delete(copy.obj)
     if author.settings.policy != "none":  # what it loads has flushed, and settled, the row
         author.observe()
@@ -302,7 +302,7 @@ def touch_(author: Author, step: Step) -> None:
 def verify_(author: Author, step: Step) -> None:
     versioned(author, step)
     copy = author.take(row_of(author, step))
-    if author.settings.plain or not copy.held:
+    if author.settings.plain or not _holds_version(copy):
         raise NotNow
     verify(copy.obj)
     promised = copy.base().newest
@@ -314,7 +314,7 @@ def take_tag(author: Author, step: Step) -> None:
     """An ETag of what the author sees now."""
     versioned(author, step)
     copy = author.take(row_of(author, step))
-    if copy.row in author.done.rows() or not copy.held or copy.doubtful:
+    if copy.row in author.done.rows() or not _holds_version(copy) or copy.doubtful:
         raise NotNow
     author.tags[copy.row] = (etag_of(copy.obj), copy.base().newest)
 
@@ -323,11 +323,16 @@ def take_tag(author: Author, step: Step) -> None:
 def expect_tag(author: Author, step: Step) -> None:
     versioned(author, step)
     copy = author.take(row_of(author, step))
-    if copy.row not in author.tags or copy.row in author.done.rows():
+    if copy.row not in author.tags or copy.row in author.done.rows() or not _holds_version(copy):
         raise NotNow
     tag, revision = author.tags[copy.row]
     expect(copy.obj, tag)
     author.done.promises[copy.row] = min(revision, author.done.promises.get(copy.row, revision))
+
+
+def _holds_version(copy: Copy) -> bool:
+    """Who has let the version expire is refused, and told why."""
+    return "version" in copy.obj.__dict__
 
 
 # -- the transaction ------------------------------------------------------------------------------

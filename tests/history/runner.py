@@ -146,6 +146,8 @@ class Run:
         try:
             held = OPERATIONS[step.operation](author, step)
         except NotNow:
+            if author.is_open:
+                self._note(author, step, "only reads what it would need")
             return
         except Fault:
             self._note(author, step, "")

@@ -48,7 +48,7 @@ def test_no_history_breaks_a_promise(place: Place) -> None:
 def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configured() -> None:
     """That order is settled once in a process: so this is one of its own."""
     aggregates = [name for name in MAPPINGS if name.startswith("orders")]
-    options = ["--seeds", "150", "--shrink", "--show", "1", "--mappings", *aggregates]
+    options = ["--seeds", "300", "--shrink", "--show", "1", "--mappings", *aggregates]
     done = subprocess.run(
         [sys.executable, "-m", "tests.history", *options],
         cwd=ROOT,
