@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from tests.history.authors import Settings
@@ -56,7 +57,7 @@ def shrink(found: Finding) -> Finding:
     return found
 
 
-def _smaller(history: History):  # type: ignore[no-untyped-def]
+def _smaller(history: History) -> Iterator[History]:
     count = len(history.steps)
     for size in (8, 4, 2, 1):
         for start in range(count - size, -1, -1):
