@@ -184,11 +184,12 @@ class Run:
             return
         faults = list(judge(self.ledger, author.done, after, author.settings.policy))
         faults += self._unlike(author, after)
-        changed = set(self.ledger.differences(after))
+        changed = set(self.ledger.differences(after)) | author.done.rows()
+        changed = changed.union(*(self.ledger.roots_of(row, after) for row in changed))
         self.ledger.record(author.name, after)
         if faults:
             raise faults[0]
-        self._seen_by(author, changed | author.done.rows())
+        self._seen_by(author, changed)
 
     def _unlike(self, author: Author, after: dict[Row, Any]) -> list[Fault]:
         """Objects that do not hold what is stored, after their author has written the row."""
@@ -218,7 +219,6 @@ class Run:
 
     def _seen_by(self, author: Author, changed: set[Row]) -> None:
         """Who has written a row, and saw the one before, has seen the one after."""
-        changed |= {root for row in changed for root in self.ledger.roots_of(row)}
         stayed = [copy for copy in author.detached if copy.written_in is author.done]
         for copy in [*author.attached(), *stayed]:
             if copy.row in author.done.inserts:
