@@ -8,6 +8,7 @@ that several revisions share.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -64,8 +65,8 @@ class Base:
 
     @property
     def newest(self) -> int:
-        """The row was seen as a whole in no later revision than this."""
-        return min((newest for _, newest in self.seen.values()), default=self.memory)
+        """The row was seen as a whole in no later revision than this, if it was seen at all."""
+        return min((newest for _, newest in self.seen.values()), default=sys.maxsize)
 
     @property
     def oldest(self) -> int:
