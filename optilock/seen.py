@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import event, inspect
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper, QueryContext, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.exc import UnmappedColumnError
@@ -233,13 +233,13 @@ def recall(state: State) -> None:
         state.expired_attributes.discard(name)
 
 
-def remember_deleted(session: Session, count: int) -> None:
-    """The objects that were added to ``session.deleted``, which had so many, are to be deleted.
+def remember_deleted(session: Session, last: State | None) -> None:
+    """The objects that were added to ``session.deleted`` after ``last`` are to be deleted.
 
     In the version that they hold now, also if a query fills them with a later row
     (``populate_existing``).
     """
-    for state in deleted_since(session, count):
+    for state in deleted_since(session, last):
         token = _token_of(state.mapper)
         if token is not None:
             state.__dict__[_DECIDED] = version_seen(state, token)
@@ -378,7 +378,9 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
     """From here on, look at what is read again. Rows that are new to a session are not watched."""
 
     def refresh(state: State, context: Any, attrs: Collection[str] | None) -> None:
-        if attrs is not None and context is not None and context.refresh_state is None:
+        if not isinstance(context, QueryContext):
+            context = None  # a composite is made of what is held
+        elif attrs is not None and context.refresh_state is None:
             expire_older(state, context, attrs)
         if attrs is not None and token not in attrs:
             return

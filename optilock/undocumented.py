@@ -8,7 +8,7 @@ itself stands on events, and on what the unit of work asks of a result
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Delete, Insert, Update
@@ -37,6 +37,7 @@ __all__ = [
     "is_flushing",
     "is_of_the_orm",
     "is_ordered",
+    "last_deleted",
     "lazily_loaded_by",
     "left_out",
     "level_on_connect",
@@ -96,9 +97,14 @@ def marked_deleted(session: Session) -> Collection[State]:
     return session._deleted
 
 
-def deleted_since(session: Session, count: int) -> Iterator[State]:
-    """Those that were added to ``session.deleted`` when it had that many."""
-    return islice(reversed(session._deleted), len(session._deleted) - count)
+def last_deleted(session: Session) -> State | None:
+    """The object that was added last to ``session.deleted``."""
+    return next(reversed(session._deleted), None)
+
+
+def deleted_since(session: Session, last: State | None) -> Iterator[State]:
+    """Those that were added to it after ``last``; all of them, if a flush has taken that away."""
+    return takewhile(lambda state: state is not last, reversed(session._deleted))
 
 
 def inserted_by(session: Session | None) -> Iterator[State]:

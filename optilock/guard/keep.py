@@ -18,6 +18,7 @@ from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import made_by_application, touch_state
+from optilock.mapping.originals import original_of
 from optilock.touched import is_touched, touch_with_next_flush
 from optilock.undocumented import (
     expire_attribute,
@@ -91,10 +92,13 @@ class Kept:
         if state.key is None:  # a new object that was to take over a row
             return
         for name in self.pending:
-            if self.before[name] is NO_VALUE:
+            before = self.before[name]
+            if before is NO_VALUE:
+                before = original_of(state, name, NO_VALUE)  # changed in place
+            if before is NO_VALUE:
                 expire_attribute(state, name)
             else:
-                state.dict[name] = self.before[name]
+                state.dict[name] = before
         if self.token is not None:
             state.dict[self.token] = self.version
         for composite in state.mapper.composites:

@@ -74,7 +74,7 @@ from optilock.seen import (
     remember_rolled_back,
 )
 from optilock.touched import TOUCHED, touch_again
-from optilock.undocumented import marked_deleted
+from optilock.undocumented import last_deleted, marked_deleted
 
 __all__ = ["guard_class", "watch"]
 
@@ -218,7 +218,7 @@ def _unread_delete(original: Callable[..., None]) -> Callable[..., None]:
             original(self, instance)  # SQLAlchemy says so
             return
         recall(state)
-        before = len(marked_deleted(self))
+        before = last_deleted(self)
         with values_in_mind(state):
             original(self, instance)
         remember_deleted(self, before)

@@ -571,7 +571,8 @@ def test_write_skew_is_prevented_by_serializable_alone(engine, store, stored, un
     store(Doc(id=1, name="on"), Doc(id=2, name="on"))
     failed = 0
     try:
-        with unit(sessionmaker(engine)) as ours, unit(sessionmaker(engine)) as theirs:
+        sessions = sessionmaker(engine)
+        with unit(sessions) as ours, unit(sessions, independent=True) as theirs:
             for session, key in ((ours, 1), (theirs, 2)):
                 docs = session.scalars(select(Doc).order_by(Doc.id)).all()
                 assert [doc.name for doc in docs] == ["on", "on"]

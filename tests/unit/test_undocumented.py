@@ -173,10 +173,15 @@ def test_listeners_can_be_asked_for_first(session, target):
 
 def test_what_was_added_to_the_deleted_is_known(session):
     page = session.get_one(Page, 1)
-    assert list(undocumented.deleted_since(session, 0)) == []
+    assert undocumented.last_deleted(session) is None
+    assert list(undocumented.deleted_since(session, None)) == []
     session.delete(page)
-    assert list(undocumented.deleted_since(session, 0)) == [instance_state(page)]
-    assert list(undocumented.deleted_since(session, 1)) == []
+    state = instance_state(page)
+    assert undocumented.last_deleted(session) is state
+    assert list(undocumented.deleted_since(session, None)) == [state]
+    assert list(undocumented.deleted_since(session, state)) == []
+    session.flush()
+    assert list(undocumented.deleted_since(session, state)) == []
 
 
 def test_what_the_transaction_has_inserted_is_known(session):
