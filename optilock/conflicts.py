@@ -44,6 +44,7 @@ __all__ = [
     "attempt_of",
     "columns_of",
     "entry_of",
+    "expressions_of",
     "has_moved",
     "locked_table",
     "read_stored",
@@ -128,15 +129,33 @@ def attempt_of(
     return Attempt(mapper, tuple(identity), action, original, current, changes)
 
 
+def expressions_of(state: InstanceState[Any]) -> dict[Column[Any], Any]:
+    """The SQL expressions among the values that are to be written, in any of the object's tables.
+
+    To be asked before SQLAlchemy has sent them: then it takes them from the object.
+    """
+    columns, found = columns_of(state.mapper), {}
+    for name in state.committed_state:
+        value = state.dict.get(name)
+        if name in columns and _is_expression(value):
+            clause = value if isinstance(value, ClauseElement) else value.__clause_element__()
+            found[columns[name]] = clause
+    return found
+
+
+def _is_expression(value: Any) -> bool:
+    return isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
+
+
 def _equal(state: InstanceState[Any], name: str, a: Any, b: Any) -> bool:
-    if isinstance(a, ClauseElement) or hasattr(a, "__clause_element__"):
+    if _is_expression(a):
         return False
     return b is not NO_VALUE and same(columns_of(state.mapper)[name], a, b)
 
 
 def detached(value: Any, name: str) -> Any:
     """The value itself, or a copy that later changes of the object do not reach."""
-    if isinstance(value, ClauseElement) or hasattr(value, "__clause_element__"):
+    if _is_expression(value):
         return Computed(name)
     return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
 

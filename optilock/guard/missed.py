@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import Column
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, Values, entry_of, has_moved
+from optilock.conflicts import Attempt, Values, entry_of, expressions_of, has_moved
 from optilock.entry import Entry
 from optilock.errors import NotWritten
 from optilock.mapping.compared import is_guarded
@@ -32,8 +32,7 @@ class Missed:
     obj: Any
     connection: Connection
     attempt: Attempt
-    #: SQL expressions among our new values, and all parameters as they were to be sent.
-    expressions: Mapping[Column[Any], Any]
+    #: All parameters as they were to be sent.
     params: Mapping[str, Any]
     stored: Values | None = None
     #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
@@ -47,11 +46,16 @@ class Missed:
     told: bool = False
     #: The version was to move, whatever else changes.
     touched: bool = False
+    #: SQL expressions among our new values, in every table of the row.
+    expressions: Mapping[Column[Any], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expressions = expressions_of(self.state)
 
     @classmethod
     def found_before(cls, stale: Stale) -> Missed:
         """A row that was looked at before anything was written on its account."""
-        found = cls(stale.state, stale.obj, stale.connection, stale.attempt, {}, {})
+        found = cls(stale.state, stale.obj, stale.connection, stale.attempt, {})
         found.stored, found.problem = stale.stored, stale.problem
         return found
 

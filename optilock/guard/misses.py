@@ -86,10 +86,9 @@ def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
         state,
         flush.action_on(state),
         params.get(shape.token.parameter),
-        expressions=shape.expressions,
         computed=shape.prefetch,
     )
-    missed = Missed(state, state.obj(), connection, attempt, shape.expressions, params)
+    missed = Missed(state, state.obj(), connection, attempt, params)
     missed.touched = shape.ignored_only and token_attribute(state.mapper) in state.committed_state
     flush.add_miss(missed)
     flush.skip(write)

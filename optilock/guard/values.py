@@ -31,7 +31,6 @@ from optilock.mapping.compared import (
     values_written,
 )
 from optilock.mapping.keys import key_names
-from optilock.undocumented import values_of
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -154,11 +153,10 @@ def _miss(flush: Flush, connection: Connection, state: State, statement: Any, ro
     """The row was not found as it was read: what is stored instead?"""
     token = token_attribute(state.mapper)
     version = None if token is None else state.committed_state.get(token, state.dict.get(token))
-    expressions = dict(values_of(statement))
     action = "delete" if isinstance(statement, Delete) else "update"
-    attempt = attempt_of(state, action, version, expressions=expressions)  # type: ignore[arg-type]
+    attempt = attempt_of(state, action, version)  # type: ignore[arg-type]
     stored = read_stored(connection, state.mapper, [attempt.identity])
-    missed = Missed(state, state.obj(), connection, attempt, expressions, row)
+    missed = Missed(state, state.obj(), connection, attempt, row)
     missed.stored = stored.get(attempt.identity)
     missed.problem = not_written(missed)
     flush.add_miss(missed)

@@ -13,13 +13,16 @@ from sqlalchemy.orm import (
 )
 
 from optilock import (
+    CompareValues,
     ConfigurationError,
+    Counter,
     Timestamp,
     Versioned,
     client_wins,
     merge_fields,
     no_bump,
 )
+from optilock.guard import options
 from tests.models import (
     Animal,
     Base,
@@ -538,3 +541,85 @@ def test_a_joined_row_that_nobody_has_read_is_not_written_blindly(
     assert session.is_active
     session.rollback()
     assert stored(Dog, 1)["tricks"] == "theirs"
+
+
+class Kennel(Versioned, Base):
+    """Its rows are compared by values as well."""
+
+    __tablename__ = "inherited_kennels"
+    __version_token__ = (Counter(), CompareValues.changed())
+    id: Mapped[int] = key()
+    kind: Mapped[str] = mapped_column(String(20))
+    name: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "kennel"}
+
+
+class Cage(Kennel):
+    __tablename__ = "inherited_cages"
+    id: Mapped[int] = mapped_column(ForeignKey("inherited_kennels.id"), primary_key=True)
+    lock: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_identity": "cage"}
+
+
+EXPRESSIONS = [
+    (Dog, "tricks", "name"),
+    (Dog, "name", "tricks"),
+    (Car, "name", "doors"),
+    (Car, "doors", "name"),
+    (Cage, "lock", "name"),
+]
+computed = pytest.mark.parametrize(("model", "ours", "theirs"), EXPRESSIONS)
+
+
+def of(model, number):
+    text = {"doors": 1} if model is Car else {"tricks" if model is Dog else "lock": "a"}
+    return model(id=number, name="a", **text)
+
+
+def longer(model, name):
+    """The value that is stored, and something more."""
+    column = getattr(model, name)
+    return (column + 1, 2) if name == "doors" else (column.concat("!"), "a!")
+
+
+def changed(name):
+    return 7 if name == "doors" else "theirs"
+
+
+@alive
+@rows
+@computed
+@pytest.mark.parametrize("resolver", [merge_fields, client_wins])
+def test_an_expression_for_any_table_of_a_stale_row_is_merged(
+    store, watched, other, stored, model, ours, theirs, resolver, count
+):
+    store(*(of(model, n) for n in range(count)))
+    session = watched(resolver)
+    found = [session.get(model, n) for n in range(count)]
+    other(model, 0, **{theirs: changed(theirs)})
+    expression, expected = longer(model, ours)
+    for one in found:
+        setattr(one, ours, expression)
+    session.commit()
+    now = stored(model, 0)
+    assert (now[ours], now[theirs], now["version"]) == (expected, changed(theirs), 3)
+    assert getattr(found[0], ours) == expected
+    assert all(stored(model, n)[ours] == expected for n in range(count))
+
+
+@alive
+@computed
+def test_a_refused_row_keeps_its_expression_for_any_table(
+    store, watched, other, refused, stored, model, ours, theirs
+):
+    store(of(model, 0))
+    session = watched()
+    one = session.get(model, 0)
+    other(model, 0, **{theirs: changed(theirs)})
+    expression, expected = longer(model, ours)
+    setattr(one, ours, expression)
+    refused(session)
+    options(session, on_conflict=merge_fields)
+    session.commit()
+    assert stored(model, 0)[ours] == expected
+    assert stored(model, 0)[theirs] == changed(theirs)
