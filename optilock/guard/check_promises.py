@@ -53,7 +53,7 @@ def promise(session: Session, state: State, version: Any, *, demanded: bool) -> 
     """From here to the end of the transaction the row of ``state`` must be in ``version``."""
     assert state.key is not None
     promises = promises_of(session)
-    if place_of(state) not in watched(session).written():  # what we wrote is ours
+    if not watched(session).is_ours(place_of(state)):
         promises.add(Promise(state.mapper, tuple(state.key[1]), version, demanded))
 
 
@@ -65,8 +65,16 @@ def promises_of(session: Session) -> Promises:
         event.listen(session, "before_commit", _before_commit)
         event.listen(session, "after_commit", _released)
         event.listen(session, "after_rollback", _released)
-    known.promises.in_transaction(session.get_transaction())
+    _now(session, known.promises)
     return known.promises
+
+
+def _now(session: Session, promises: Promises) -> None:
+    """Forget an earlier transaction, also where the running one has not asked the database yet."""
+    running = session.get_transaction()
+    if running is not None:
+        watched(session).in_transaction(running)
+    promises.in_transaction(running)
 
 
 def _before_commit(session: Session) -> None:
@@ -97,14 +105,13 @@ def check_pending(flush: Flush, objects: Any) -> None:
     promises = known.promises
     if not promises:
         return
-    promises.in_transaction(session.get_transaction())
-    written = known.written() if promises else ()
+    _now(session, promises)
     moved: dict[State, Promise] = {}
     for obj in (*session.dirty, *session.deleted) if promises else ():
         state = instance_state(obj)
         place = place_of(state)
         promised = promises.get(place)
-        if promised is None or place in written or (objects and not _among(obj, objects)):
+        if promised is None or known.is_ours(place) or (objects and not _among(obj, objects)):
             continue
         if not _is(state.mapper, _held(state), promised.version):
             moved[state] = promised
@@ -122,7 +129,7 @@ def check_before_commit(session: Session) -> None:
     known = watched(session)
     if not known.promises:
         return
-    known.promises.in_transaction(session.get_transaction())
+    _now(session, known.promises)
     kept = set(_kept(known))
     waiting = [promise for place, promise in known.promises.items() if place not in kept]
     try:

@@ -96,6 +96,9 @@ class Watched:
     decided: bool = True
     _root: SessionTransaction | None = None
     _before: tuple[Point, Point, Before] | None = None
+    #: The rows of ``sent``, and how many writes of it are counted in.
+    _flushed: set[Place]
+    _counted: int = 0
 
     def __init__(self, on_conflict: OnConflict, on_delete: DeletePolicies) -> None:
         #: The resolver, or mapping of classes to resolvers, for this session.
@@ -105,6 +108,7 @@ class Watched:
         #: The ``no_bump`` blocks that are open.
         self.still: tuple[Still, ...] = ()
         self.connections, self.sent, self.undone = [], [], []
+        self._flushed = set()
         #: The versions before those.
         self.undone_before: dict[Place, Any] = {}
         #: Objects whose version a statement has moved.
@@ -169,12 +173,18 @@ class Watched:
         """How many writes of flushes there were."""
         return len(self.sent)
 
-    def written(self) -> set[Place]:
-        """Rows that the transaction has written, each in the version that it had promised."""
-        found = places_of(self.sent)
-        for stated in self.stated:
-            found |= stated.rows
-        return found
+    def has_flushed(self, place: Place) -> bool:
+        """Has a flush of the transaction written the row? Each write is counted in once."""
+        if self._counted < len(self.sent):
+            self._flushed |= places_of(self.sent[self._counted :])
+            self._counted = len(self.sent)
+        return place in self._flushed
+
+    def is_ours(self, place: Place) -> bool:
+        """Has the transaction written the row, and in the version that it had promised?"""
+        if self.decided:  # what is noted of the transaction before is kept for its error
+            return False
+        return self.has_flushed(place) or any(place in stated.rows for stated in self.stated)
 
     def doubts(self, savepoint: SessionTransaction | None) -> dict[Mapper[Any], Doubt]:
         """What the UPDATE statements that are rolled back now leave in doubt."""
@@ -228,6 +238,7 @@ class Watched:
         undone = self.sent[start:]
         self.undone += undone
         del self.sent[start:]
+        self._flushed, self._counted = set(), 0
         del self.stated[stated:]
         return undone
 
@@ -266,6 +277,7 @@ class Watched:
 
     def _forget(self) -> None:
         self.sent, self.undone, self.moved, self.stated = [], [], [], []
+        self._flushed, self._counted = set(), 0
         self.undone_before = {}
         self._savepoints, self.departed = {}, []
         self.compared, self._before = frozenset(), None

@@ -28,6 +28,7 @@ from optilock import (
 from optilock.testing import count_statements
 from tests.models import Account, Animal, Base, Dog, Note, Tag
 from tests.two_writers import Do
+from tests.work import lines_of
 
 pytestmark = pytest.mark.modes(full=True)
 
@@ -449,3 +450,53 @@ def test_a_verified_row_that_is_written_is_not_resolved(
     assert entry.action == ("delete" if doomed else "update")
     session.rollback()
     assert stored(Account, 1)["owner"] == "Ada"
+
+
+def test_what_was_written_before_a_rollback_is_promised_as_any_other(
+    account: Any, watched: Do, other: Do
+) -> None:
+    """Nothing is read between the two where a copy that was read elsewhere is added."""
+    session = watched()
+    copy = session.get_one(Account, 1)
+    session.expunge(copy)
+    session.get_one(Account, 1).owner = "Bea"
+    session.flush()
+    session.rollback()
+    session.expunge_all()
+    session.add(copy)
+    verify(copy)
+    other(Account, 1, owner="theirs")
+    failed(session.commit)
+
+
+# -- the cost --------------------------------------------------------------------------------------
+
+PROMISES = {
+    "verify": lambda session, row: verify(row),
+    "expect": lambda session, row: expect(row, 1),
+    "flush": lambda session, row: (verify(row), setattr(row, "note", "ours"), session.flush()),
+}
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_a_promise_costs_the_same_after_many_writes_and_after_few(
+    engine: Engine, tables: Do, promise: str
+) -> None:
+    tables(Account)
+    promised(PROMISES[promise], 25, engine)  # what is made once is made before it counts
+    once, twice, thrice = (promised(PROMISES[promise], n, engine) for n in (25, 50, 75))
+    for_a_pair = (thrice - 2 * twice + once) / (2 * 25 * 25)
+    assert for_a_pair < 0.25, (once, twice, thrice)
+
+
+def promised(promise: Any, count: int, engine: Engine) -> int:
+    """Lines of ``count`` promises after a flush of as many other rows."""
+    with Session(engine) as other, other.begin():
+        other.execute(delete(Account))
+        other.add_all(Account(id=n) for n in range(2 * count))
+    with watch(sessionmaker(engine, autoflush=False))() as session:
+        rows = session.scalars(select(Account).order_by(Account.id)).all()
+        for row in rows[:count]:
+            row.owner = "ours"
+        session.flush()
+        return lines_of(lambda: [promise(session, row) for row in rows[count:]])

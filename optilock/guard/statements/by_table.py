@@ -31,7 +31,6 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter
 from optilock.conflicts import Values, read_stored, same
 from optilock.dialects import database_of
 from optilock.dialects.locks import require_locks
-from optilock.guard.promises import places_of
 from optilock.guard.refresh import equal_to_stored
 from optilock.guard.state import Moved, Watched, watched
 from optilock.guard.statements.own import keep_promises, note_on, promised_rows
@@ -198,7 +197,7 @@ def _holds(known: Watched, state: State, token: str, version: Any) -> bool:
     return (  # SQLAlchemy has written it, and not yet marked the object clean
         token in state.committed_state
         and state.dict.get(token) == version
-        and _place(state) in places_of(known.sent)
+        and known.has_flushed(_place(state))
     )
 
 
