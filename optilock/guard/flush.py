@@ -78,6 +78,8 @@ class Flush:
     def __init__(self, session: Session, known: Watched) -> None:
         self.session = session
         self.known = known
+        #: How many writes the transaction had sent before.
+        self.began = known.at()
         #: Connections that answer for the guard, and how they answered before: ``execute``, and
         #: everything else as well.
         self.armed: dict[Connection, Before] = {}

@@ -52,6 +52,7 @@ def settle(flush: Flush) -> None:
     if error is None:
         carry_out(flush, [missed for missed in flush.misses if not missed.restored])
         _show_as_stored(flush)
+        _were_not_written(flush, [missed for missed in flush.misses if missed.written is None])
         tell_written(flush)
         events.emit(lambda: events.Resolved(conflict))
         return
@@ -61,11 +62,17 @@ def settle(flush: Flush) -> None:
         raise error  # SQLAlchemy rolls back: what depends on these rows was already written
     flush.error = error
     flush.kept = [Kept.of(missed) for missed in flush.misses]
+    _were_not_written(flush, flush.misses)
     for missed in flush.misses:
         if missed.attempt.action == "delete":
             _not_deleted(flush, missed)
     for kept in flush.kept:
         kept.hide()
+
+
+def _were_not_written(flush: Flush, misses: list[Missed]) -> None:
+    if misses:
+        flush.known.refused({missed.attempt.place for missed in misses}, flush.began)
 
 
 def _show_as_stored(flush: Flush) -> None:

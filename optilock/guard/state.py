@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,6 +186,22 @@ class Watched:
         if self.decided:  # what is noted of the transaction before is kept for its error
             return False
         return self.has_flushed(place) or any(place in stated.rows for stated in self.stated)
+
+    def refused(self, places: Collection[Place], start: int) -> None:
+        """The flush that began when ``start`` writes were sent has not written these rows."""
+        last = enumerate(self.sent[start:], start)
+        gone = [number for number, write in last if not places_of([write]).isdisjoint(places)]
+
+        def now(before: int) -> int:
+            return before - bisect_left(gone, before)
+
+        for number in reversed(gone):
+            del self.sent[number]
+        self.moved = [moved._replace(sent=now(moved.sent)) for moved in self.moved]
+        self.stated = [replace(stated, sent=now(stated.sent)) for stated in self.stated]
+        self.departed = [Departed(who, (now(at[0]), *at[1:])) for who, at in self.departed]
+        self._savepoints = {one: (now(at[0]), *at[1:]) for one, at in self._savepoints.items()}
+        self._before = None
 
     def doubts(self, savepoint: SessionTransaction | None) -> dict[Mapper[Any], Doubt]:
         """What the UPDATE statements that are rolled back now leave in doubt."""

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
-from optilock import ConcurrencyError, events
+from optilock import ConcurrencyError, events, expect, verify
 from tests.models import Account, Comment, Post, Tag
 
 pytestmark = pytest.mark.modes
@@ -208,3 +208,41 @@ def test_an_unrelated_query_that_flushes_keeps_the_edits(conflict):
 
     assert row in session.dirty
     assert (row.balance, row.version) == (10, 1)
+
+
+# -- promises -------------------------------------------------------------------------------------
+
+
+@alive
+@pytest.mark.parametrize("promise", [verify, lambda row: expect(row, 1)], ids=["verify", "expect"])
+def test_a_refused_write_keeps_no_promise(store, watched, other, refused, promise):
+    """The promised row was not written, and is in another version."""
+    store(Account(id=1, owner="a"))
+    session = watched()
+    row = session.get_one(Account, 1)
+    row.balance = 10
+    promise(row)
+    other(Account, 1, owner="theirs")
+    refused(session)
+    seen(session, row)  # drops the edit
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+
+
+@alive
+def test_what_was_written_before_the_refused_flush_keeps_its_promise(
+    store, watched, other, refused, stored
+):
+    store(Account(id=1, owner="a"), Account(id=2, owner="b"))
+    session = watched()
+    first, second = session.get_one(Account, 1), session.get_one(Account, 2)
+    other(Account, 2, owner="theirs")
+    verify(first)
+    first.balance = 1
+    session.flush()
+    first.balance, second.balance = 2, 2
+    refused(session)
+    session.expunge(second)
+    session.commit()
+
+    assert (stored(Account, 1)["balance"], stored(Account, 2)["balance"]) == (2, 0)
