@@ -40,7 +40,14 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.locked import expire_older
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import any_compared, compares, remember_values, values_unknown
+from optilock.mapping.compared import (
+    any_compared,
+    compares,
+    remember_values,
+    remembered_values,
+    values_seen,
+    values_unknown,
+)
 from optilock.mapping.keys import Place, key_names, place_of
 from optilock.undocumented import (
     deleted_since,
@@ -53,15 +60,18 @@ from optilock.undocumented import (
 __all__ = [
     "BEFORE",
     "Doubt",
+    "Memory",
     "attached",
     "forget",
     "hold",
     "hold_nothing",
     "may_be_undone",
+    "memories",
     "moved_by_us",
     "never_read",
     "recall",
     "remember",
+    "remember_again",
     "remember_deleted",
     "remember_expired",
     "remember_revived",
@@ -184,6 +194,33 @@ def remember(states: Iterable[State]) -> None:
                 version = state.committed_state.get(token, version)
             if version is not None:
                 state.__dict__[_KEY] = version
+
+
+class Memory(NamedTuple):
+    """What the author of an expired object had seen of it."""
+
+    state: State
+    version: Any
+    values: dict[str, Any] | None
+
+
+def memories(states: Iterable[State]) -> list[Memory]:
+    """Those of the objects that are expired and not edited, before somebody else reads them."""
+    return [
+        Memory(state, state.__dict__.get(_KEY), remembered_values(state))
+        for state in states
+        if (token := _token_of(state.mapper)) is None or token not in state.dict
+        if not state.modified
+    ]
+
+
+def remember_again(memory: Memory) -> None:
+    """The object was read, but not by its author, and is expired again."""
+    state, version, values = memory
+    if version is not None:
+        state.__dict__[_KEY] = version
+    if values is not None:
+        values_seen(state, values)
 
 
 def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool) -> None:

@@ -33,7 +33,15 @@ from optilock.guard.undone import follow_copy
 from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import any_compared, compares, values_are_unknown
 from optilock.mapping.makers import made_by_application
-from optilock.seen import BEFORE, hold, may_be_undone, version_seen
+from optilock.seen import (
+    BEFORE,
+    Memory,
+    hold,
+    may_be_undone,
+    memories,
+    remember_again,
+    version_seen,
+)
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 
@@ -51,6 +59,12 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         _compare_versions_of(state)
         before, edited = self.new, self.dirty  # by identity: a dataclass may have no hash
         load = options.get("load", True)
+        before_reading = memories(_merged(self, state)) if load else []
+
+        def take_back(copies: list[State]) -> None:
+            _take_back(self, copies, before, edited)
+            _forget_reading(self, before_reading)
+
         if load:
             _decide_copies(self, state)
         collections = members_of(self, _copies(state)) if load else []
@@ -65,15 +79,15 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
         except StaleDataError as error:
             copies = list(_copies(state))
             conflict = _conflict(self, copies, error)
-            _take_back(self, copies, before, edited)
+            take_back(copies)
             raise conflict from error.__cause__
         if any_compared() and load:
             copies = list(_copies(state))
             if stale := _stale_by_value(self, copies):
-                _take_back(self, copies, before, edited)
+                take_back(copies)
                 raise ConcurrencyError(stale)
         if collections and (unseen := refuse_unseen(self, collections)) is not None:
-            _take_back(self, list(_copies(state)), before, edited)
+            take_back(list(_copies(state)))
             raise unseen
         return merged
 
@@ -152,6 +166,22 @@ def _copies(state: State) -> Iterable[State]:
     yield state
     for _, _, one, _ in state.mapper.cascade_iterator("merge", state):
         yield one
+
+
+def _merged(session: Session, state: State) -> Iterator[State]:
+    """The objects of the session into which the copies go."""
+    for copy in _copies(state):
+        merged = None if copy.key is None else session.identity_map.get(copy.key)
+        if merged is not None and merged is not copy.obj():
+            yield instance_state(merged)
+
+
+def _forget_reading(session: Session, before: list[Memory]) -> None:
+    """What the merge has read for expired objects was not read by the authors of their edits."""
+    for memory in before:
+        if memory.state.session is session and memory.state.persistent:
+            session.expire(memory.state.obj(), memory.state.mapper.column_attrs.keys())
+            remember_again(memory)
 
 
 def _conflict(session: Session, copies: list[State], error: StaleDataError) -> ConcurrencyError:

@@ -39,10 +39,12 @@ __all__ = [
     "is_guarded",
     "nulls_stored",
     "remember_values",
+    "remembered_values",
     "values_are_unknown",
     "values_in_mind",
     "values_moved",
     "values_read",
+    "values_seen",
     "values_unknown",
     "values_written",
     "written_by_us",
@@ -139,6 +141,16 @@ def remember_values(state: InstanceState[Any], names: Collection[str] | None = N
         if value is not NO_VALUE:
             seen[name] = copy.deepcopy(value)
     state.__dict__[_SEEN] = {**seen, **(known or {})}
+
+
+def remembered_values(state: InstanceState[Any]) -> Values | None:
+    """What the author of the expired object had read, if anything was remembered of it."""
+    return state.__dict__.get(_SEEN)
+
+
+def values_seen(state: InstanceState[Any], values: Values) -> None:
+    """The author of the object has seen these, whatever was read since."""
+    state.__dict__[_SEEN] = values
 
 
 @contextmanager

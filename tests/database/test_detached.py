@@ -10,7 +10,7 @@ from sqlalchemy import Engine, Integer
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, Manual, Versioned, merge_fields
+from optilock import ConcurrencyError, Manual, Versioned, merge_fields, touch
 from tests.models import Account, Base, Comment, Native, Post, key
 from tests.two_writers import Do
 
@@ -275,3 +275,26 @@ def test_objects_without_a_hash_are_merged(tables, watched):
     session = watched()
     session.add(Thing(id=2))
     assert session.merge(Thing(id=1)).id == 1
+
+
+@pytest.mark.parametrize("then", ["edit", "touch"])
+def test_a_refused_merge_leaves_the_version_that_an_expired_object_was_seen_in(
+    account, copy_of, watched, other, stored, then
+):
+    """Only the merge has read the row since; the author of the edit has not."""
+    copy = copy_of(Account, 1)
+    session = watched()
+    mine = session.get_one(Account, 1)
+    mine.note = "mine"
+    session.commit()
+    other(Account, 1, owner="theirs")
+    with pytest.raises(ConcurrencyError):
+        session.merge(copy)
+    if then == "edit":
+        mine.owner = "Eve"
+    else:
+        touch(mine)
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert stored(Account, 1)["owner"] == "theirs"

@@ -191,3 +191,22 @@ def test_what_has_no_version_cannot_be_verified_by_reading_it(store, engine):
         UnitOfWork(engine, verify_reads=True) as session,
     ):
         session.get(Leaflet, 1)
+
+
+def test_a_refused_merge_leaves_what_was_read_of_an_expired_object(
+    store, watched, copy_of, directly, stored
+):
+    """Only the merge has read the row since; the author of the edit has not."""
+    store(Leaflet(id=1, title="a"))
+    copy = copy_of(Leaflet, 1)
+    session = watched()
+    mine = session.get_one(Leaflet, 1)
+    mine.body = "mine"
+    session.commit()
+    directly(Leaflet, 1, title="theirs")
+    refused_merge(session, copy)
+    mine.title = "Eve"
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert stored(Leaflet, 1)["title"] == "theirs"
