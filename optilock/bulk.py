@@ -40,6 +40,7 @@ from optilock.guard.batch import send
 from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
 from optilock.guard.state import watched
+from optilock.guard.statements.own import flush_before
 from optilock.guard.writes import Write
 from optilock.guarded import is_watched
 from optilock.mapping.columns import token_attribute
@@ -94,7 +95,7 @@ def bulk_update(
     given = rows_to_update(model, rows)
     if not given.rows:
         return BulkResult()
-    session.flush()
+    flush_before(session, {})
     connection = connection_to_write(session, given.mapper)
     missed = _send(session, connection, given)
     versions = _versions(connection, given, missed)
@@ -118,7 +119,7 @@ def bulk_delete(
     given = rows_to_delete(model, rows)
     if not given.rows:
         return BulkResult()
-    session.flush()
+    flush_before(session, {})
     connection = connection_to_write(session, given.mapper)
     missed = _send(session, connection, given)
     done = []

@@ -35,7 +35,7 @@ from optilock.mapping.columns import (
     token_attribute,
 )
 from optilock.mapping.compared import as_read, compared_names
-from optilock.mapping.keys import Identity, Place
+from optilock.mapping.keys import Identity, Place, root_of
 from optilock.mapping.makers import made_by_application
 from optilock.seen import younger_names
 
@@ -87,7 +87,7 @@ class Attempt:
     @property
     def place(self) -> Place:
         """The row, whatever class of the hierarchy it was read as."""
-        return self.mapper.base_mapper, self.identity
+        return root_of(self.mapper), self.identity
 
 
 def attempt_of(
@@ -136,7 +136,7 @@ def expressions_of(state: InstanceState[Any]) -> dict[Column[Any], Any]:
     """
     columns, found = columns_of(state.mapper), {}
     for name in state.committed_state:
-        value = state.dict.get(name)
+        value: Any = state.dict.get(name)
         if name in columns and _is_expression(value):
             clause = value if isinstance(value, ClauseElement) else value.__clause_element__()
             found[columns[name]] = clause

@@ -48,7 +48,7 @@ from optilock.mapping.compared import (
     values_seen,
     values_unknown,
 )
-from optilock.mapping.keys import Place, key_names, place_of
+from optilock.mapping.keys import Place, key_names, place_of, root_of
 from optilock.undocumented import (
     deleted_since,
     expire_with_savepoint,
@@ -223,11 +223,8 @@ def remember_again(memory: Memory) -> None:
         values_seen(state, values)
 
 
-def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool) -> None:
-    """``obj`` will be expired, or the attributes ``names`` of it; with all, what it cascades to.
-
-    ``flushing``: what is pending may be written before.
-    """
+def remember_expired(obj: Any, names: Collection[str] | None) -> None:
+    """``obj`` will be expired, or the attributes ``names`` of it; with all, what it cascades to."""
     state = inspect(obj, raiseerr=False)
     if not isinstance(state, InstanceState):
         return  # SQLAlchemy says so
@@ -240,7 +237,7 @@ def remember_expired(obj: Any, names: Collection[str] | None, *, flushing: bool)
             state.__dict__[_KEY] = _Apart(version)
         return
     related = (s for _, _, s, _ in state.mapper.cascade_iterator("refresh-expire", state))
-    remember(s for s in (state, *related) if not (flushing and s.modified))
+    remember((state, *related))
 
 
 class Doubt(NamedTuple):
@@ -264,6 +261,7 @@ def recall(state: State) -> None:
     seen = version_seen(state, token)
     if seen is None:
         return
+    state.__dict__.pop(_KEY)  # held from here on: what a flush reads after its write is newer
     keys = zip(key_names(mapper), state.key[1], strict=True)
     for name, value in ((token, seen), *keys):
         state.dict[name] = value
@@ -325,7 +323,7 @@ def remember_rolled_back(
             manager = state.manager
             token = _token_of(manager.mapper)
             compared = any_compared() and compares(manager.mapper)
-        doubt = doubts.get(state.mapper.base_mapper) if doubts else None
+        doubt = doubts.get(root_of(state.mapper)) if doubts else None
         if doubt is not None:
             expired.append(state)
         if compared:

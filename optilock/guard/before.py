@@ -26,6 +26,7 @@ from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.locked import note_locked
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compared_names, compares
+from optilock.mapping.keys import root_of
 from optilock.undocumented import marked_deleted
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ def _taken_over(session: Session, deleted: Iterable[State]) -> set[Any]:
 
     SQLAlchemy then sends an UPDATE for the new object, and that has read nothing.
     """
-    bases = {state.mapper.base_mapper for state in deleted if compares(state.mapper)}
+    bases = {root_of(state.mapper) for state in deleted if compares(state.mapper)}
     if not bases:
         return set()
     new = ((instance_state(obj).mapper, obj) for obj in session.new)
     return {
-        mapper.identity_key_from_instance(obj) for mapper, obj in new if mapper.base_mapper in bases
+        mapper.identity_key_from_instance(obj) for mapper, obj in new if root_of(mapper) in bases
     }
 
 

@@ -37,7 +37,7 @@ from optilock.guard.promises import Promise, Promises, conflict_of
 from optilock.guard.state import Watched, watched
 from optilock.guard.writes import first_expected
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.keys import Place, place_of
+from optilock.mapping.keys import Place, place_of, root_of
 from optilock.transient import ended_by_conflict
 from optilock.undocumented import marked_deleted
 
@@ -210,7 +210,7 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
 
 def _read_as(mapper: Mapper[Any]) -> Mapper[Any]:
     """The mapper that finds every class of the table with the version."""
-    base = mapper.base_mapper
+    base = root_of(mapper)
     return base if base.version_id_col is mapper.version_id_col else mapper
 
 

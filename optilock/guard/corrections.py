@@ -197,7 +197,8 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
         else:
             values[token] = again
     for table in tables_of(mapper):
-        row = {c.key: values[n] for n, c in _names_in(mapper, table).items() if n in values}
+        names = {n: c for n, c in _names_in(mapper, table).items() if c.computed is None}
+        row = {c.key: values[n] for n, c in names.items() if n in values}
         type(connection).execute(connection, table.insert(), row)
     if token is not None and token not in values:
         identity = mapper.primary_key_from_instance(missed.obj)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import MissingGreenlet
 
 from optilock.conflicts import Attempt, Values, columns_of
@@ -29,6 +30,7 @@ class Conflicting(Protocol):
     attempt: Attempt
     stored: Values | None
     resolution: Resolution | None
+    connection: Connection
 
     @property
     def entry(self) -> Entry[Any]: ...
@@ -137,7 +139,10 @@ def impossible(row: Conflicting) -> str | None:
     if row.stored is not None or resolution is None or resolution.decision == "keep_database":
         return None
     values = {**attempt.current, **resolution.values}
+    made_by_database = row.connection.dialect.supports_identity_columns
     for name, column in columns_of(attempt.mapper).items():
+        if made_by_database and column.identity is not None and column.identity.always:
+            return f"{row.entry.describe()}: {name} is always made by the database (Identity)"
         if isinstance(values.get(name), Computed):
             return f"{row.entry.describe()}: {name} was set to a SQL expression"
         if name not in values and not column.server_default and column.default is None:

@@ -38,6 +38,7 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.state import Watched
 from optilock.guard.words import Short
 from optilock.guard.writes import Shape, Write
+from optilock.mapping.keys import root_of
 from optilock.mapping.moves import does_not_move
 
 __all__ = ["Flush"]
@@ -190,7 +191,7 @@ class Flush:
 
     def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:
         """The object of this flush with that key."""
-        return self.states().get((mapper.base_mapper, identity))
+        return self.states().get((root_of(mapper), identity))
 
     def states(self) -> dict[Any, State]:
         """The objects of this flush by their rows."""
@@ -206,7 +207,7 @@ class Flush:
         for state, (is_delete, _) in self.uow.states.items():
             mapper = state.mapper
             key = state.key or mapper.identity_key_from_instance(state.obj())
-            place = (mapper.base_mapper, tuple(key[1]))
+            place = (root_of(mapper), tuple(key[1]))
             if place not in found or not is_delete:
                 found[place] = state
         return found

@@ -30,8 +30,10 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
 from optilock.guard.undone import follow_copy
-from optilock.mapping.columns import columns_of, same, token_attribute
+from optilock.guard.unversioned import never_seen
+from optilock.mapping.columns import columns_of, ignored_columns, same, token_attribute
 from optilock.mapping.compared import any_compared, compares, values_are_unknown
+from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 from optilock.seen import (
     BEFORE,
@@ -39,6 +41,7 @@ from optilock.seen import (
     hold,
     may_be_undone,
     memories,
+    never_read,
     remember_again,
     version_seen,
 )
@@ -66,6 +69,7 @@ def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
             _forget_reading(self, before_reading)
 
         if load:
+            _refuse_unread(self, _copies(state))
             _decide_copies(self, state)
         collections = members_of(self, _copies(state)) if load else []
         try:
@@ -182,6 +186,30 @@ def _forget_reading(session: Session, before: list[Memory]) -> None:
         if memory.state.session is session and memory.state.persistent:
             session.expire(memory.state.obj(), memory.state.mapper.column_attrs.keys())
             remember_again(memory)
+
+
+def _refuse_unread(session: Session, copies: Iterable[State]) -> None:
+    """Refuse copies of stored rows that hold values, and not the version that these belong to.
+
+    So is a pickle of an object that was edited when it was expired. SQLAlchemy would write it over
+    whatever is stored.
+
+    Raises:
+        ConfigurationError: there is one; nothing was merged.
+    """
+    for copy in copies:
+        token = token_attribute(copy.mapper)
+        if token is None or copy.key is None or token in copy.dict or copy.session is session:
+            continue
+        if never_read(copy):
+            continue  # an INSERT that was undone can be made again: it conflicts with a stored row
+        keys, ignored = key_names(copy.mapper), ignored_columns(copy.mapper)
+        holds_values = any(
+            name in copy.dict and name not in keys and column not in ignored
+            for name, column in columns_of(copy.mapper).items()
+        )
+        if holds_values and version_seen(copy, token) is None:
+            raise never_seen(copy.mapper, tuple(copy.key[1]))
 
 
 def _conflict(session: Session, copies: list[State], error: StaleDataError) -> ConcurrencyError:

@@ -19,7 +19,7 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.writes import Write
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.keys import Identity, Place
+from optilock.mapping.keys import Identity, Place, root_of
 
 __all__ = ["Promise", "Promises", "conflict_of", "places_of"]
 
@@ -55,7 +55,7 @@ class Promises(dict[Place, Promise]):
 
     def add(self, promise: Promise) -> None:
         """What was promised first counts; a demand makes it a demand."""
-        place = promise.mapper.base_mapper, promise.identity
+        place = root_of(promise.mapper), promise.identity
         known = self.get(place)
         if known is None:
             self[place] = promise
@@ -70,7 +70,7 @@ class Promises(dict[Place, Promise]):
 
 def places_of(writes: Iterable[Write]) -> set[Place]:
     """The rows that these writes have written."""
-    return {(shape.mapper.base_mapper, shape.identity_of(params)) for shape, params in writes}
+    return {place for write in writes for place in write.places()}
 
 
 def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> ConcurrencyError:
@@ -82,4 +82,4 @@ def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> Con
 
 
 def _place(entry: Entry[Any]) -> Place:
-    return inspect(entry.model).base_mapper, entry.identity
+    return root_of(inspect(entry.model)), entry.identity

@@ -13,6 +13,7 @@ from optilock.guard.decide import decide
 from optilock.guard.listeners import UPDATED
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored
+from optilock.mapping.columns import columns_of
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -61,6 +62,9 @@ def _may_be_referred_to(flush: Flush, missed: Missed) -> bool:
 def restore(flush: Flush, missed: Missed) -> None:
     """Insert the row again; its object is then like any other that was written."""
     values = insert_row(missed.connection, missed)
-    equal_to_stored(missed.state, values, flush.uow)
+    state = missed.state
+    equal_to_stored(state, values, flush.uow)
+    made = [n for n, c in columns_of(state.mapper).items() if c.computed is not None]
+    flush.expire_later.extend((state, name) for name in made if name in state.dict)
     missed.restored = True
     missed.written = UPDATED

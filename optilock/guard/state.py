@@ -234,10 +234,10 @@ class Watched:
         at = start[0]
         for moved in self.moved[start[1] : end[1]]:
             if moved.sent > at:
-                found = first_expected(self.sent[at : moved.sent]) | found
+                first_expected(self.sent[at : moved.sent], found)
                 at = moved.sent
             found.setdefault(moved.place, moved.before)
-        return first_expected([*self.sent[at : end[0]], *more]) | found
+        return first_expected([*self.sent[at : end[0]], *more], found)
 
     def take_back(self, savepoint: SessionTransaction | None) -> list[Write]:
         """The writes that are rolled back now, with the savepoint or with the transaction."""

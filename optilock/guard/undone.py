@@ -33,7 +33,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.guarded import KNOWN
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares, values_unknown
-from optilock.mapping.keys import Place, place_of
+from optilock.mapping.keys import Place, place_of, root_of
 from optilock.mapping.makers import made_by_application
 from optilock.seen import BEFORE, Doubt, hold, hold_nothing
 from optilock.undocumented import deleted_in, inserted_in
@@ -194,7 +194,7 @@ def _version_before(state: State, before: Before) -> Any:
     if state.key is None or token_attribute(state.mapper) is None:
         return _STORED
     place = place_of(state)
-    doubt = before.doubts.get(state.mapper.base_mapper)
+    doubt = before.doubts.get(root_of(state.mapper))
     if doubt is not None and place not in doubt.written:
         return doubt.held.get(state)
     return before.versions.get(place, _STORED)

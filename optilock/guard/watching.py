@@ -146,10 +146,8 @@ def guard_class(cls: type[Session]) -> None:
     cls.delete = _unread_delete(cls.delete)  # type: ignore[method-assign]
     if hasattr(cls, "delete_all"):
         setattr(cls, "delete_all", _delete_all)  # noqa: B010
-    cls.expire = _remembering(cls.expire, flushing=False)  # type: ignore[method-assign]
-    cls.refresh = guarded_refresh(  # type: ignore[method-assign]
-        _remembering(cls.refresh, flushing=True)
-    )
+    cls.expire = _remembering(cls.expire)  # type: ignore[method-assign]
+    cls.refresh = guarded_refresh(_remembering(cls.refresh))  # type: ignore[method-assign]
     cls.connection = guarded_connection(cls.connection)  # type: ignore[method-assign]
     cls.get = guarded_get(cls.get)  # type: ignore[method-assign]
     cls.expunge = guarded_expunge(cls.expunge)  # type: ignore[method-assign]
@@ -232,10 +230,10 @@ def _delete_all(self: Session, instances: Iterable[Any]) -> None:
         self.delete(instance)
 
 
-def _remembering(original: Callable[..., None], *, flushing: bool) -> Callable[..., None]:
+def _remembering(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def expire(self: Session, instance: Any, attribute_names: Any = None, **options: Any) -> None:
-        remember_expired(instance, attribute_names, flushing=flushing)
+        remember_expired(instance, attribute_names)
         original(self, instance, attribute_names, **options)
 
     return expire

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Delete, Table, Update, bindparam
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.elements import BindParameter
 
-from optilock.mapping.keys import Place
+from optilock.mapping.keys import Place, root_of
 
 __all__ = ["Condition", "Shape", "Write", "first_expected"]
 
@@ -41,6 +42,15 @@ class Write(NamedTuple):
 
     def key(self) -> tuple[Any, ...]:
         return self.shape.key_of(self.params)
+
+    def places(self) -> list[Place]:
+        """The row, by the key that it had, and by the one that the write gives it."""
+        shape, params = self
+        of = root_of(shape.mapper)
+        place = of, shape.identity_of(params)
+        if not shape.changes_key:
+            return [place]
+        return [place, (of, shape.identity_of({**params, **shape.new_key(params)}))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +114,18 @@ class Shape:
             return params[self.keys[0].parameter]
         return self.key_of(params)
 
+    @cached_property
+    def changes_key(self) -> bool:
+        """Does the write give its row another primary key?"""
+        return not {key.column for key in self.keys}.isdisjoint(self.sets.values())
+
+    def new_key(self, params: Params) -> Params:
+        """The parameters of the key, with the values that the write gives it."""
+        names = {column: name for name, column in self.sets.items()}
+        return {
+            key.parameter: params[names[key.column]] for key in self.keys if key.column in names
+        }
+
     def identity_of(self, params: Params) -> tuple[Any, ...]:
         """The key in the order of the mapper's primary key."""
         by_attribute = {
@@ -116,10 +138,13 @@ class Shape:
         )
 
 
-def first_expected(writes: Iterable[Write]) -> dict[Place, Any]:
-    """The version that each row was first expected to have."""
-    expected: dict[Place, Any] = {}
-    for shape, params in writes:
-        place = (shape.mapper.base_mapper, shape.identity_of(params))
-        expected.setdefault(place, params[shape.token.parameter])
+def first_expected(
+    writes: Iterable[Write], expected: dict[Place, Any] | None = None
+) -> dict[Place, Any]:
+    """The version that each row was first expected to have; ``expected`` ones came before."""
+    expected = {} if expected is None else expected
+    for write in writes:
+        place, *renamed = write.places()
+        version = expected.setdefault(place, write.params[write.shape.token.parameter])
+        expected.update(dict.fromkeys(renamed, version))
     return expected

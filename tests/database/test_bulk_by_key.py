@@ -9,7 +9,14 @@ from sqlalchemy import String, bindparam, delete, insert, update
 from sqlalchemy.orm import Mapped, make_transient_to_detached
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, ConfigurationError, Manual, Versioned
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    Manual,
+    RowVersion,
+    Timestamp,
+    Versioned,
+)
 from optilock.testing import count_statements
 from tests.models import Account, Base, Car, Dog, Note, Vehicle, key
 
@@ -232,3 +239,59 @@ def test_an_object_that_nobody_has_read_is_not_saved(store, watched, stored):
     with pytest.raises(ConfigurationError, match="never read"):
         watched().bulk_save_objects([unread])
     assert stored(Account, 1)["owner"] is None
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_an_object_that_nobody_changed_is_saved_and_knows_its_version(
+    store, watched, stored, expired
+):
+    """SQLAlchemy moves its version all the same."""
+    store(Account(id=1, owner="Ada"))
+    session = watched()
+    account = session.get_one(Account, 1)
+    if expired:
+        session.commit()
+    session.bulk_save_objects([account])
+    account.owner = "mine"
+    session.commit()
+
+    assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("mine", 3)
+
+
+class Signed(Versioned, Base):
+    __tablename__ = "bulk_signed"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+
+
+class Dated(Versioned, Base):
+    __tablename__ = "bulk_dated"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+
+
+@pytest.mark.parametrize("expire", [True, False], ids=["expire", "keep"])
+@pytest.mark.parametrize("model", [Note, Signed, Dated])
+def test_versions_that_only_a_look_can_tell_are_known_after_bulk_save(
+    store, watched, other, stored, model, expire
+):
+    """Read later, it would be another writer's."""
+    store(model(id=1, text="old"))
+    session = watched(expire_on_commit=expire)
+    held = session.get_one(model, 1)
+    held.text = "first"
+    session.bulk_save_objects([held])
+    held.text = "second"
+    session.commit()
+    held.text = "third"
+    session.bulk_save_objects([held])
+    session.commit()
+    assert stored(model, 1)["text"] == "third"
+    other(model, 1, text="theirs")
+    held.text = "mine"
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+
+    assert stored(model, 1)["text"] == "theirs"

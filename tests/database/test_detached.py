@@ -10,7 +10,14 @@ from sqlalchemy import Engine, Integer
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, Manual, Versioned, merge_fields, touch
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    Manual,
+    Versioned,
+    merge_fields,
+    touch,
+)
 from tests.models import Account, Base, Comment, Native, Post, key
 from tests.two_writers import Do
 
@@ -298,3 +305,42 @@ def test_a_refused_merge_leaves_the_version_that_an_expired_object_was_seen_in(
         session.commit()
     session.rollback()
     assert stored(Account, 1)["owner"] == "theirs"
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["itself", "a-child"])
+def test_a_pickle_of_an_object_that_was_edited_when_it_was_expired_is_refused(
+    store: Do, watched: Do, other: Do, stored: Do, deep: bool
+) -> None:
+    """Nobody knows in which version its author has seen the row."""
+    store(Post(id=1, title="old", comments=[Comment(id=1, text="old")]))
+    session = watched(autoflush=False)
+    post = session.get_one(Post, 1)
+    [comment] = post.comments
+    session.expire(comment if deep else post)
+    if deep:
+        comment.text = "mine"
+    else:
+        post.title = "mine"
+    copy = pickle.loads(pickle.dumps(post))
+    session.close()
+    other(Comment if deep else Post, 1, **{"text" if deep else "title": "theirs"})
+
+    with pytest.raises(ConfigurationError, match="without having been read"):
+        session.merge(copy)
+    assert not session.dirty
+    session.commit()
+    assert stored(Comment, 1)["text"] == ("theirs" if deep else "old")
+    assert stored(Post, 1)["title"] == ("old" if deep else "theirs")
+
+
+def test_a_pickle_of_an_expired_object_that_nobody_edited_says_nothing(
+    account: Any, watched: Do, stored: Do
+) -> None:
+    session = watched()
+    account = session.get_one(Account, 1)
+    session.commit()
+    copy = pickle.loads(pickle.dumps(account))
+    session.close()
+    session.merge(copy)
+    session.commit()
+    assert stored(Account, 1)["version"] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import ForeignKey, String, event, select, text
+from sqlalchemy import ForeignKey, String, delete, event, select, text, update
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -468,6 +468,53 @@ def test_a_conflict_in_a_translated_schema_is_told(away, watched_on, refused, co
     [entry] = refused(session).entries
 
     assert (entry.identity, entry.database["text"]) == ((0,), "theirs")
+
+
+@pytest.mark.parametrize("change", ["criteria", "key", "delete"])
+@pytest.mark.engines("postgresql", "mariadb")
+def test_a_statement_for_another_schema_than_the_objects_is_refused(
+    away, watched, store, stored, change
+):
+    """Its rows have the keys of the session's objects, and are others."""
+    store(Dog(id=1, name="here"))
+    with Session(away) as session, session.begin():
+        session.add(Dog(id=1, name="away"))
+    session = watched()
+    dog = session.get_one(Dog, 1)
+    there = {"schema_translate_map": {None: "away"}}
+    statement, rows = {
+        "criteria": (update(Dog).where(Dog.id == 1).values(name="theirs"), None),
+        "key": (update(Dog), [{"id": 1, "version": 1, "name": "theirs"}]),
+        "delete": (delete(Dog).where(Dog.id == 1), None),
+    }[change]
+    with pytest.raises(ConfigurationError, match="schema_translate_map of its own"):
+        session.execute(statement, rows, execution_options=there)
+    dog.name = "mine"
+    session.commit()
+
+    assert stored(Dog, 1)["name"] == "mine"
+    with Session(away) as reader:
+        assert reader.get_one(Dog, 1).name == "away"
+
+
+@pytest.mark.parametrize("change", ["criteria", "key"])
+@pytest.mark.engines("postgresql", "mariadb")
+def test_one_for_the_schema_of_the_objects_may_say_so(away, watched_on, change):
+    with Session(away) as session, session.begin():
+        session.add(Note(id=1, text="away"))
+    session = watched_on(away)
+    note = session.get_one(Note, 1)
+    there = {"schema_translate_map": {None: "away"}}
+    if change == "key":
+        rows = [{"id": 1, "version": note.version, "text": "first"}]
+        session.execute(update(Note), rows, execution_options=there)
+    else:
+        session.execute(update(Note).values(text="first"), execution_options=there)
+    note.text = "mine"
+    session.commit()
+
+    with Session(away) as reader:
+        assert reader.get_one(Note, 1).text == "mine"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from optilock import (
     ConcurrencyError,
     Manual,
     RowVersion,
+    Timestamp,
     UnitOfWork,
     Versioned,
     merge_fields,
@@ -514,3 +515,30 @@ def test_a_row_that_is_made_again_gets_a_number_of_its_own(store, watched, store
     row.name = "again"
     session.commit()
     assert stored(Numbered, 1)["name"] == "again"
+
+
+class Timed(Versioned, Base):
+    """The version is the server's time."""
+
+    __tablename__ = "timed"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = key()
+    name: Mapped[str | None]
+
+
+@pytest.mark.parametrize("model", [Account, Timed, Signed])
+def test_an_expired_object_that_was_touched_and_edited_knows_its_new_version(
+    store: Do, watched: Do, stored: Do, model: Any
+) -> None:
+    """Also where the version is read after the write."""
+    store(model(id=1))
+    session = watched()
+    held = session.get_one(model, 1)
+    name = "owner" if model is Account else "name"
+    for value in ("first", "second", "mine"):
+        session.commit()
+        touch(held)
+        setattr(held, name, value)
+    session.commit()
+
+    assert stored(model, 1)[name] == "mine"

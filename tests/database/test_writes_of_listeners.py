@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import ForeignKey, event, update
+from sqlalchemy import ForeignKey, delete, event, update
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from optilock import Unique, Versioned
+from optilock import Unique, Versioned, bulk_delete, bulk_update, verify
 from tests.models import Base, key
 
 
@@ -172,3 +172,62 @@ def test_a_count_that_is_ignored_leaves_the_version(store, tables, watched, stor
         session.commit()
 
     assert (stored(Wall, 1)["count"], stored(Wall, 1)["version"], mine.version) == (1, 1, 1)
+
+
+@pytest.fixture
+def listening(watched):
+    """A session that sends ``statement`` at ``moment`` of its first flush."""
+
+    def listening(moment, statement):
+        session = watched(expire_on_commit=False)
+        sent = []
+
+        def send(running, *_):
+            if not sent:
+                sent.append(statement)
+                statement(running)
+
+        event.listen(session, moment, send)
+        return session
+
+    return listening
+
+
+def _by_criteria(session):
+    session.execute(update(Thread).where(Thread.id < 3).values(count=Thread.count + 1))
+
+
+def _by_key(session):
+    rows = [{"id": 2, "version": 1, "count": 1}]
+    session.execute(update(Thread), rows)
+
+
+def _delete(session):
+    session.execute(delete(Thread).where(Thread.id == 2))
+
+
+def _in_bulk(session):
+    assert not bulk_update(session, Thread, [{"id": 2, "version": 1, "count": 1}]).conflicts
+
+
+def _delete_in_bulk(session):
+    assert not bulk_delete(session, Thread, [{"id": 2, "version": 1}]).conflicts
+
+
+@pytest.mark.parametrize("moment", ["before_flush", "after_flush"])
+@pytest.mark.parametrize("send", [_by_criteria, _by_key, _delete, _in_bulk, _delete_in_bulk])
+def test_a_listener_of_the_flush_may_send_statements(store, stored, listening, moment, send):
+    """What is pending is being flushed: nothing is flushed for them."""
+    store(Thread(id=1, name="a"), Thread(id=2, name="b"), Thread(id=3, name="c"))
+    session = listening(moment, send)
+    mine = session.get_one(Thread, 1)
+    verify(session.get_one(Thread, 3))
+    mine.name = "mine"
+    session.commit()
+    mine.name = "again"
+    session.commit()
+
+    assert stored(Thread, 1)["name"] == "again"
+    assert stored(Thread, 1)["count"] == (1 if send is _by_criteria else 0)
+    deleted = send in (_delete, _delete_in_bulk)
+    assert stored(Thread, 2) is None if deleted else stored(Thread, 2)["count"] == 1

@@ -27,7 +27,7 @@ from optilock.guard.statements.apart import (
     refuse_by_key,
 )
 from optilock.guard.statements.by_key import counts
-from optilock.guard.statements.own import binds_of, keep_promises, promised_rows
+from optilock.guard.statements.own import binds_of, flush_before, keep_promises, promised_rows
 from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
@@ -71,8 +71,7 @@ def by_criteria(
         statement = moving(mapper, statement)
     chosen = options_of(statement, options)
     binds = binds_of(mapper, options)
-    if chosen.get("autoflush", session.autoflush):
-        session.flush()
+    flush_before(session, {"autoflush": session.autoflush, **chosen})
     held: dict[Any, State] = {}
     if chosen.get("synchronize_session", "auto") is not False:
         held = _held(session, mapper)
@@ -103,7 +102,7 @@ def with_children(
         refuse_by_key(mapper, children)
     columns = _set_columns(mapper, statement, params)
     binds = binds_of(mapper, options)
-    session.flush()
+    flush_before(session, {})
     taken = []
     for child in children:
         if columns <= ignored_columns(child) or _stands_still(session, child):

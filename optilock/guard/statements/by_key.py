@@ -33,15 +33,16 @@ from optilock.connections import connection_to_write, engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.autocommit import refuse_autocommit
-from optilock.guard.state import watched
+from optilock.guard.state import Moved, watched
+from optilock.guard.statements.own import note
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import compares, is_guarded
-from optilock.mapping.keys import key_names
+from optilock.mapping.keys import key_names, place_of
 from optilock.mapping.makers import made_by_application
 from optilock.seen import recall, version_seen
 from optilock.tokens import Counter
-from optilock.undocumented import expire_attribute, take_as_stored
+from optilock.undocumented import take_as_stored
 
 __all__ = [
     "counts",
@@ -149,6 +150,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
         _refuse_system_column(found)
         _require_versions(found, rows)
         refuse_autocommit(connection_to_write(self, found), _MANY)
+        note(self, found, {})
         with _telling(self, lambda: _attempts(found, rows)):
             original(self, mapper, rows)
 
@@ -181,7 +183,7 @@ def guarded_bulk_save(original: Execute) -> Execute:
         saved = list(objects)
         all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
         states = [instance_state(obj) for obj in saved]
-        written = [state for state in states if state.modified or all_columns]
+        written = [state for state in states if _is_saved(state, all_columns)]
         for state in written:
             if state.key is not None:
                 refuse_compared(state.mapper, "bulk_save_objects()")
@@ -189,12 +191,19 @@ def guarded_bulk_save(original: Execute) -> Execute:
                 _require_seen(state)
         for mapper in {state.mapper for state in written if is_guarded(state.mapper)}:
             refuse_autocommit(connection_to_write(self, mapper), _MANY)
+        for mapper in {state.mapper: None for state in written if state.key is not None}:
+            if token_attribute(mapper) is not None:
+                note(self, mapper, {})
         with _telling(self, lambda: _attempts_of(written)):
             original(self, saved, *args, **options)
-        for obj in saved:
-            _follow(instance_state(obj))
+        _follow(self, states)
 
     return bulk_save_objects
+
+
+def _is_saved(state: State, all_columns: bool) -> bool:
+    """Is its row written? SQLAlchemy moves a version though nothing else has changed."""
+    return state.modified or all_columns or token_attribute(state.mapper) is not None
 
 
 def counts(mapper: Mapper[Any]) -> bool:
@@ -203,18 +212,39 @@ def counts(mapper: Mapper[Any]) -> bool:
     return hasattr(cls, "__version_token__") and isinstance(check_tokens(cls)[0], Counter)
 
 
-def _follow(state: State) -> None:
-    """A counted version is known; a random one was made by SQLAlchemy, and is read when needed."""
-    key, following = token_attribute(state.mapper), state.mapper.version_id_generator
-    if key is None or state.key is None or not state.modified or key not in state.dict:
-        return
-    if counts(state.mapper) and callable(following):
-        state.dict[key] = following(state.dict[key])
-    elif state.session is not None:
-        expire_attribute(state, key)
-    else:
-        del state.dict[key]
-    take_as_stored(state)
+def _follow(session: Session, states: Iterable[State]) -> None:
+    """Objects of stored rows know the versions that they have now.
+
+    A counted one is known; one that SQLAlchemy or the database has made is read, while the row is
+    still ours: later it would be another writer's.
+    """
+    by_mapper: dict[Mapper[Any], list[State]] = {}
+    for state in states:
+        if state.key is not None and token_attribute(state.mapper) in state.dict:
+            by_mapper.setdefault(state.mapper, []).append(state)
+    known = watched(session)
+    for mapper, some in by_mapper.items():
+        key: Any = token_attribute(mapper)
+        following = _versions_after(session, mapper, some, key)
+        for state in some:
+            before, after = state.dict[key], following[state]
+            state.dict[key] = after
+            known.moved.append(Moved(place_of(state), state, key, before, after, known.at()))
+            take_as_stored(state)
+
+
+def _versions_after(
+    session: Session, mapper: Mapper[Any], states: list[State], key: str
+) -> dict[State, Any]:
+    following: Any = mapper.version_id_generator
+    if made_by_application(mapper):
+        return {state: state.dict[key] for state in states}
+    if counts(mapper):
+        return {state: following(state.dict[key]) for state in states}
+    identities = {state: tuple(state.key[1]) for state in states if state.key is not None}
+    connection = connection_to_write(session, mapper)
+    stored = read_stored(connection, mapper, list(identities.values()), only=(key,), lock=False)
+    return {state: stored[identity][key] for state, identity in identities.items()}
 
 
 # -- what is refused ------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from optilock.guard.state import Moved, Watched, watched
 from optilock.guard.statements.own import keep_promises, note_on, promised_rows
 from optilock.mapping.columns import columns_of, token_attribute
 from optilock.mapping.compared import as_read, compared_names, compares, comparing, values_moved
-from optilock.mapping.keys import Identity, Place, key_names
+from optilock.mapping.keys import Identity, Place, key_names, root_of
 from optilock.mapping.tables import owner_of
 from optilock.seen import moved_by_us, version_seen
 from optilock.undocumented import criteria_of, expire_with_savepoint, now_deleted
@@ -72,7 +72,7 @@ def by_table(
     if promised or (moves and identity is None):
         note_on(session, mapper)
     elif moves and identity is not None and not held:
-        known.moved.append(Moved((mapper.base_mapper, identity), None, "", None, None, known.at()))
+        known.moved.append(Moved((root_of(mapper), identity), None, "", None, None, known.at()))
     wanted = {*held, *promised} if identity is None else {identity} & {*held, *promised}
     found = _locked(connection, mapper, statement, params, wanted) if wanted else {}
     token = token_attribute(mapper)
@@ -122,7 +122,7 @@ def _held(
     session: Session, mapper: Mapper[Any], identity: Identity | None, flush: Flush | None
 ) -> dict[Identity, State]:
     """Objects of the session that the statement may concern, by their keys."""
-    base = mapper.base_mapper
+    base = root_of(mapper)
     if identity is not None:
         obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
         state = None if obj is None else instance_state(obj)
@@ -132,7 +132,7 @@ def _held(
     held = {
         tuple(state.key[1]): state
         for state in session.identity_map.all_states()
-        if state.mapper.base_mapper is base and state.key
+        if root_of(state.mapper) is base and state.key
     }
     if flush is not None:
         held |= {key: state for (of, key), state in flush.states().items() if of is base}
@@ -203,7 +203,7 @@ def _holds(known: Watched, state: State, token: str, version: Any) -> bool:
 
 def _place(state: State) -> Place:
     key = state.key or state.mapper.identity_key_from_instance(state.obj())
-    return state.mapper.base_mapper, tuple(key[1])
+    return root_of(state.mapper), tuple(key[1])
 
 
 def _follow(
@@ -268,7 +268,7 @@ def _deleted(
     session: Session, connection: Connection, states: Mapping[Identity, State], flush: Flush | None
 ) -> None:
     """Rows that are gone: there is nothing left to write, or to delete."""
-    mapper = next(iter(states.values())).mapper.base_mapper
+    mapper = root_of(next(iter(states.values())).mapper)
     key = (key_names(mapper)[0],)
     left = read_stored(connection, mapper, list(states), only=key, lock=False)
     gone = [state for identity, state in states.items() if identity not in left]

@@ -51,7 +51,14 @@ from optilock.guard.statements.by_criteria import (
 )
 from optilock.guard.statements.by_key import refuse_compared, update_by_key
 from optilock.guard.statements.by_table import by_table, is_of_objects
-from optilock.guard.statements.own import binds_of, keep_promises, note, promised_rows
+from optilock.guard.statements.own import (
+    binds_of,
+    flush_before,
+    keep_promises,
+    note,
+    promised_rows,
+    refuse_elsewhere,
+)
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
@@ -60,6 +67,7 @@ from optilock.seen import version_seen
 from optilock.undocumented import (
     resolved,
     subject_of,
+    upsert_of,
 )
 
 __all__ = ["guarded_execute"]
@@ -85,6 +93,7 @@ def guarded_execute(original: Execute) -> Execute:
         if not isinstance(statement, (Update, Delete)):
             if isinstance(statement, Insert):
                 refuse_insert(statement, params)
+                _note_upsert(self, statement, options)
             return original(self, statement, params, **options)
         mapper = _mapper_of(statement)
         if mapper is None:
@@ -97,6 +106,7 @@ def guarded_execute(original: Execute) -> Execute:
     def of_class(
         self: Session, mapper: Mapper[Any], statement: Any, params: Any, **options: Any
     ) -> Any:
+        refuse_elsewhere(self, mapper, options_of(statement, options), options)
         if isinstance(statement, Delete):
             if watched(self).promises:
                 _delete_promised(self, statement, params, options)
@@ -152,7 +162,14 @@ def _of_table(
         return by_table(session, connection, statement, params, send)
 
 
-def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
+def _note_upsert(session: Session, statement: Insert, options: Mapping[str, Any]) -> None:
+    """It changes rows that are there, as an UPDATE does."""
+    mapper = _mapper_of(statement) if upsert_of(statement) is not None else None
+    if mapper is not None and is_guarded(mapper):
+        note(session, mapper, options)
+
+
+def _mapper_of(statement: Update | Delete | Insert) -> Mapper[Any] | None:
     """The class that ``update(Model)`` names; ``None`` for ``update(table)``."""
     subject = subject_of(statement)
     if getattr(subject, "is_aliased_class", False):
@@ -197,8 +214,7 @@ def _delete_promised(session: Session, statement: Delete, params: Any, options: 
     mapper = _mapper_of(statement)
     if mapper is None or token_attribute(mapper) is None:
         return
-    if options_of(statement, options).get("autoflush", session.autoflush):
-        session.flush()
+    flush_before(session, {"autoflush": session.autoflush, **options_of(statement, options)})
     promised = promised_rows(session, mapper)
     if promised:
         note(session, mapper, options)
@@ -216,8 +232,7 @@ def _by_key(
     options: dict[str, Any],
 ) -> Any:
     """The objects of these rows get the new version, if they hold the one that the row names."""
-    if chosen.get("autoflush", session.autoflush):
-        session.flush()
+    flush_before(session, {"autoflush": session.autoflush, **chosen})
     key: Any = token_attribute(mapper)
     held = _held_by(session, mapper, rows)
     versions = [(state, state.dict[key]) for state, _ in held if key in state.dict]

@@ -16,12 +16,24 @@ from typing import Any
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.connections import bind_to_write, own_connection
+from optilock.errors import ConfigurationError
 from optilock.guard.promises import Promise
 from optilock.guard.state import Stated, watched
 from optilock.mapping.columns import token_attribute
+from optilock.mapping.compared import is_guarded
+from optilock.mapping.keys import root_of
 from optilock.seen import version_seen
+from optilock.undocumented import is_flushing
 
-__all__ = ["binds_of", "keep_promises", "note", "note_on", "promised_rows"]
+__all__ = [
+    "binds_of",
+    "flush_before",
+    "keep_promises",
+    "note",
+    "note_on",
+    "promised_rows",
+    "refuse_elsewhere",
+]
 
 
 def note(session: Session, mapper: Mapper[Any], options: Mapping[str, Any]) -> None:
@@ -32,13 +44,49 @@ def note(session: Session, mapper: Mapper[Any], options: Mapping[str, Any]) -> N
 
 def note_on(session: Session, mapper: Mapper[Any]) -> None:
     """The same, where the transaction has begun."""
-    known, base = watched(session), mapper.base_mapper
+    known, base = watched(session), root_of(mapper)
     held = {
         state: version_seen(state, key) if (key := token_attribute(state.mapper)) else None
         for state in session.identity_map.all_states()
-        if state.mapper.base_mapper is base
+        if root_of(state.mapper) is base
     }
     known.stated.append(Stated(base, held, len(known.sent)))
+
+
+def refuse_elsewhere(
+    session: Session, mapper: Mapper[Any], chosen: Mapping[str, Any], options: Any
+) -> None:
+    """Refuse a statement for another schema than that of the session's objects.
+
+    Its rows are not theirs, though they have the same keys: objects would take over values and
+    versions of rows that they do not stand for.
+
+    Raises:
+        ConfigurationError: ``schema_translate_map`` is an option of the statement alone.
+    """
+    if "schema_translate_map" not in chosen or not is_guarded(mapper):
+        return
+    connection = own_connection(session, binds_of(mapper, options))
+    if _schemas(connection.get_execution_options()) != _schemas(chosen):
+        raise ConfigurationError(
+            f"The statement of {mapper.class_.__name__} has a schema_translate_map of its own, and"
+            " the session reads and writes its objects in another schema: rows of one would be"
+            " taken for rows of the other. Give the map to the engine, engine.execution_options("
+            "schema_translate_map=...), or to the connection, session.connection("
+            "execution_options=...). Nothing was sent."
+        )
+
+
+def _schemas(options: Mapping[str, Any]) -> dict[Any, Any]:
+    """The map, without what SQLAlchemy's compiler adds to it (``_none``)."""
+    given = options.get("schema_translate_map") or {}
+    return {schema: there for schema, there in given.items() if schema != "_none"}
+
+
+def flush_before(session: Session, options: Mapping[str, Any]) -> None:
+    """Write what is pending, unless ``options`` say otherwise, or a listener of a flush asks."""
+    if options.get("autoflush", True) and not is_flushing(session):
+        session.flush()
 
 
 def binds_of(mapper: Mapper[Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +99,7 @@ def promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:
     if not promises:
         return {}
     promises.in_transaction(session.get_transaction())
-    base = mapper.base_mapper
+    base = root_of(mapper)
     return {identity: promise for (of, identity), promise in promises.items() if of is base}
 
 
@@ -62,4 +110,4 @@ def keep_promises(
     rows = watched(session).stated[-1].rows
     for identity, promise in promised.items():
         if identity in found and found[identity] == promise.version:
-            rows.add((promise.mapper.base_mapper, identity))
+            rows.add((root_of(promise.mapper), identity))
