@@ -266,6 +266,7 @@ def recall(state: State) -> None:
     for name, value in ((token, seen), *keys):
         state.dict[name] = value
         state.expired_attributes.discard(name)
+    state.__dict__.pop(_KEY, None)  # or it would stand for the version that a write reads back
 
 
 def remember_deleted(session: Session, last: State | None) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Mapped, Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
+    RowVersion,
+    Timestamp,
+    Versioned,
     client_wins,
     etag_of,
     merge_fields,
@@ -18,9 +21,23 @@ from optilock import (
     touch,
 )
 from optilock.testing import count_statements
-from tests.models import Account, Dog, Manager, Native, Note, Page, Tag
+from tests.models import Account, Base, Dog, Manager, Native, Note, Page, Tag, key
 
 alive = pytest.mark.needs("resolves-in-place")
+
+
+class Signed(Versioned, Base):
+    __tablename__ = "touched_signed"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = key()
+    owner: Mapped[str | None]
+
+
+class Timed(Versioned, Base):
+    __tablename__ = "touched_timed"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = key()
+    owner: Mapped[str | None]
 
 
 # -- touch ----------------------------------------------------------------------------------------
@@ -81,6 +98,60 @@ def test_an_expired_object_is_touched_in_the_version_that_was_seen(
         ((1,), "updated"),
         ((3,), "deleted"),
     ]
+
+
+@pytest.mark.modes
+@pytest.mark.parametrize("model", [Account, Timed, Signed])
+@pytest.mark.parametrize("many", [1, 3])
+def test_an_expired_object_is_touched_and_changed_in_one_step(
+    store, watched, stored, model, many
+):
+    store(*(model(id=n, owner="a") for n in range(many)))
+    session = watched()
+    rows = session.scalars(select(model).order_by(model.id)).all()
+    before = rows[0].version
+    session.commit()
+    for row in rows:
+        touch(row)
+        row.owner = "mine"
+    session.flush()
+    after = [row.version for row in rows]
+    assert before not in after
+    rows[-1].owner = "again"
+    session.commit()
+    assert stored(model, many - 1)["owner"] == "again"
+    if many > 1:
+        assert stored(model, 0)["version"] == after[0]
+
+
+@pytest.mark.modes
+@pytest.mark.parametrize("how", ["changed", "deleted"])
+@pytest.mark.parametrize("edited", [True, False])
+@pytest.mark.parametrize("read", [True, False])
+@pytest.mark.parametrize("model", [Account, Timed, Signed])
+def test_the_row_that_another_one_has_written_is_the_conflict(
+    store, watched, other, gone, model, read, edited, how
+):
+    """Whatever makes the versions of those that nobody else has written."""
+    store(*(model(id=n, owner="a") for n in (1, 2, 3)))
+    session = watched()
+    rows = session.scalars(select(model).order_by(model.id)).all()
+    session.commit()
+    if read:
+        assert [row.owner for row in rows] == ["a"] * 3
+    if how == "changed":
+        other(model, 1, owner="theirs")
+    else:
+        gone(model, 1)
+    for row in rows:
+        touch(row)
+        if edited:
+            row.owner = "mine"
+    with pytest.raises(ConcurrencyError) as caught:
+        session.flush()
+    [entry] = caught.value.entries
+    assert (entry.identity, entry.action) == ((1,), "update")
+    assert entry.kind == ("updated" if how == "changed" else "deleted")
 
 
 def test_a_plain_session_can_touch(store, engine, stored):
