@@ -179,6 +179,9 @@ class Database:
         """Would COMMIT silently roll back, because of an error earlier in the transaction?"""
         return False
 
+    #: Does an error at RELEASE leave a transaction that goes nowhere but to ROLLBACK?
+    release_may_fail_all = False
+
     def ends_transaction(self, error: BaseException) -> bool:
         """Has the database rolled back the *whole* transaction when it answers with ``error``?"""
         return False

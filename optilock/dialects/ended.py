@@ -9,6 +9,10 @@ The savepoints of the transaction are gone as well. Rolling back to one would fa
 its own, which hides the cause (1305, "SAVEPOINT does not exist"). So inside a savepoint SQLAlchemy
 is told that the connection is lost: it sends nothing more on it, throws it away, and refuses every
 further statement and COMMIT until the whole transaction is rolled back.
+
+So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for gone and never rolls
+back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
+no error.
 """
 
 from __future__ import annotations
@@ -40,13 +44,18 @@ def watch_errors(connection: Connection, database: Database) -> None:
         given = context.connection
         if given is None or context.is_disconnect:
             return
-        if not database.ends_transaction(context.original_exception):
+        at_release = database.release_may_fail_all and _is_release(context.statement)
+        if not (at_release or database.ends_transaction(context.original_exception)):
             return
         if ended_by(given) is None:
             given.__dict__[_KEY] = given.get_transaction(), context.original_exception
         if given.in_nested_transaction():
             context.is_disconnect = True
             context.invalidate_pool_on_disconnect = False  # the others are as good as before
+
+
+def _is_release(statement: str | None) -> bool:
+    return statement is not None and statement.startswith("RELEASE SAVEPOINT")
 
 
 def ended_by(connection: Connection) -> BaseException | None:

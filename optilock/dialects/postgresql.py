@@ -151,6 +151,8 @@ class PostgreSQL(Database):
                 " else sets postgresql_readonly on this connection; remove it."
             )
 
+    release_may_fail_all = True
+
     def transaction_failed(self, connection: Connection) -> bool:
         """COMMIT of a failed transaction is answered with ROLLBACK, and no error.
 

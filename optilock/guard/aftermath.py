@@ -42,6 +42,7 @@ __all__ = [
     "conflict_after_rollback",
     "conflict_before_commit",
     "conflict_in_flush",
+    "conflict_in_savepoint",
     "gone_in_flush",
 ]
 
@@ -142,6 +143,13 @@ def conflict_before_commit(session: Session) -> ConcurrencyError:
     known = watched(session)
     clear(known.connections)
     found = _moved_on_held(session, _tried(known), [])
+    return conflict_of(found, known.promises)
+
+
+def conflict_in_savepoint(session: Session) -> ConcurrencyError:
+    """The conflict for which a savepoint is not released, before anything is rolled back."""
+    known = watched(session)
+    found = _moved_on_held(session, _tried(known), [], newest=True)
     return conflict_of(found, known.promises)
 
 

@@ -7,6 +7,10 @@ the session's outermost transaction, so that is what tells the conflict.
 
 SQLAlchemy takes a transaction whose COMMIT was refused for one that can still be rolled back. It is
 rolled back here, before the rows are read again; a ``rollback()`` that follows has nothing to do.
+
+A savepoint tells what ends it by a conflict in the same way, and is left to be rolled back: by its
+block, or with the whole transaction by ``session.rollback()``. A database that reports the conflict
+at RELEASE has ended the whole transaction (:mod:`optilock.dialects.ended`).
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IllegalStateChangeError, ResourceClosedError
 from sqlalchemy.orm import SessionTransaction
 
-from optilock.guard.aftermath import clear, conflict_after_rollback
+from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_savepoint
 from optilock.guard.state import watched
 from optilock.transient import ended_by_conflict
 
@@ -32,9 +36,9 @@ _FAILURES = (DBAPIError, IllegalStateChangeError)
 
 
 def guard_commit(transaction: SessionTransaction) -> None:
-    """Let the outermost transaction of a watched session tell a refused COMMIT."""
-    if type(transaction) is SessionTransaction and transaction.parent is None:
-        transaction.__class__ = _Guarded
+    """Let the transactions and savepoints of a watched session tell a refused COMMIT or RELEASE."""
+    if type(transaction) is SessionTransaction:
+        transaction.__class__ = _Guarded if transaction.parent is None else _Savepoint
 
 
 class _Guarded(SessionTransaction):
@@ -79,6 +83,18 @@ class _Guarded(SessionTransaction):
         except Exception:
             _log.warning("rolling back after a refused COMMIT failed", exc_info=True)
         self.ended = True
+
+
+class _Savepoint(SessionTransaction):
+    def commit(self, *args: Any, **options: Any) -> None:
+        before = sys.exc_info()[1]
+        try:
+            super().commit(*args, **options)  # for ``session.commit()``, of those around it, too
+        except DBAPIError as error:
+            for reason in _since(before, error):
+                if ended_by_conflict(reason):
+                    raise conflict_in_savepoint(self.session) from reason
+            raise
 
 
 def _since(before: BaseException | None, error: BaseException) -> Iterator[DBAPIError]:

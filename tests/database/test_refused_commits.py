@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Engine, ForeignKey, event, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
-from optilock import ConcurrencyError, UnitOfWork, expect, watch
+from optilock import ConcurrencyError, UnitOfWork, expect, verify, watch
 from tests.models import Base, key
 from tests.write_skew import Room, is_refused, skewed
 from tests.write_skew import rooms as rooms
@@ -219,3 +219,114 @@ async def test_async_sessions_say_the_same(async_engine, way):
     await session.commit()
     await session.close()
     await async_engine.dispose()
+
+
+# -- savepoints ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repeatable(engine: Engine, rooms: None) -> Engine:
+    return engine.execution_options(isolation_level="REPEATABLE READ")
+
+
+LOCK = "SELECT guests FROM refused_rooms WHERE id = 2 FOR UPDATE"
+
+
+def refuse_release(engine: Engine) -> None:
+    """PostgreSQL itself answers with 40001 to what is sent for RELEASE."""
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def release(connection, cursor, statement, parameters, context, many):
+        if statement.startswith("RELEASE SAVEPOINT"):
+            statement = f"{statement}; {LOCK}"
+        return statement, parameters
+
+
+def refuse_before_release(session: Session) -> None:
+    """An application's own look, which is sent before RELEASE."""
+
+    @event.listens_for(session, "before_commit")
+    def look(session):
+        if session.in_nested_transaction():
+            session.execute(text(LOCK))
+
+
+def beaten(session: Session, engine: Engine) -> None:
+    """Room 1 is ours, room 2 is read; the other one writes room 2."""
+    session.get_one(Room, 1).guests = 1
+    verify(session.get_one(Room, 2))
+    session.flush()
+    with Session(engine) as other, other.begin():
+        other.get_one(Room, 2).guests = 1
+
+
+def block(session: Session, inside: Any) -> None:
+    with session.begin_nested():
+        inside()
+
+
+def by_hand(session: Session, inside: Any) -> None:
+    savepoint = session.begin_nested()
+    inside()
+    savepoint.commit()
+
+
+def commit(session: Session, inside: Any) -> None:
+    session.begin_nested()
+    inside()
+    session.commit()
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("end", [block, by_hand, commit])
+@pytest.mark.parametrize("at_release", [True, False], ids=["at-release", "before-release"])
+def test_a_savepoint_that_is_not_released_is_a_conflict(repeatable, stored, end, at_release):
+    session = watch(sessionmaker(repeatable))()
+    session.connection()
+    if at_release:
+        refuse_release(repeatable)
+    else:
+        refuse_before_release(session)
+    with pytest.raises(ConcurrencyError) as caught:
+        end(session, lambda: beaten(session, repeatable))
+    assert caught.value.__cause__.orig.sqlstate == "40001"
+    assert [(e.model, e.identity) for e in caught.value.entries] == [(Room, (2,))]
+
+    session.rollback()
+    session.get_one(Room, 1).guests = 7
+    session.commit()
+    session.close()
+    assert stored(Room, 1)["guests"] == 7
+    assert repeatable.pool.checkedout() == 0
+
+
+@pytest.mark.engines("postgresql")
+def test_after_a_refused_release_nothing_is_taken_for_stored(repeatable, stored):
+    """PostgreSQL would answer the COMMIT with ROLLBACK, and no error."""
+    refuse_release(repeatable)
+    session = watch(sessionmaker(repeatable))()
+    session.get_one(Room, 1).guests = 5
+    session.flush()
+    with pytest.raises(ConcurrencyError), session.begin_nested():
+        beaten(session, repeatable)
+    with pytest.raises(PendingRollbackError):
+        session.commit()
+    session.rollback()
+    session.close()
+    assert stored(Room, 1)["guests"] == 0
+
+
+@pytest.mark.engines("postgresql")
+def test_after_a_conflict_before_the_release_the_transaction_goes_on(repeatable, stored):
+    session = watch(sessionmaker(repeatable))()
+    session.get_one(Room, 1).guests = 5
+    session.flush()
+    refuse_before_release(session)
+    with pytest.raises(ConcurrencyError), session.begin_nested():
+        session.get_one(Room, 1).guests = 6
+        session.flush()
+        with Session(repeatable) as other, other.begin():
+            other.get_one(Room, 2).guests = 1
+    session.commit()
+    session.close()
+    assert stored(Room, 1)["guests"] == 5
