@@ -26,7 +26,7 @@ which is rolled back may hold a version that never was; it must be read again be
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -38,6 +38,7 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.guarded import is_watched
 from optilock.locked import expire_older
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import (
@@ -74,6 +75,7 @@ __all__ = [
     "remember_again",
     "remember_deleted",
     "remember_expired",
+    "remember_removed",
     "remember_revived",
     "remember_rolled_back",
     "unread",
@@ -269,22 +271,44 @@ def recall(state: State) -> None:
     state.__dict__.pop(_KEY, None)  # or it would stand for the version that a write reads back
 
 
+class _Decided(NamedTuple):
+    """The object is to be deleted."""
+
+    #: In the version that it held then, also if a query fills it with a later row.
+    version: Any
+    #: Because it was removed from where orphans are deleted: does that still stand?
+    stands: Callable[[], bool] | None = None
+
+
 def remember_deleted(session: Session, last: State | None) -> None:
-    """The objects that were added to ``session.deleted`` after ``last`` are to be deleted.
-
-    In the version that they hold now, also if a query fills them with a later row
-    (``populate_existing``).
-    """
+    """The objects that were added to ``session.deleted`` after ``last`` are to be deleted."""
     for state in deleted_since(session, last):
-        token = _token_of(state.mapper)
-        if token is not None:
-            state.__dict__[_DECIDED] = version_seen(state, token)
+        _decide(state, None)
 
 
-def _decided_on(state: State, session: Session, seen: Any) -> Any:
-    """The version in which the object was to be deleted; of others the one that was ``seen``."""
+def remember_removed(states: Iterable[State], stands: Callable[[], bool]) -> None:
+    """These are to be deleted as orphans, or with one, as long as the removal ``stands``."""
+    for state in states:
+        _decide(state, stands)
+
+
+def _decide(state: State, stands: Callable[[], bool] | None) -> None:
+    token = _token_of(state.mapper)
+    if token is not None:
+        state.__dict__[_DECIDED] = _Decided(version_seen(state, token), stands)
+
+
+def _is_doomed(state: State, session: Session) -> bool:
+    """Was it decided to delete the object?"""
+    if state in marked_deleted(session):
+        return True
     decided = state.__dict__.get(_DECIDED)
-    return seen if decided is None or state not in marked_deleted(session) else decided
+    return (
+        decided is not None
+        and decided.stands is not None
+        and is_watched(session)
+        and decided.stands()
+    )
 
 
 def remember_revived(
@@ -385,8 +409,9 @@ def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
     """
     if version_seen(state, token) != before or token in state.committed_state:
         return
-    if state.__dict__.get(_DECIDED) == before:
-        state.__dict__[_DECIDED] = after
+    decided = state.__dict__.get(_DECIDED)
+    if decided is not None and decided.version == before:
+        state.__dict__[_DECIDED] = _Decided(after, decided.stands)
     if token in state.dict:
         state.dict[token] = after
     else:
@@ -425,14 +450,17 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
             if attrs is None:
                 for name in left_out(state, context):
                     del state.dict[name]  # deferred, as in an object that is new to the session
-            seen = _decided_on(state, context.session, seen)
+            doomed = _is_doomed(state, context.session)
+            decided = state.__dict__.get(_DECIDED)
+            if doomed and decided is not None and decided.version is not None:
+                seen = decided.version
         if seen is None or context is None:
             return
-        # Most rows that are read again hold nothing. (session.deleted would make a set each time.)
-        if not (state.committed_state or type(seen) is _Apart or marked_deleted(context.session)):
+        # Most rows that are read again hold nothing.
+        if not (doomed or state.committed_state or type(seen) is _Apart):
             return
-        if _is_older(state, seen, context, attrs):
-            unseen = is_flushing(context.session) or state in marked_deleted(context.session)
+        if doomed or _is_older(state, seen, context, attrs):
+            unseen = doomed or is_flushing(context.session)
             if unseen and state.dict.get(token) != _plain(seen):
                 names = state.dict.keys() if attrs is None else attrs
                 state.__dict__[_YOUNGER] = _plain(seen), frozenset(names) - {token}
@@ -473,8 +501,6 @@ def _told(kind: type[Any]) -> type[Any]:
 
 def _is_older(state: State, seen: Any, context: Any, attrs: Collection[str] | None) -> bool:
     """Does the object hold something that its author did before this row was read?"""
-    if state in marked_deleted(context.session):
-        return True
     if context.refresh_state is None and context.populate_existing:
         return False  # a query that drops all edits
     columns = state.mapper.column_attrs

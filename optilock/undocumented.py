@@ -15,6 +15,7 @@ from sqlalchemy import Delete, Insert, Update
 from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.event.attr import _ListenerCollection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, loading, mapperlib
+from sqlalchemy.orm.attributes import manager_of_class
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 from sqlalchemy.types import TypeEngine
@@ -34,6 +35,7 @@ __all__ = [
     "has_bind_expression",
     "inserted_by",
     "inserted_in",
+    "is_child",
     "is_flushing",
     "is_of_the_orm",
     "is_ordered",
@@ -150,6 +152,13 @@ def unmark_deleted(session: Session, state: State) -> None:
 def is_flushing(session: Session) -> bool:
     """Does a flush run?"""
     return bool(session._flushing)
+
+
+def is_child(state: State, parent: type[Any], key: str) -> bool | None:
+    """Does an object of ``parent`` have it in ``key``? ``None``: it was loaded, and not moved."""
+    has_parent = manager_of_class(parent).has_parent
+    known = {has_parent(state, key, optimistic=guess) for guess in (True, False)}
+    return known.pop() if len(known) == 1 else None
 
 
 def next_run() -> int:

@@ -16,6 +16,7 @@ from sqlalchemy import Column, event
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
+from optilock.guard.orphans import notice_orphans
 from optilock.guard.undone import tell_pickles
 from optilock.mapping.attribute import load_always
 from optilock.mapping.columns import maps_a_select, table_of_version
@@ -41,6 +42,7 @@ def read_versions_with_rows() -> None:
 
 
 def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
+    notice_orphans(mapper)
     version = mapper.version_id_col
     if version is None:
         return

@@ -121,6 +121,15 @@ def test_a_savepoint_can_be_told_what_to_expire(session):
     assert "title" not in page.__dict__
 
 
+def test_a_child_tells_whether_it_has_a_parent(session):
+    book, note = Book(notes=[Note()]), Note()
+    state = instance_state(book.notes[0])
+    assert undocumented.is_child(state, Book, "notes") is True
+    assert undocumented.is_child(instance_state(note), Book, "notes") is None
+    book.notes.clear()
+    assert undocumented.is_child(state, Book, "notes") is False
+
+
 def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
     page = session.get_one(Page, 1)
     assert not undocumented.marked_deleted(session)
