@@ -27,10 +27,10 @@ The files in the order of a flush:
     error has SQLAlchemy's :mod:`words`. :mod:`aftermath`: the database ended the transaction,
     perhaps at COMMIT (:mod:`commits`).
 
-Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`locked_reads` and the :mod:`later_reads`
-of what was locked, :mod:`statements` (also those on the session's connection, :mod:`following`),
-:mod:`undone`, objects that left the session, and :mod:`natives`, classes with only a
-``version_id_col``.
+Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`locked_reads` and the
+:mod:`later_reads` of what was locked, :mod:`statements` (also those on the session's connection,
+:mod:`following`), :mod:`undone`, objects that left the session, and :mod:`natives`, classes with
+only a ``version_id_col``.
 """
 
 from optilock.guard.aftermath import capture, clear, conflict_after_rollback
