@@ -20,6 +20,8 @@ from sqlalchemy.orm import Session
 from optilock.connections import PLAIN
 from optilock.guard.state import Watched, watched
 from optilock.guard.statements.by_table import by_table
+from optilock.guard.statements.own import note_on
+from optilock.guard.statements.unseen import classes_changed
 
 __all__ = ["guarded_connection"]
 
@@ -51,7 +53,11 @@ def _following(session: Session, known: Watched, connection: Connection) -> Call
     def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
         send = functools.partial(native, statement, parameters, **options)
         session = owner()
-        if type(statement) not in _CHANGES or known.stating or session is None:
+        if known.stating or session is None:
+            return send()
+        if type(statement) not in _CHANGES:
+            for mapper in classes_changed(statement):
+                note_on(session, mapper)
             return send()
         if "compiled_cache" in (options.get("execution_options") or ()):
             return send()  # SQLAlchemy's own bulk calls, which are seen to elsewhere

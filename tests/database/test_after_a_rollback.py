@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import ForeignKey, event, update
+from sqlalchemy import ForeignKey, event, select, text, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
@@ -183,14 +183,14 @@ def test_a_detached_object_that_was_saved_in_bulk(session: Session, other: Do, s
     assert stored(Account, 1)["owner"] == "theirs"
 
 
-def _upsert(family: str) -> Any:
+def _upsert(family: str, subject: Any = Account) -> Any:
     new = {"id": 1, "owner": "dropped", "balance": 0}
     change = {"owner": "dropped", "version": Account.version + 1}
     if family == "mysql":
-        return mysql.insert(Account).values(new).on_duplicate_key_update(change)
+        return mysql.insert(subject).values(new).on_duplicate_key_update(change)
     dialect: Any = postgresql if family == "postgresql" else sqlite
     return (
-        dialect.insert(Account)
+        dialect.insert(subject)
         .values(new)
         .on_conflict_do_update(index_elements=["id"], set_=change)
     )
@@ -235,6 +235,65 @@ def test_an_object_whose_version_a_listener_has_moved_before_the_flush_did(
     with pytest.raises(ConcurrencyError):
         session.commit()
     assert stored(Box, 1)["name"] == "theirs"
+
+
+_SQL = "UPDATE {} SET owner = 'dropped', version = version + 1 WHERE id = 1"
+
+
+def _by_text(session: Session) -> None:
+    session.execute(text(_SQL.format("accounts")))
+
+
+def _on_the_connection(session: Session) -> None:
+    session.connection().execute(text(_SQL.format("accounts")))
+
+
+def _by_upsert_of_the_table(session: Session) -> None:
+    session.connection().execute(_upsert(session.get_bind().dialect.name, Account.__table__))
+
+
+def _from_statement(session: Session) -> None:
+    if session.get_bind().dialect.name == "mysql":  # UPDATE knows no RETURNING there
+        _by_text(session)
+    else:
+        sql = text(_SQL.format("accounts") + " RETURNING id, owner, version")
+        session.scalars(select(Account).from_statement(sql)).all()
+
+
+@pytest.mark.parametrize("undo", ["rollback", "close", "savepoint"])
+@pytest.mark.parametrize(
+    "change", [_by_text, _on_the_connection, _by_upsert_of_the_table, _from_statement]
+)
+def test_an_object_that_was_read_after_a_text_that_changes_its_table(
+    session: Session, other: Do, stored: Do, change: Do, undo: str
+) -> None:
+    savepoint = session.begin_nested() if undo == "savepoint" else session
+    change(session)
+    account, note = session.get_one(Account, 1), session.get_one(Note, 1)
+    assert account.version == 2
+    (savepoint.close if undo == "close" else savepoint.rollback)()
+    if undo == "savepoint":
+        session.commit()
+    other(Account, 1, owner="theirs")  # its version is the one that the text had made
+    session.add_all([account, note])
+    note.text = "mine"  # of another table
+    session.commit()
+    account.note = "mine"
+    with pytest.raises(ConfigurationError, match="UPDATE statement was rolled back"):
+        session.commit()
+    assert stored(Account, 1)["note"] is None
+
+
+def test_an_object_that_was_read_after_a_text_that_changes_nothing(
+    session: Session, stored: Do
+) -> None:
+    for sql in ("SELECT 'UPDATE accounts'", "SELECT id FROM notes", "DELETE FROM notes"):
+        session.execute(text(sql))
+    account = session.get_one(Account, 1)
+    session.rollback()
+    account.owner = "mine"
+    session.commit()
+    assert stored(Account, 1)["owner"] == "mine"
 
 
 # -- a refresh that drops the edits of others ------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
-from optilock.guard.statements.sql_text import written_unversioned
+from optilock.guard.statements.sql_text import calls_code, tables_changed, written_unversioned
 
 
 class Base(DeclarativeBase):
@@ -69,6 +69,31 @@ def test_a_text_that_writes_a_versioned_table_without_its_version_is_found(sql):
     assert [(name, column) for name, _, column in written_unversioned(sql)] == [
         ("coffers", Coffer.__table__.c.version)
     ]
+
+
+@pytest.mark.parametrize("sql", [sql for sql in FOUND if "DELETE" not in sql.split(";")[-1]][:-1])
+def test_a_text_that_changes_stored_rows_is_found(sql):
+    assert tables_changed(sql) == {"coffers"}
+
+
+def test_so_is_one_that_moves_the_version():
+    assert tables_changed("UPDATE coffers SET owner = 'x', version = version + 1") == {"coffers"}
+
+
+@pytest.mark.parametrize("sql", [s for s in (*FOUND, *PASSING) if s.startswith("DELETE")])
+def test_a_delete_changes_no_row_that_can_be_read_later(sql):
+    assert not tables_changed(sql)
+
+
+@pytest.mark.parametrize("sql", [s for s in PASSING if "version" not in s])
+def test_texts_that_change_no_row_are_left_alone(sql):
+    assert not tables_changed(sql)
+
+
+def test_what_calls_stored_code_may_change_anything():
+    assert calls_code("/* all of it */ CALL close_the_year(2024)")
+    assert calls_code("do $$ BEGIN PERFORM 1; END $$")
+    assert not calls_code("INSERT INTO t (a) VALUES (1) ON CONFLICT DO NOTHING")
 
 
 @pytest.mark.parametrize("sql", PASSING)

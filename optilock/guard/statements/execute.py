@@ -59,6 +59,7 @@ from optilock.guard.statements.own import (
     promised_rows,
     refuse_elsewhere,
 )
+from optilock.guard.statements.unseen import classes_changed
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
@@ -67,7 +68,6 @@ from optilock.seen import version_seen
 from optilock.undocumented import (
     resolved,
     subject_of,
-    upsert_of,
 )
 
 __all__ = ["guarded_execute"]
@@ -89,11 +89,12 @@ def guarded_execute(original: Execute) -> Execute:
             statement = _resolved(statement)
         if isinstance(statement, FromStatement):
             _refuse_inside(statement.element, params)
+            _note_unseen(self, statement.element, options)
             return run_query(self, original, statement, params, options)
         if not isinstance(statement, (Update, Delete)):
             if isinstance(statement, Insert):
                 refuse_insert(statement, params)
-                _note_upsert(self, statement, options)
+            _note_unseen(self, statement, options)
             return original(self, statement, params, **options)
         mapper = _mapper_of(statement)
         if mapper is None:
@@ -162,14 +163,12 @@ def _of_table(
         return by_table(session, connection, statement, params, send)
 
 
-def _note_upsert(session: Session, statement: Insert, options: Mapping[str, Any]) -> None:
-    """It changes rows that are there, as an UPDATE does."""
-    mapper = _mapper_of(statement) if upsert_of(statement) is not None else None
-    if mapper is not None and is_guarded(mapper):
+def _note_unseen(session: Session, statement: Any, options: Mapping[str, Any]) -> None:
+    for mapper in classes_changed(statement):
         note(session, mapper, options)
 
 
-def _mapper_of(statement: Update | Delete | Insert) -> Mapper[Any] | None:
+def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
     """The class that ``update(Model)`` names; ``None`` for ``update(table)``."""
     subject = subject_of(statement)
     if getattr(subject, "is_aliased_class", False):

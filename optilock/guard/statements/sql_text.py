@@ -1,4 +1,4 @@
-"""Which versioned tables does a SQL text write, without mentioning their version?
+"""Which versioned tables does a SQL text write, and does it mention their version?
 
 A text is not parsed, only searched: words such as ``UPDATE``, the names of tables behind them, and
 the name of the version anywhere. Comments and literals do not count. Modifiers (``UPDATE OR
@@ -15,7 +15,7 @@ from sqlalchemy import Column
 
 from optilock.mapping.tables import joined_tables, versioned_tables
 
-__all__ = ["written_unversioned"]
+__all__ = ["calls_code", "tables_changed", "written_unversioned"]
 
 _NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
 _NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
@@ -29,6 +29,9 @@ _WRITES = re.compile(
     rf"|(?P<insert>REPLACE|INSERT|MERGE)\s+{_MODIFIERS}(?:INTO\s+(?:TABLE\s+)?)?{_MODIFIERS}){_TABLE}",
     re.IGNORECASE,
 )
+#: A look that costs little, before the long one.
+_CHANGES = re.compile(r"UPDATE|REPLACE|MERGE", re.IGNORECASE)
+_VERBS = ("UPDATE", "REPLACE", "MERGE")
 _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 _UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", re.I | re.S)
 #: Several tables: what is listed, and where their names and aliases are.
@@ -36,6 +39,8 @@ _MANY_UPDATED = re.compile(r"\bUPDATE\b(?P<refs>[^;]*?)\bSET\b(?P<targets>[^;]*)
 _MANY_DELETED = re.compile(
     r"\bDELETE\b(?P<targets>[^;]*?)\b(?P<by>FROM|USING)\b(?P<refs>[^;]*)", re.I | re.S
 )
+#: Code that is stored in the database, or comes with the text.
+_CALLS = re.compile(r"^\s*(CALL|DO|EXEC|EXECUTE)\b", re.I)
 _TRUNCATED = re.compile(r"(?:^|;)\s*TRUNCATE\b(?P<targets>[^;]*)", re.I)
 
 
@@ -52,6 +57,24 @@ def written_unversioned(sql: str) -> Iterator[tuple[str, str, Column[Any]]]:
             continue
         seen.add(name)
         yield name, verb, version
+
+
+def tables_changed(sql: str) -> set[str]:
+    """The names of the versioned tables whose stored rows it may change; often none."""
+    if not _CHANGES.search(sql):
+        return set()
+    text = _NOISE.sub(" ", sql)
+    tables = _by_name()
+    return {
+        name
+        for name, verb in (*_first(text), *_further(text, tables))
+        if name in tables and (verb in _VERBS or (verb == "INSERT" and _UPSERT.search(text)))
+    }
+
+
+def calls_code(sql: str) -> bool:
+    """Does it call a procedure, or bring code along? Then nobody knows what it changes."""
+    return bool(_CALLS.search(_NOISE.sub(" ", sql)))
 
 
 def _by_name() -> dict[str, Any]:
