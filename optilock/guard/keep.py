@@ -70,8 +70,9 @@ class Kept:
         version = missed.attempt.original.get(token) if token else None
         if token and made_by_application(state.mapper):
             before[token], pending[token] = version, missed.attempt.current[token]
+        asked = is_touched(state)
         touched = missed.attempt.action == "update" and (
-            missed.touched or not missed.attempt.changes
+            missed.touched or asked or not missed.attempt.changes
         )
         return cls(
             state,
@@ -81,7 +82,7 @@ class Kept:
             pending,
             before,
             touched,
-            is_touched(state),
+            asked,
             _is_orphan(missed),
             _is_deleted(missed),
         )

@@ -50,7 +50,6 @@ def query_again(session, cls=Page):
     session.scalars(select(cls).execution_options(populate_existing=True)).all()
 
 
-
 @pytest.fixture
 def library(engine, tables, store, watched_on):
     """A book with a page that has a note, and a jacket: all of them in the session."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.orm import Mapped, Session, scoped_session
+from sqlalchemy.orm import Mapped, Session, mapped_column, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
@@ -22,6 +22,18 @@ from optilock import (
 )
 from optilock.testing import count_statements
 from tests.models import Account, Base, Dog, Manager, Native, Note, Page, Tag, key
+
+
+class Timed(Versioned, Base):
+    """A time as the version, and a column that is none of its business."""
+
+    __tablename__ = "touch_timed"
+    __version_token__ = Timestamp()
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    views: Mapped[int] = mapped_column(default=0)
+
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -103,9 +115,7 @@ def test_an_expired_object_is_touched_in_the_version_that_was_seen(
 @pytest.mark.modes
 @pytest.mark.parametrize("model", [Account, Timed, Signed])
 @pytest.mark.parametrize("many", [1, 3])
-def test_an_expired_object_is_touched_and_changed_in_one_step(
-    store, watched, stored, model, many
-):
+def test_an_expired_object_is_touched_and_changed_in_one_step(store, watched, stored, model, many):
     store(*(model(id=n, owner="a") for n in range(many)))
     session = watched()
     rows = session.scalars(select(model).order_by(model.id)).all()
@@ -637,3 +647,22 @@ def test_what_is_deleted_or_expunged_is_touched_no_more(store, watched, stored):
     session.commit()
     assert stored(Account, 1)["version"] == 1
     assert stored(Account, 2) is None
+
+
+@alive
+def test_a_refused_touch_is_not_lost_beside_an_edit_of_an_ignored_column(
+    tables, store, watched, other, refused, stored
+):
+    """The database's time is set by an expression, which a refused flush takes back."""
+    tables(Timed)
+    store(Timed(id=1))
+    session = watched()
+    row = session.get_one(Timed, 1)
+    touch(row)
+    other(Timed, 1, text="theirs")
+    row.views = 1
+    refused(session)
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert stored(Timed, 1)["views"] == 0
