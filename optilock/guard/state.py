@@ -275,6 +275,7 @@ class Watched:
         """The transaction is over, whatever came of it."""
         self.decided = True
         self.departed, self._begun, self._root = [], [], None
+        self.autocommitting = ()
         for connection, execute in self.followed.items():
             if connection.__dict__.get("execute") is execute:
                 delattr(connection, "execute")

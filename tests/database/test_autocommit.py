@@ -252,3 +252,15 @@ async def test_an_async_connection_in_that_mode_is_refused(async_engine):
             assert await session.scalar(select(Page.n)) == 1
     finally:
         await async_engine.dispose()
+
+
+def test_after_a_commit_it_is_refused_again(by_driver, rows, stored):
+    """The connection of the transaction before is closed by then."""
+    with watch(maker(by_driver))() as session:
+        page = session.get_one(Page, 1)
+        session.commit()
+        page.n = 5
+        with refusal:
+            session.commit()
+        session.rollback()
+    assert stored(Page, 1)["n"] == 1
