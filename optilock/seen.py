@@ -274,7 +274,8 @@ def recall(state: State) -> None:
 class _Decided(NamedTuple):
     """The object is to be deleted."""
 
-    #: In the version that it held then, also if a query fills it with a later row.
+    #: In the version, and with the values, that it held then, also if a query fills it with a
+    #: later row.
     version: Any
     #: Because it was removed from where orphans are deleted: does that still stand?
     stands: Callable[[], bool] | None = None
@@ -296,6 +297,8 @@ def _decide(state: State, stands: Callable[[], bool] | None) -> None:
     token = _token_of(state.mapper)
     if token is not None:
         state.__dict__[_DECIDED] = _Decided(version_seen(state, token), stands)
+    if any_compared() and compares(state.mapper):
+        remember_values(state)
 
 
 def _is_doomed(state: State, session: Session) -> bool:

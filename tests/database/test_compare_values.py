@@ -911,7 +911,7 @@ def test_a_deferred_value_that_was_not_read_is_not_compared(
     store(*(Letter(id=n, name="a", text="a") for n in range(many)))
     session = watched()
     rows = session.scalars(select(Letter).order_by(Letter.id)).all()
-    directly(engine, Letter, 0, text="theirs")
+    other(engine, Letter, 0, text="theirs")
     for row in rows:
         if act == "edit":
             row.name = "ours"
@@ -920,3 +920,61 @@ def test_a_deferred_value_that_was_not_read_is_not_compared(
     session.commit()
 
     assert (stored(Letter, 0) or {}).get("text") == ("theirs" if act == "edit" else None)
+
+
+# -- update(Model) of what is expired -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("then", ["edit", "delete"])
+def test_an_expired_object_knows_of_the_sessions_own_update(store, watched, stored, then):
+    store(Card(id=1, front="a", back=1))
+    session = watched()
+    card = session.get_one(Card, 1)
+    card.front = "mine"
+    session.commit()
+    session.execute(update(Card).where(Card.id == 1).values(back=2))
+    if then == "edit":
+        card.back = 3
+    else:
+        session.delete(card)
+    session.commit()
+
+    assert (stored(Card, 1) or {}).get("back") == (3 if then == "edit" else None)
+
+
+@alive
+def test_an_expired_object_that_is_older_than_its_row_conflicts_after_the_sessions_own_update(
+    engine, store, watched, stored
+):
+    store(Card(id=1, front="a", back=1))
+    session = watched()
+    card = session.get_one(Card, 1)
+    session.commit()
+    directly(engine, Card, 1, front="theirs")
+    session.execute(update(Card).where(Card.id == 1).values(back=2))
+    session.delete(card)
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert stored(Card, 1)["front"] == "theirs"
+
+
+# -- populate_existing ----------------------------------------------------------------------------
+
+
+@alive
+@pytest.mark.parametrize("model", [Card, Sheet])
+def test_a_delete_is_of_the_values_that_were_held_when_it_was_decided(
+    engine, store, watched, stored, model
+):
+    name = "front" if model is Card else "title"
+    store(model(id=1, **{name: "a"}))
+    session = watched()
+    session.delete(session.get_one(model, 1))
+    directly(engine, model, 1, **{name: "theirs"})
+    with session.no_autoflush:
+        session.scalars(select(model).execution_options(populate_existing=True)).all()
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert stored(model, 1)[name] == "theirs"

@@ -23,18 +23,6 @@ from optilock import (
 from optilock.testing import count_statements
 from tests.models import Account, Base, Dog, Manager, Native, Note, Page, Tag, key
 
-
-class Timed(Versioned, Base):
-    """A time as the version, and a column that is none of its business."""
-
-    __tablename__ = "touch_timed"
-    __version_token__ = Timestamp()
-    __version_ignore__ = ("views",)
-    id: Mapped[int] = key()
-    text: Mapped[str | None]
-    views: Mapped[int] = mapped_column(default=0)
-
-
 alive = pytest.mark.needs("resolves-in-place")
 
 
@@ -50,6 +38,17 @@ class Timed(Versioned, Base):
     __version_token__ = Timestamp()
     id: Mapped[int] = key()
     owner: Mapped[str | None]
+
+
+class Viewed(Versioned, Base):
+    """A time as the version, and a column that is none of its business."""
+
+    __tablename__ = "touched_viewed"
+    __version_token__ = Timestamp()
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = key()
+    text: Mapped[str | None]
+    views: Mapped[int] = mapped_column(default=0)
 
 
 # -- touch ----------------------------------------------------------------------------------------
@@ -654,15 +653,15 @@ def test_a_refused_touch_is_not_lost_beside_an_edit_of_an_ignored_column(
     tables, store, watched, other, refused, stored
 ):
     """The database's time is set by an expression, which a refused flush takes back."""
-    tables(Timed)
-    store(Timed(id=1))
+    tables(Viewed)
+    store(Viewed(id=1))
     session = watched()
-    row = session.get_one(Timed, 1)
+    row = session.get_one(Viewed, 1)
     touch(row)
-    other(Timed, 1, text="theirs")
+    other(Viewed, 1, text="theirs")
     row.views = 1
     refused(session)
     with pytest.raises(ConcurrencyError):
         session.commit()
     session.rollback()
-    assert stored(Timed, 1)["views"] == 0
+    assert stored(Viewed, 1)["views"] == 0

@@ -35,7 +35,14 @@ from optilock.guard.refresh import equal_to_stored
 from optilock.guard.state import Moved, Watched, watched
 from optilock.guard.statements.own import keep_promises, note_on, promised_rows
 from optilock.mapping.columns import columns_of, token_attribute
-from optilock.mapping.compared import as_read, compared_names, compares, comparing, values_moved
+from optilock.mapping.compared import (
+    as_read,
+    compared_names,
+    compares,
+    comparing,
+    remembered_values,
+    values_moved,
+)
 from optilock.mapping.keys import Identity, Place, key_names, root_of
 from optilock.mapping.tables import owner_of
 from optilock.seen import moved_by_us, version_seen
@@ -44,7 +51,7 @@ from optilock.undocumented import criteria_of, expire_with_savepoint, now_delete
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
 
-__all__ = ["by_table", "is_of_objects", "key_named"]
+__all__ = ["by_table", "is_of_objects", "key_named", "of_values"]
 
 State = InstanceState[Any]
 
@@ -86,6 +93,33 @@ def by_table(
     result = send()
     if as_new:
         _follow(session, connection, as_new, found, flush, deleting=not moves)
+    return result
+
+
+def of_values(
+    session: Session,
+    connection: Connection,
+    mapper: Mapper[Any],
+    statement: Update,
+    params: Any,
+    send: Callable[[], Any],
+) -> Any:
+    """Send ``update(Model)`` of compared rows; SQLAlchemy does not see to objects that are expired.
+
+    What is remembered of them becomes what the statement has stored, if it was stored before.
+    """
+    held = {
+        key: state
+        for key, state in _held(session, mapper, None, None).items()
+        if remembered_values(state) and state.mapper.isa(mapper)
+    }
+    found = _locked(connection, mapper, statement, params, held) if held else {}
+    known = watched(session)
+    as_new = [key for key, row in found.items() if _is_as_new(known, held[key], row)]
+    result = send()
+    after = read_stored(connection, mapper, as_new, lock=False) if as_new else {}
+    for key, row in after.items():
+        values_moved(held[key], row)
     return result
 
 

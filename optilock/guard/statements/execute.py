@@ -50,7 +50,7 @@ from optilock.guard.statements.by_criteria import (
     with_children,
 )
 from optilock.guard.statements.by_key import refuse_compared, update_by_key
-from optilock.guard.statements.by_table import by_table, is_of_objects
+from optilock.guard.statements.by_table import by_table, is_of_objects, of_values
 from optilock.guard.statements.own import (
     binds_of,
     flush_before,
@@ -62,7 +62,7 @@ from optilock.guard.statements.own import (
 from optilock.guard.statements.unseen import classes_changed
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import is_guarded
+from optilock.mapping.compared import compares, is_guarded
 from optilock.mapping.keys import key_names
 from optilock.seen import version_seen
 from optilock.undocumented import (
@@ -122,6 +122,8 @@ def guarded_execute(original: Execute) -> Execute:
             if children:
                 note(self, mapper, options)
                 return with_children(self, original, mapper, children, statement, params, options)
+            if compares(mapper) and _synchronizes(statement, options):
+                return _of_values(self, original, mapper, statement, params, options)
             return original(self, statement, params, **options)
         if by_key:
             run = functools.partial(original, self, statement, params, **options)
@@ -166,6 +168,27 @@ def _of_table(
 def _note_unseen(session: Session, statement: Any, options: Mapping[str, Any]) -> None:
     for mapper in classes_changed(statement):
         note(session, mapper, options)
+
+
+def _synchronizes(statement: Update, options: Mapping[str, Any]) -> bool:
+    """Is the session to bring its objects up to date?"""
+    return options_of(statement, options).get("synchronize_session", "auto") is not False
+
+
+def _of_values(
+    session: Session,
+    original: Execute,
+    mapper: Mapper[Any],
+    statement: Update,
+    params: Any,
+    options: Mapping[str, Any],
+) -> Any:
+    """``update(Model)`` of rows whose values are compared."""
+    if options_of(statement, options).get("autoflush", session.autoflush):
+        session.flush()
+    send = functools.partial(original, session, statement, params, **options)
+    connection = own_connection(session, binds_of(mapper, options))
+    return of_values(session, connection, mapper, statement, params, send)
 
 
 def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:

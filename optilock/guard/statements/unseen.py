@@ -7,8 +7,9 @@
     session.rollback()               # and which the next writer will make again
 
 They are noted as an UPDATE of the class is (:mod:`optilock.guard.statements.own`): what was read
-after them must be read again after a rollback. Of a text it is enough that it names a versioned table
-behind UPDATE, MERGE or REPLACE, or in an upsert; one that calls a procedure may change any row.
+after them must be read again after a rollback. Of a text it is enough that it names a versioned
+table behind UPDATE, MERGE or REPLACE, or in an upsert; one that calls a procedure may change any
+row.
 """
 
 from __future__ import annotations
