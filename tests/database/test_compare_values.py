@@ -911,7 +911,7 @@ def test_a_deferred_value_that_was_not_read_is_not_compared(
     store(*(Letter(id=n, name="a", text="a") for n in range(many)))
     session = watched()
     rows = session.scalars(select(Letter).order_by(Letter.id)).all()
-    other(engine, Letter, 0, text="theirs")
+    directly(engine, Letter, 0, text="theirs")
     for row in rows:
         if act == "edit":
             row.name = "ours"

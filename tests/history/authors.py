@@ -240,7 +240,11 @@ class Author:
     def copy_of(self, obj: Any, row: Row) -> Copy:
         copy = self.copies.get(id(obj))
         if copy is None:
-            copy = self.copies[id(obj)] = Copy(obj, row, self.on.kind(row[0]))
+            known = next((copy for copy in self.detached if copy.obj is obj), None)
+            if known is not None:  # it came back with an object that refers to it
+                self.detached.remove(known)
+                known.doubtful = True
+            copy = self.copies[id(obj)] = known or Copy(obj, row, self.on.kind(row[0]))
         return copy
 
     def attached(self) -> Iterator[Copy]:

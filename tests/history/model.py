@@ -104,6 +104,8 @@ class Transaction:
     #: With ``None``: in the version that was read since.
     touched: dict[Row, Base | None] = field(default_factory=dict)
     promises: dict[Row, int] = field(default_factory=dict)
+    #: Of rows that were edited before they were promised: what the edits are based on.
+    promised_edits: dict[Row, int] = field(default_factory=dict)
     #: Rows that may be added, or not.
     perhaps: set[Row] = field(default_factory=set)
     #: Link rows: should they be there?
@@ -293,7 +295,11 @@ def judge(
         yield from _judge_row(ledger, row, done.edited(row), after, policy)
     for row, base in done.touched.items():
         yield from _judge_touch(ledger, done, row, base, after, policy)
+    written = (row for row in ledger.differences(after) if row in done.rows())
+    parts = set[Row]().union(*(ledger.roots_of(row, after) for row in written))
     for row, base in done.roots.items():
+        if row not in parts:
+            continue  # what was changed of it was dropped
         moved = ledger.overtaken(row, base, ())
         if moved and policy == "none" and row in after:
             yield Fault("lost", f"a part of {_name(row)} was written over {_list(moved)}, unseen")

@@ -284,7 +284,12 @@ def update_table(author: Author, step: Step) -> None:
 
 
 def _statement_allowed(author: Author, step: Step, row: Row) -> None:
-    """Joined tables and aggregates have rules of their own for statements."""
+    """Joined tables and aggregates have rules of their own for statements.
+
+    Where every statement is a transaction, one that is sent alone is whole.
+    """
+    if author.settings.autocommit:
+        raise NotNow
     if author.on.kind(row[0]).root or row[0] in ("dog", "order"):
         raise NotNow
 
@@ -307,6 +312,8 @@ def verify_(author: Author, step: Step) -> None:
     verify(copy.obj)
     promised = copy.base().newest
     author.done.promises[copy.row] = min(promised, author.done.promises.get(copy.row, promised))
+    for name in copy.pending() & copy.bases.keys():
+        author.done.promised_edits[copy.row] = min(copy.bases[name].oldest, copy.bases[name].memory)
 
 
 @operation
@@ -462,6 +469,10 @@ def merge(author: Author, step: Step) -> None:
         return
     if target not in author.session:
         raise NotNow
+    for obj in author.session.new:  # what the copy cascades to
+        row = author.on.row_of(obj)
+        if row is not None and row not in author.done.inserts:
+            author.done.perhaps.add(row)
     merged = author.copy_of(target, copy.row)
     merged.doubtful = True
     changed = merged.pending()
@@ -513,8 +524,10 @@ def add_child(author: Author, step: Step) -> None:
     parent = _parent(author, step)
     row = (child, 100 + 10 * author._written + "ABC".index(author.name))
     values = {name: author.new_value() for name in author.on.kind(child).columns}
+    children = getattr(parent.obj, collection)
+    author.observe()
     root = parent.base()
-    getattr(parent.obj, collection).append(author.model(row)(id=row[1], **values))
+    children.append(author.model(row)(id=row[1], **values))
     author.done.inserts[row] = values
     if author.on.kind(child).root:
         author.done.roots.setdefault(parent.row, root)
