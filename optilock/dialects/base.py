@@ -242,6 +242,8 @@ class Database:
 
     #: Whether a connection of the server waits for a lock; ``{}`` is its number there.
     lock_question: str | None = None
+    #: Seconds between two questions, for an answer that is not the one of the question before.
+    lock_question_pause: float = 0.005
 
     def number_of(self, connection: Any) -> int | None:
         """The number on its server of a driver's connection, if the driver knows it."""

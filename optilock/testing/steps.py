@@ -20,7 +20,7 @@ R = TypeVar("R")
 GRACE = 0.05
 #: Seconds that a step may take, unless the test says otherwise.
 PATIENCE = 10.0
-#: Seconds between two questions to the database.
+#: Seconds before the first question to the database, and at least before the next one.
 _PAUSE = 0.005
 
 
@@ -66,11 +66,12 @@ class Step(Generic[R]):
 
         Raises ``OutOfStep`` when it ends instead, or runs for ``timeout`` seconds without waiting.
         """
-        begun = time.monotonic()
-        while not wait([self._future], _PAUSE).done:
+        begun, pause = time.monotonic(), _PAUSE
+        while not wait([self._future], pause).done:
             waits, seconds = self._watcher.waits(), time.monotonic() - begun
             if waits or (waits is None and seconds > GRACE):
                 return self
+            pause = max(_PAUSE, self._watcher.pause())
             if seconds > timeout:
                 raise OutOfStep(
                     f"{self._name}'s step runs for {timeout:g} s and waits for no lock."

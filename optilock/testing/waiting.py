@@ -33,12 +33,20 @@ class Watcher:
             return True
         return None if None in answers else False
 
+    def pause(self) -> float:
+        """Seconds to the next question, so that the answer is a new one."""
+        return max((_pause(engine) for engine, _ in tuple(self._places)), default=0.0)
+
     def _after_begin(self, session: Session, _: SessionTransaction, connection: Connection) -> None:
         self._places.append((connection.engine, _number(connection)))
 
     def _after_transaction_end(self, session: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:
             self._places.clear()
+
+
+def _pause(engine: Engine) -> float:
+    return database_of(engine.dialect).lock_question_pause
 
 
 def _number(connection: Connection) -> int | None:
