@@ -76,6 +76,8 @@ class Copy:
         """What the author has seen of the row up to now."""
         names = self.read & self.seen.keys() - self.kind.ignored
         if not names:
+            names = self.read & self.seen.keys()  # the version is read with them
+        if not names:
             names = self.seen.keys() - self.kind.ignored or set(self.seen)
         seen = {name: self.seen[name] for name in names}
         memory = min((oldest for oldest, _ in self.seen.values()), default=0)

@@ -470,8 +470,8 @@ def merge(author: Author, step: Step) -> None:
     if target not in author.session:
         raise NotNow
     for obj in author.session.new:  # what the copy cascades to
-        row = author.on.row_of(obj)
-        if row is not None and row not in author.done.inserts:
+        row = (next(name for name, cls in author.on.classes.items() if cls is type(obj)), obj.id)
+        if row not in author.done.inserts:
             author.done.perhaps.add(row)
     merged = author.copy_of(target, copy.row)
     merged.doubtful = True

@@ -203,6 +203,8 @@ class Run:
             stored = after.get(copy.row)
             if copy.row not in written or stored is None or author.done.stated:
                 continue
+            if copy.doubtful:  # it holds what was undone
+                continue
             if copy.kind.check != "version" or inspect(copy.obj).modified:
                 continue
             held = copy.obj.__dict__
