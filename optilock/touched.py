@@ -5,11 +5,15 @@ A touch stands on the object as a changed version, which ``refresh``, ``expire``
 memory, so the session remembers it until the flush that writes it, or until a rollback: an object
 that was read again is touched in the version that was read, one that was expired in the version
 that was seen.
+
+So it is with the root of an aggregate whose own row was refused when others of the aggregate were
+written: they stay in the transaction, and it cannot be committed without the root.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from sqlalchemy import event
@@ -20,12 +24,20 @@ from optilock.before_flush import at_step
 from optilock.mapping.makers import touch_state
 from optilock.seen import recall
 
-__all__ = ["TOUCHED", "is_touched", "touch_again", "touch_with_next_flush"]
+__all__ = [
+    "TOUCHED",
+    "is_touched",
+    "note_roots",
+    "stands_for_others",
+    "touch_again",
+    "touch_with_next_flush",
+]
 
 State = InstanceState[Any]
 
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHED = "_optilock_touched"
+_ROOTS = "_optilock_roots"
 
 
 class _Touched(dict[State, Any]):
@@ -62,6 +74,19 @@ def is_touched(state: State) -> bool:
     """Was the session told to touch the object with the flush that is running?"""
     session = state.session
     return session is not None and state in session.__dict__.get(TOUCHED, ())
+
+
+def note_roots(session: Session, states: set[State]) -> None:
+    """The flush that begins touches these for rows that belong to them."""
+    if states or _ROOTS in session.__dict__:
+        session.__dict__[_ROOTS] = states
+
+
+def stands_for_others(state: State, refused: Collection[State], flushed: Iterable[State]) -> bool:
+    """Was it touched for other rows, and were those written, though it was ``refused``?"""
+    session = state.session
+    roots = () if session is None else session.__dict__.get(_ROOTS, ())
+    return state in roots and any(one not in roots and one not in refused for one in flushed)
 
 
 def _waiting(session: Session) -> _Touched | None:

@@ -19,6 +19,7 @@ from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import changed_names
 from optilock.mapping.makers import made_by_application, touch_state
 from optilock.seen import recall
+from optilock.touched import note_roots
 
 __all__ = ["cover"]
 
@@ -77,6 +78,7 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
                 recall(state)
                 touch_state(state)
                 waiting.append(root)
+    note_roots(session, seen)
 
 
 def _roots(session: Session, obj: Any) -> Iterator[Any]:

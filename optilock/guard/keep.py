@@ -46,7 +46,7 @@ class Kept:
     before: Values
     #: The next version was to be written, whatever else changes.
     touched: bool = False
-    #: The session was told to touch it.
+    #: The session was told to touch it, or rows that belong to it were written.
     asked: bool = False
     #: An orphan: it was to be deleted without ``session.delete()``, because its parent let it go.
     orphan: bool = False
@@ -56,8 +56,8 @@ class Kept:
     composites: Values = field(default_factory=dict)
 
     @classmethod
-    def of(cls, missed: Missed) -> Kept:
-        """Taken before SQLAlchemy marks the object clean."""
+    def of(cls, missed: Missed, *, for_others: bool = False) -> Kept:
+        """Taken before SQLAlchemy marks the object clean; ``for_others``: they were written."""
         state = missed.state
         token = token_attribute(state.mapper)
         names = [name for name in columns_of(state.mapper) if name != token]
@@ -70,7 +70,7 @@ class Kept:
         version = missed.attempt.original.get(token) if token else None
         if token and made_by_application(state.mapper):
             before[token], pending[token] = version, missed.attempt.current[token]
-        asked = is_touched(state)
+        asked = for_others or is_touched(state)
         touched = missed.attempt.action == "update" and (
             missed.touched or asked or not missed.attempt.changes
         )

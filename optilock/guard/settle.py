@@ -30,6 +30,7 @@ from optilock.guard.words import in_sqlalchemys_words
 from optilock.locked import note_locked
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_database
+from optilock.touched import stands_for_others
 from optilock.undocumented import expire_attribute, mark_changed, take_as_stored, unmark_deleted
 
 if TYPE_CHECKING:
@@ -61,13 +62,20 @@ def settle(flush: Flush) -> None:
     if any(missed.restored or _half_written(flush, missed) for missed in flush.misses):
         raise error  # SQLAlchemy rolls back: what depends on these rows was already written
     flush.error = error
-    flush.kept = [Kept.of(missed) for missed in flush.misses]
+    flush.kept = [
+        Kept.of(missed, for_others=_stands_for_others(flush, missed)) for missed in flush.misses
+    ]
     _were_not_written(flush, flush.misses)
     for missed in flush.misses:
         if missed.attempt.action == "delete":
             _not_deleted(flush, missed)
     for kept in flush.kept:
         kept.hide()
+
+
+def _stands_for_others(flush: Flush, missed: Missed) -> bool:
+    assert flush.uow is not None
+    return stands_for_others(missed.state, flush.missed_states, flush.uow.states)
 
 
 def _were_not_written(flush: Flush, misses: list[Missed]) -> None:

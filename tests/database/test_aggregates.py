@@ -13,7 +13,7 @@ from sqlalchemy.orm import (
     relationship,
 )
 
-from optilock import Versioned, merge_fields, no_bump
+from optilock import ConcurrencyError, Versioned, merge_fields, no_bump
 from optilock.testing import count_statements
 from tests.models import Base, key
 
@@ -418,3 +418,27 @@ def test_a_root_that_was_not_read_again_counts_in_the_version_that_was_seen(
         (entry.model, entry.identity, entry.original["version"]) for entry in conflict.entries
     ]
     session.rollback()
+
+
+@alive
+@pytest.mark.parametrize("drop", ["expire", "refresh"])
+def test_a_part_is_not_stored_without_its_root_that_was_refused(
+    store, watched, other, refused, stored, drop
+):
+    """The part was written when the root was refused, and stays in the transaction."""
+    store(Order(id=1, lines=[Line(id=1, text="a")]))
+    session = watched()
+    order, line = session.get_one(Order, 1), session.get_one(Line, 1)
+    line.text = "mine"
+    other(Order, 1, name="theirs")
+    refused(session)
+    if drop == "expire":
+        session.expire(order)
+        with pytest.raises(ConcurrencyError):
+            session.commit()
+        session.rollback()
+        assert stored(Line, 1)["text"] == "a"
+    else:
+        session.refresh(order, with_for_update=True)
+        session.commit()
+        assert (stored(Line, 1)["text"], stored(Order, 1)["version"]) == ("mine", 3)
