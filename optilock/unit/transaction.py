@@ -15,7 +15,7 @@ import time
 from typing import Any, Protocol
 
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock import events, running
@@ -63,7 +63,7 @@ class OwnTransaction:
         #: The session in whose place of a scope this one is.
         self.beside: Beside | None = None
         self.connections: list[Connection] = []
-        self._committing = False
+        self._leaving = self._committing = False
         self._routes: dict[Engine, Engine] = {}
 
     # -- opening and leaving -----------------------------------------------------------------------
@@ -145,6 +145,13 @@ class OwnTransaction:
             raise
 
     def committing_now(self) -> None:
+        """Before COMMIT.
+
+        Raises:
+            ConfigurationError: the body of the unit has asked for it.
+        """
+        if not self._leaving:
+            raise ConfigurationError(_COMMITTED_INSIDE)
         self._committing = True
 
     def _take(self, connection: Connection) -> None:
@@ -164,6 +171,7 @@ class OwnTransaction:
     def _commit(self) -> None:
         if not self._running():
             return
+        self._leaving = True
         try:
             self.session.commit()
         except BaseException as error:
@@ -176,6 +184,7 @@ class OwnTransaction:
 
     def _give_up(self, error: BaseException) -> None:
         """Roll back, and raise what ``error`` means if that is more than it says."""
+        ended_inside = not self._running() and _is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
         if conflict:
             capture(self.session)
@@ -186,6 +195,8 @@ class OwnTransaction:
             self._explain_commit(error)
         if conflict and isinstance(error, DBAPIError):
             raise conflict_after_rollback(self.session, error) from error
+        if ended_inside:
+            raise ConfigurationError(_ENDED_INSIDE) from error
 
     def _explain_commit(self, error: BaseException) -> None:
         """COMMIT had been asked for. Is it certain that nothing is stored?"""
@@ -218,7 +229,7 @@ class OwnTransaction:
     # -- questions ---------------------------------------------------------------------------------
 
     def _running(self) -> bool:
-        """False when the body has committed or rolled back by itself."""
+        """False when the body has rolled back, or closed the session, by itself."""
         return self.session.get_transaction() is not None
 
     def _refuse_because_of(self, error: BaseException) -> None:
@@ -299,11 +310,27 @@ def _begin_once(session: Session) -> SessionTransaction:
     return transaction
 
 
+def _is_of_closed_transaction(error: BaseException) -> bool:
+    """Is it what SQLAlchemy says of a session that goes on after the end of its ``with`` block?"""
+    return type(error) is InvalidRequestError and "closed transaction" in str(error)
+
+
 def _from_database(error: BaseException) -> bool:
     seen = error.__cause__ if isinstance(error, ConcurrencyError) else error
     return isinstance(seen, DBAPIError)
 
 
+_COMMITTED_INSIDE = (
+    "session.commit() inside of a unit of work: the unit commits when its block is left, and what"
+    " comes after this call would not be stored together with what came before it. Leave commit()"
+    " out; use session.flush() to write what is pending, or UnitOfWork(..., independent=True) for"
+    " work that is to be stored on its own. Nothing was committed."
+)
+_ENDED_INSIDE = (
+    "this unit of work went on after session.rollback() or session.close() inside of it: its"
+    " transaction was over, and nothing of it is stored. Leave the block with an error to undo the"
+    " unit, or put what may be undone alone into session.begin_nested()."
+)
 _AUTOCOMMIT = (
     "this engine runs in AUTOCOMMIT mode: every statement is stored at once, and a unit of work"
     " could not take anything back. Give the unit an engine without"

@@ -176,10 +176,56 @@ def test_a_scoped_session_is_the_units_own_inside(sessions):
     scoped.remove()
 
 
-def test_a_body_that_commits_by_itself_cannot_go_on(sessions):
-    with pytest.raises(InvalidRequestError), UnitOfWork(sessions) as session:
+@pytest.mark.parametrize("savepoint", [False, True])
+def test_a_body_that_commits_by_itself_is_refused_and_nothing_is_stored(sessions, savepoint):
+    refused = pytest.raises(ConfigurationError, match="when its block is left")
+    with refused, UnitOfWork(sessions) as session:
+        session.get_one(Account, 1).balance = 11
+        if savepoint:
+            session.begin_nested()
         session.commit()
-        session.get(Account, 1)
+
+    assert stored(sessions) == [10, 20]
+
+
+def test_a_unit_whose_body_was_refused_a_commit_can_go_on(sessions):
+    with UnitOfWork(sessions) as session:
+        session.get_one(Account, 1).balance = 11
+        with pytest.raises(ConfigurationError, match="Nothing was committed"):
+            session.commit()
+        session.get_one(Account, 2).balance = 22
+
+    assert stored(sessions) == [11, 22]
+
+
+def test_an_inner_unit_cannot_commit_the_outer_one(sessions):
+    with pytest.raises(ConfigurationError), UnitOfWork(sessions) as session:
+        session.get_one(Account, 1).balance = 11
+        with UnitOfWork(sessions) as inner:
+            inner.commit()
+
+    assert stored(sessions) == [10, 20]
+
+
+@pytest.mark.parametrize("end", ["rollback", "close"])
+def test_a_body_that_goes_on_after_the_end_is_told_so(sessions, end):
+    refused = pytest.raises(ConfigurationError, match="went on after")
+    with refused as caught, UnitOfWork(sessions) as session:
+        session.get_one(Account, 1).balance = 11
+        getattr(session, end)()
+        session.get_one(Account, 1).balance = 12
+
+    assert isinstance(caught.value.__cause__, InvalidRequestError)
+    assert stored(sessions) == [10, 20]
+
+
+@pytest.mark.parametrize("end", ["rollback", "close"])
+def test_a_body_may_end_the_unit_with_nothing_stored(sessions, end):
+    with UnitOfWork(sessions) as session:
+        session.get_one(Account, 1).balance = 11
+        getattr(session, end)()
+
+    assert stored(sessions) == [10, 20]
 
 
 def test_a_stale_write_is_a_conflict(sessions):
