@@ -27,6 +27,7 @@ __all__ = [
     "criteria_of",
     "deleted_in",
     "deleted_since",
+    "demand_rollback",
     "double_percents",
     "expire_attribute",
     "expire_with_savepoint",
@@ -39,6 +40,7 @@ __all__ = [
     "is_flushing",
     "is_of_the_orm",
     "is_ordered",
+    "is_over",
     "last_deleted",
     "lazily_loaded_by",
     "left_out",
@@ -331,7 +333,23 @@ def lazily_loaded_by(execution_options: Any) -> State | None:
     return state
 
 
-# -- dialects -------------------------------------------------------------------------------------
+# -- connections and dialects ---------------------------------------------------------------------
+
+
+def demand_rollback(connection: Connection) -> None:
+    """Let the connection refuse statements and COMMIT until its transaction is rolled back.
+
+    So SQLAlchemy leaves a transaction whose COMMIT has failed.
+    """
+    transaction = connection.get_transaction()
+    if transaction is not None:
+        transaction.is_active = False
+
+
+def is_over(connection: Connection) -> bool:
+    """Does the connection demand that?"""
+    transaction = connection.get_transaction()
+    return transaction is not None and not transaction.is_active
 
 
 def double_percents(dialect: Dialect) -> bool:

@@ -181,9 +181,12 @@ class Database:
 
     #: Does an error at RELEASE leave a transaction that goes nowhere but to ROLLBACK?
     release_may_fail_all = False
+    #: Is there an error with which the database rolls back the *whole* transaction, so that the next
+    #: statement begins a new one?
+    ends_transactions: bool = False
 
     def ends_transaction(self, error: BaseException) -> bool:
-        """Has the database rolled back the *whole* transaction when it answers with ``error``?"""
+        """Is ``error`` such a one?"""
         return False
 
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------

@@ -2,13 +2,13 @@
 
 MariaDB answers some errors by rolling back the *whole* transaction and then takes the next
 statement as the first of a new one. A program that swallows such an error would commit the second
-half of its work. So the error is remembered on the connection for as long as SQLAlchemy takes the
-transaction for alive, and a unit of work asks before COMMIT.
+half of its work. So SQLAlchemy is told that the transaction is over: it refuses every further
+statement and COMMIT on that connection until the transaction is rolled back. The error is
+remembered for as long, and a unit of work asks for it before COMMIT.
 
 The savepoints of the transaction are gone as well. Rolling back to one would fail with an error of
 its own, which hides the cause (1305, "SAVEPOINT does not exist"). So inside a savepoint SQLAlchemy
-is told that the connection is lost: it sends nothing more on it, throws it away, and refuses every
-further statement and COMMIT until the whole transaction is rolled back.
+is told that the connection is lost: it sends nothing more on it, and throws it away.
 
 So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for gone and never rolls
 back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
@@ -23,17 +23,23 @@ from weakref import WeakSet
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Dialect, ExceptionContext
 
+from optilock.undocumented import demand_rollback
+
 if TYPE_CHECKING:
     from optilock.dialects.base import Database
 
 __all__ = ["ended_by", "watch_errors"]
 
+#: An attribute of a connection that is watched: the transaction that was ended, and the error.
 _KEY = "_optilock_ended"
 _watched: WeakSet[Dialect] = WeakSet()
 
 
 def watch_errors(connection: Connection, database: Database) -> None:
     """From here on, remember on ``connection`` the error that ends its transaction."""
+    if not (database.ends_transactions or database.release_may_fail_all):
+        return
+    connection.__dict__.setdefault(_KEY, (None, None))
     dialect = connection.dialect
     if dialect in _watched:
         return
@@ -42,7 +48,7 @@ def watch_errors(connection: Connection, database: Database) -> None:
     @event.listens_for(connection.engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:
         given = context.connection
-        if given is None or context.is_disconnect:
+        if given is None or _KEY not in given.__dict__ or context.is_disconnect:
             return
         at_release = database.release_may_fail_all and _is_release(context.statement)
         if not (at_release or database.ends_transaction(context.original_exception)):
@@ -52,6 +58,8 @@ def watch_errors(connection: Connection, database: Database) -> None:
         if given.in_nested_transaction():
             context.is_disconnect = True
             context.invalidate_pool_on_disconnect = False  # the others are as good as before
+        elif context.statement is not None:  # COMMIT has ended it anyway
+            demand_rollback(given)
 
 
 def _is_release(statement: str | None) -> bool:

@@ -201,6 +201,8 @@ class MariaDB(Database):
         ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
         return super().autocommits(connection) if ask is None else bool(ask())
 
+    ends_transactions = True
+
     def ends_transaction(self, error: BaseException) -> bool:
         """1213 deadlock and 1020 snapshot conflict roll back everything; 1205 its statement only.
 

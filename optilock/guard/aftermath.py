@@ -30,7 +30,7 @@ from optilock.mapping.compared import is_guarded
 from optilock.mapping.keys import place_of
 from optilock.seen import version_seen
 from optilock.transient import ended_by_conflict
-from optilock.undocumented import inserted_by
+from optilock.undocumented import inserted_by, is_over
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -181,7 +181,7 @@ def _moved_on_held(
 def _readable(connection: Connection, *, newest: bool) -> Iterator[Connection]:
     """A connection to read on; the given one is left as it was."""
     inside = connection.in_transaction()
-    if connection.invalidated or (inside and newest):
+    if connection.invalidated or is_over(connection) or (inside and newest):
         with connection_apart(connection.engine) as another:
             yield another
         return

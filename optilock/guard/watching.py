@@ -256,10 +256,9 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
     if transaction.nested:
         known.in_savepoint(transaction)
     if isinstance(connection, Connection):
-        if connection.in_nested_transaction():
-            watch_errors(connection, database_of(connection.dialect))
         if connection not in known.connections:
             known.connected(connection)
+            watch_errors(connection, database_of(connection.dialect))
             if autocommits(connection):
                 known.autocommitting = (*known.autocommitting, connection)
         if known.flush is not None:

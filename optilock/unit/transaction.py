@@ -15,7 +15,7 @@ import time
 from typing import Any, Protocol
 
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock import events, running
@@ -186,6 +186,7 @@ class OwnTransaction:
         """Roll back, and raise what ``error`` means if that is more than it says."""
         ended_inside = not self._running() and _is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
+        ended = self._ended_by() if isinstance(error, PendingRollbackError) else None
         if conflict:
             capture(self.session)
         if self._committing:
@@ -195,6 +196,8 @@ class OwnTransaction:
             self._explain_commit(error)
         if conflict and isinstance(error, DBAPIError):
             raise conflict_after_rollback(self.session, error) from error
+        if ended is not None:  # SQLAlchemy has refused what came after it
+            raise OptilockError(f"{_ENDED}.") from ended
         if ended_inside:
             raise ConfigurationError(_ENDED_INSIDE) from error
 
@@ -241,11 +244,16 @@ class OwnTransaction:
             " or give the inner unit savepoint=True, so that only its own work is undone."
         ) from error
 
+    def _ended_by(self) -> BaseException | None:
+        """The error with which the database ended the transaction."""
+        found = (ended_by(connection) for connection in self.connections)
+        return next((error for error in found if error is not None), None)
+
     def _refuse_if_ended(self) -> None:
+        error = self._ended_by()
+        if error is not None:
+            raise OptilockError(f"{_ENDED}.") from error
         for connection in self.connections:
-            error = ended_by(connection)
-            if error is not None:
-                raise OptilockError(f"{_ENDED}.") from error
             if connection.invalidated or connection.closed:
                 continue
             if database_of(connection.dialect).transaction_failed(connection):

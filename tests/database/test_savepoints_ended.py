@@ -1,4 +1,4 @@
-"""A conflict or a deadlock inside a savepoint, for which MariaDB ends the whole transaction.
+"""A conflict or a deadlock, for which MariaDB ends the whole transaction, mostly in a savepoint.
 
 The savepoint is gone with it. What comes out is the cause, and nothing of the transaction is
 stored: neither what came before nor what comes after.
@@ -65,6 +65,13 @@ def number_of(error: BaseException) -> int:
 def owners(engine: Engine) -> list[str | None]:
     with Session(engine) as session:
         return list(session.scalars(select(Account.owner).where(Account.id < 4)))
+
+
+def pooled(engine: Engine) -> set[int]:
+    """The server's numbers of the connections that nobody has."""
+    with contextlib.ExitStack() as stack:
+        free = [stack.enter_context(engine.connect()) for _ in range(engine.pool.checkedin())]
+        return {connection.scalar(text("SELECT CONNECTION_ID()")) for connection in free}
 
 
 def must_be_rolled_back(session: Session) -> None:
@@ -142,10 +149,7 @@ def test_the_connections_of_others_stay_in_the_pool(engine, accounts, watched):
     with rival(engine), pytest.raises(DBAPIError), session.begin_nested():
         write_second(session)
     session.rollback()
-    with contextlib.ExitStack() as stack:
-        pooled = [stack.enter_context(engine.connect()) for _ in range(engine.pool.checkedin())]
-        found = {connection.scalar(text("SELECT CONNECTION_ID()")) for connection in pooled}
-    assert found & set(numbers) == {numbers[1]}
+    assert pooled(engine) & set(numbers) == {numbers[1]}
 
 
 @pytest.mark.parametrize(
@@ -312,6 +316,101 @@ async def test_a_watched_async_session_tells_the_deadlock(
             async with session.begin_nested():
                 await session.run_sync(write_second)
         assert number_of(caught.value) == 1213
+        with pytest.raises(PendingRollbackError):
+            await session.commit()
+        await session.rollback()
+    assert owners(engine)[:2] == ["theirs", "theirs"]
+    engine.dispose()
+    await async_engine.dispose()
+
+
+# -- outside of a savepoint -----------------------------------------------------------------------
+
+
+STATEMENTS = {
+    "execute": write_second,
+    "by key": lambda session: session.execute(update(Account), ROWS),
+    "locking read": lambda session: session.get(Account, 2, with_for_update=True),
+    "connection": lambda session: write_second(session.connection()),
+    "flush": lambda session: (
+        setattr(session.get_one(Account, 2), "owner", "mine"),
+        session.flush(),
+    ),
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_who_swallows_a_deadlock_cannot_store_the_second_half(engine, accounts, watched, statement):
+    session = watched()
+    session.get_one(Account, 2)
+    touch_first(session)
+    number = session.scalar(text("SELECT CONNECTION_ID()"))
+    with rival(engine):
+        with pytest.raises(DBAPIError) as caught:
+            STATEMENTS[statement](session)
+        assert number_of(caught.value) == 1213
+        assert is_transient(caught.value)
+    must_be_rolled_back(session)
+    assert owners(engine) == ["first", "theirs", "theirs"]
+    assert number in pooled(engine)  # nothing is wrong with the connection
+    touch_first(session)
+    session.commit()
+    assert owners(engine) == ["before", "theirs", "theirs"]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.engines("mariadb-snapshot")
+def test_who_swallows_a_conflict_cannot_either(engine, accounts, watched, other, statement):
+    session = watched()
+    session.get_one(Account, 2)
+    touch_first(session)
+    other(Account, 2, owner="changed")
+    with pytest.raises((DBAPIError, ConcurrencyError)):
+        STATEMENTS[statement](session)
+    must_be_rolled_back(session)
+    assert owners(engine) == ["first", "changed", "theirs"]
+
+
+def test_so_it_is_with_a_flush_and_a_commit_afterwards(engine, accounts, watched):
+    session = watched()
+    touch_first(session)
+    with rival(engine), contextlib.suppress(DBAPIError):
+        write_second(session)
+    session.add(Account(id=99, owner="after"))
+    with pytest.raises(PendingRollbackError):
+        session.commit()
+    session.rollback()
+    with pytest.raises(PendingRollbackError), session.begin():
+        touch_first(session)
+        with rival(engine), contextlib.suppress(DBAPIError):
+            write_second(session)
+    assert owners(engine) == ["first", "theirs", "theirs"]
+    assert session.get(Account, 99) is None
+
+
+def test_a_session_that_nobody_watches_is_left_alone(engine, accounts, watched):
+    watched().scalar(text("SELECT 1"))
+    with Session(engine) as session:
+        touch_first(session)
+        with rival(engine), contextlib.suppress(DBAPIError):
+            write_second(session)
+        session.execute(text("SELECT 1"))
+        session.commit()
+
+
+@pytest.mark.anyio
+async def test_so_it_is_in_a_watched_async_session(async_engine, async_database, async_sessions):
+    engine = async_database.engine()
+    Account.metadata.create_all(engine, tables=[Account.__table__])
+    with Session(engine) as session, session.begin():
+        session.add_all([Account(id=n, owner="theirs") for n in range(1, 10)])
+    async with watch(async_sessions)() as session:
+        await session.run_sync(touch_first)
+        with rival(engine), pytest.raises(DBAPIError) as caught:
+            await session.run_sync(write_second)
+        assert number_of(caught.value) == 1213
+        with pytest.raises(PendingRollbackError):
+            await session.execute(text("SELECT 1"))
         with pytest.raises(PendingRollbackError):
             await session.commit()
         await session.rollback()

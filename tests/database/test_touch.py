@@ -32,6 +32,7 @@ class Signed(Versioned, Base):
     id: Mapped[int] = key()
     owner: Mapped[str | None]
 
+
 class Timed(Versioned, Base):
     __tablename__ = "touched_timed"
     __version_token__ = Timestamp()

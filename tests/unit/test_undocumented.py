@@ -18,6 +18,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import PendingRollbackError
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -128,6 +129,18 @@ def test_a_child_tells_whether_it_has_a_parent(session):
     assert undocumented.is_child(instance_state(note), Book, "notes") is None
     book.notes.clear()
     assert undocumented.is_child(state, Book, "notes") is False
+
+
+def test_a_connection_can_be_made_to_demand_a_rollback(session):
+    connection = session.connection()
+    assert not undocumented.is_over(connection)
+    undocumented.demand_rollback(connection)
+    assert undocumented.is_over(connection)
+    for act in (lambda: session.execute(select(Page)), session.commit):
+        with pytest.raises(PendingRollbackError):
+            act()
+    session.rollback()
+    assert session.get_one(Page, 1).title == "Home"
 
 
 def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
