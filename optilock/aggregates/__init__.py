@@ -13,9 +13,9 @@ order. Off by default: rows that do not depend on each other should not wait for
 Of a one-to-many relationship the rows of the children count, with all their columns that are not
 ignored; of a many-to-many relationship the link rows, not the objects behind them. A child that is
 itself a root passes it on. A new root has its first version anyway; one that is deleted is left
-alone; one that is not in the session is read and locked, and one that a commit has expired is
-checked in the version that a watched session has seen. The root's entry in a conflict has no
-``changes``, so ``merge_fields`` settles it.
+alone; one that is not in the session is read and locked, and one that is expired is checked in
+the version that a watched session has seen, unless its parts are read: its row is read for that.
+The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it.
 
 It works before each flush (:mod:`optilock.before_flush`), in plain sessions as well. Statements
 that write children around the session (``update(Line)``, SQL) are not seen.

@@ -180,9 +180,9 @@ class Database:
         return False
 
     #: Does an error at RELEASE leave a transaction that goes nowhere but to ROLLBACK?
-    release_may_fail_all = False
-    #: Is there an error with which the database rolls back the *whole* transaction, so that the next
-    #: statement begins a new one?
+    release_may_fail_all: bool = False
+    #: Is there an error with which the database rolls back the *whole* transaction, and takes the
+    #: next statement as the first of another one?
     ends_transactions: bool = False
 
     def ends_transaction(self, error: BaseException) -> bool:

@@ -443,3 +443,92 @@ def test_a_part_is_not_stored_without_its_root_that_was_refused(
             session.refresh(order, with_for_update=True)
         session.commit()
         assert (stored(Line, 1)["text"], stored(Order, 1)["version"]) == ("mine", 3)
+
+
+def _rolled_back(session, order):
+    order.name = "dropped"
+    session.rollback()
+
+
+def _flushed(session, order):
+    order.name = "dropped"
+    session.flush()
+    session.rollback()
+
+
+def _savepoint(session, order):
+    savepoint = session.begin_nested()
+    order.name = "dropped"
+    session.flush()
+    savepoint.rollback()
+    session.commit()
+
+
+def _expired(session, order):
+    session.expire(order)
+    session.rollback()
+
+
+def _all_expired(session, order):
+    session.expire_all()
+    session.rollback()
+
+
+def _closed_and_added(session, order):
+    session.commit()
+    session.close()
+    session.add(order)
+
+
+AWAY = [_rolled_back, _flushed, _savepoint, _expired, _all_expired, _closed_and_added]
+
+
+@pytest.fixture
+def away(store, tables, watched, other):
+    """An order that was read, and went away in some way; then somebody else has changed it."""
+
+    def away(went, expires):
+        tables(Order, Line, Part)
+        store(Order(id=1, name="old", lines=[Line(id=1), Line(id=2)]))
+        session = watched(expire_on_commit=expires)
+        order = session.get_one(Order, 1)
+        went(session, order)
+        other(Order, 1, name="theirs")
+        return session, order
+
+    return away
+
+
+@pytest.mark.parametrize("expires", [True, False], ids=["expired", "kept"])
+@pytest.mark.parametrize("went", AWAY)
+@pytest.mark.parametrize("how", ["foreign key", "object", "child changed", "child read"])
+def test_so_it_does_whatever_has_expired_the_root(away, refused, versions, went, expires, how):
+    session, order = away(went, expires)
+    if how == "foreign key":
+        session.add(Line(id=9, order_id=1))
+    elif how == "object":
+        session.add(Line(id=9, order=order))
+    else:
+        line = session.get_one(Line, 1)
+        line.text = (line.text or "") + "mine" if how == "child read" else "mine"
+    entries = {entry.model: entry for entry in refused(session).entries}
+    assert entries[Order].original["version"] == 1
+    session.rollback()
+    assert versions() == (2,)
+
+
+@pytest.mark.parametrize("went", AWAY)
+def test_who_reads_the_parts_of_an_expired_root_has_read_the_root(away, stored, went):
+    """SQLAlchemy reads its row for them, all of it; nothing is left to look at."""
+    session, order = away(went, True)
+    if len(order.lines) < 3:
+        order.lines.append(Line(id=9))
+    assert (order.name, order.version) == ("theirs", 2)
+    session.commit()
+    assert (stored(Order, 1)["name"], stored(Order, 1)["version"]) == ("theirs", 3)
+
+
+def test_a_stale_copy_of_a_root_is_not_merged(away):
+    session, order = away(lambda session, order: session.close(), True)
+    with pytest.raises(ConcurrencyError):
+        session.merge(order)

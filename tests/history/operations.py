@@ -525,7 +525,7 @@ def add_child(author: Author, step: Step) -> None:
     row = (child, 100 + 10 * author._written + "ABC".index(author.name))
     values = {name: author.new_value() for name in author.on.kind(child).columns}
     children = getattr(parent.obj, collection)
-    author.observe()
+    author.observe()  # of a parent that was expired, the whole row was read for it
     root = parent.base()
     children.append(author.model(row)(id=row[1], **values))
     author.done.inserts[row] = values
