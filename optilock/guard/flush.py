@@ -226,6 +226,10 @@ class Flush:
     def action_on(self, state: State) -> Action:
         return "delete" if self.is_delete(state) else "update"
 
+    def is_writing(self) -> bool:
+        """Has SQLAlchemy begun to write, and is not all of it settled?"""
+        return self.uow is not None and bool(self.uow.states) and not self.settled
+
     # -- the end -----------------------------------------------------------------------------
 
     def remember(self) -> None:

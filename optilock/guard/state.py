@@ -131,6 +131,11 @@ class Watched:
             with suppress(Exception):
                 abandoned(self, root)
 
+    @property
+    def is_writing(self) -> bool:
+        """Is a flush sending its rows? Its listeners may send statements between them."""
+        return self.flush is not None and self.flush.is_writing()
+
     def in_savepoint(self, transaction: SessionTransaction) -> None:
         """Note how far the writes were when the savepoint began."""
         self._savepoints.setdefault(transaction, self.now())

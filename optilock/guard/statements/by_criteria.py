@@ -28,6 +28,7 @@ from optilock.guard.statements.apart import (
 )
 from optilock.guard.statements.by_key import counts
 from optilock.guard.statements.own import binds_of, flush_before, keep_promises, promised_rows
+from optilock.guard.statements.while_flushing import in_flush, refuse_apart_in_flush
 from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
@@ -63,12 +64,18 @@ def by_criteria(
     columns = _set_columns(mapper, statement, params)
     explicit = token in columns
     only_ignored = bool(columns) and columns <= ignored_columns(mapper)
+    run = in_flush if watched(session).flush is not None else _sent
     if not explicit and (only_ignored or _stands_still(session, mapper)):
-        return original(session, _unmoved(mapper, statement), params, **options)
+        return run(session, original, mapper, _unmoved(mapper, statement), params, options)
     if made_by_application(mapper) and not explicit:
-        return original(session, statement, params, **options)
+        return run(session, original, mapper, statement, params, options)
     if not explicit and token.table is mapper.local_table:
         statement = moving(mapper, statement)
+    apart = token.table is not mapper.local_table and not _writes(token.table, columns)
+    if run is in_flush:
+        if apart:
+            refuse_apart_in_flush(mapper)
+        return in_flush(session, original, mapper, statement, params, options)
     chosen = options_of(statement, options)
     binds = binds_of(mapper, options)
     flush_before(session, {"autoflush": session.autoflush, **chosen})
@@ -76,7 +83,7 @@ def by_criteria(
     if chosen.get("synchronize_session", "auto") is not False:
         held = _held(session, mapper)
     matched = _matched(session, binds, mapper, statement, params, held)
-    if token.table is not mapper.local_table and not _writes(token.table, columns):
+    if apart:
         connection = own_connection(session, binds)
         move_apart(connection, mapper, mapper.local_table, statement, params)
     with _versions_kept(mapper, held.values()):
@@ -109,6 +116,8 @@ def with_children(
             continue
         if made_by_application(child):
             continue
+        if watched(session).flush is not None:
+            refuse_apart_in_flush(child)
         matched = _matched(session, binds, child, statement, params, _held(session, child))
         connection = own_connection(session, binds)
         move_apart(connection, child, mapper.local_table, statement, params)
@@ -120,6 +129,17 @@ def with_children(
             certain = _matches_twice(session, statement)
             take_over(session, connection, child, matched, certain=certain)
     return result
+
+
+def _sent(
+    session: Session,
+    original: Execute,
+    mapper: Mapper[Any],
+    statement: Update,
+    params: Any,
+    options: dict[str, Any],
+) -> Any:
+    return original(session, statement, params, **options)
 
 
 def _set_columns(mapper: Mapper[Any], statement: Update, params: Any) -> set[Any]:

@@ -309,4 +309,6 @@ def _deleted(
     if flush is None:
         now_deleted(session, gone)
     else:
+        parts = flush.uow.states if flush.uow is not None else {}
+        now_deleted(session, [state for state in gone if state not in parts])
         flush.skipped |= {state for state in gone if flush.is_delete(state)}

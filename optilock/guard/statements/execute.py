@@ -61,6 +61,7 @@ from optilock.guard.statements.own import (
 )
 from optilock.guard.statements.unseen import classes_changed
 from optilock.guard.statements.upserts import refuse_insert
+from optilock.guard.statements.while_flushing import in_flush, refuse_by_key_in_flush
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares, is_guarded
 from optilock.mapping.keys import key_names
@@ -108,11 +109,16 @@ def guarded_execute(original: Execute) -> Execute:
         self: Session, mapper: Mapper[Any], statement: Any, params: Any, **options: Any
     ) -> Any:
         refuse_elsewhere(self, mapper, options_of(statement, options), options)
+        flushing = watched(self).flush is not None and is_guarded(mapper)
         if isinstance(statement, Delete):
+            if flushing:
+                return in_flush(self, original, mapper, statement, params, options)
             if watched(self).promises:
                 _delete_promised(self, statement, params, options)
             return original(self, statement, params, **options)
         by_key = _is_by_key(statement, params, options)
+        if by_key and flushing and watched(self).is_writing:
+            refuse_by_key_in_flush(mapper)
         if by_key:
             refuse_compared(mapper, f"an UPDATE of {mapper.class_.__name__} by primary key")
         if is_guarded(mapper):
