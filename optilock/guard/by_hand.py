@@ -19,6 +19,7 @@ from sqlalchemy.orm import RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.statements.by_table import by_table, key_named
+from optilock.guard.statements.unmoved import unmoved_of_table
 from optilock.mapping.columns import columns_of, ignored_columns, token_attribute
 from optilock.mapping.compared import changed_names
 from optilock.undocumented import is_ordered, values_of
@@ -47,6 +48,7 @@ def write_by_hand(
             return native(statement.values({token: token}), params, **options)
     if flush.uow is None or (found is None and flush.known.stating):
         return native(statement, params, **options)
+    statement = unmoved_of_table(flush.session, statement, params)
     send = functools.partial(native, statement, params, **options)
     return by_table(flush.session, connection, statement, params, send, flush)
 

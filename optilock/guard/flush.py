@@ -11,7 +11,7 @@ still alive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -28,6 +28,7 @@ from optilock.guard.aftermath import attempts_in
 from optilock.guard.answers import Accepted
 from optilock.guard.arming import Before, arm_wholly
 from optilock.guard.batch import send
+from optilock.guard.by_hand import write_by_hand
 from optilock.guard.dependents import LeftOut
 from optilock.guard.doomed import Doomed
 from optilock.guard.keep import Kept
@@ -153,6 +154,12 @@ class Flush:
             return
         self.known.sent.extend(writes)
         miss(self, connection, send(connection, writes), sent=len(writes))
+
+    def write_by_hand(
+        self, connection: Connection, send: Callable[..., Any], statement: Any, params: Any
+    ) -> Any:
+        """Send a statement of the session's own, by a listener, and let the objects follow it."""
+        return write_by_hand(self, connection, send, statement, params, {})
 
     # -- rows that missed --------------------------------------------------------------------
 

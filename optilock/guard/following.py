@@ -21,6 +21,7 @@ from optilock.connections import PLAIN
 from optilock.guard.state import Watched, watched
 from optilock.guard.statements.by_table import by_table
 from optilock.guard.statements.own import note_on
+from optilock.guard.statements.unmoved import unmoved_of_table
 from optilock.guard.statements.unseen import classes_changed
 
 __all__ = ["guarded_connection"]
@@ -51,16 +52,18 @@ def _following(session: Session, known: Watched, connection: Connection) -> Call
     owner = weakref.ref(session)
 
     def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
-        send = functools.partial(native, statement, parameters, **options)
         session = owner()
-        if known.stating or session is None:
-            return send()
+        if session is None or known.stating:
+            return native(statement, parameters, **options)
         if type(statement) not in _CHANGES:
             for mapper in classes_changed(statement):
                 note_on(session, mapper)
-            return send()
+            return native(statement, parameters, **options)
         if "compiled_cache" in (options.get("execution_options") or ()):
-            return send()  # SQLAlchemy's own bulk calls, which are seen to elsewhere
+            # SQLAlchemy's own bulk calls, which are seen to elsewhere
+            return native(statement, parameters, **options)
+        statement = unmoved_of_table(session, statement, parameters)
+        send = functools.partial(native, statement, parameters, **options)
         return by_table(session, connection, statement, parameters, send)
 
     return execute

@@ -16,12 +16,13 @@ from optilock import (
     Timestamp,
     Versioned,
     expect,
+    no_bump,
     touch,
     verify,
 )
 from optilock.guard.state import watched as watched_state
 from optilock.testing import count_statements
-from tests.models import Animal, Base, Note, key
+from tests.models import Animal, Base, Note, Page, key
 from tests.two_writers import Do
 
 
@@ -470,3 +471,38 @@ def test_a_delete_of_other_rows_that_is_rolled_back_leaves_nothing_in_doubt(
     mine.text = "mine"
     session.commit()
     assert stored(Paper, 1)["text"] == "mine"
+
+
+def _of_ignored(many: bool) -> Any:
+    table = Page.__table__
+    if many:
+        where = table.update().where(table.c.id == bindparam("which"))
+        return where, [{"which": 1, "views": 7}, {"which": 2, "views": 7}]
+    return (table.update().values(views=7),)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_statement_of_ignored_columns_leaves_the_version(
+    store: Do, tables: Do, watched: Do, stored: Do, way: Send, many: bool
+) -> None:
+    tables(Trigger)
+    store(*(Page(id=n, body="a") for n in (1, 2)))
+    session = watched()
+    mine = session.get_one(Page, 1)
+    way(session, *_of_ignored(many))
+    mine.body = "b"
+    session.commit()
+    assert [stored(Page, n)["views"] for n in (1, 2)] == [7, 7]
+    assert [stored(Page, n)["version"] for n in (1, 2)] == [2, 1]
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_a_statement_inside_of_no_bump_leaves_the_version(
+    papers: None, watched: Do, stored: Do, way: Send
+) -> None:
+    session = watched()
+    with no_bump(session):
+        way(session, _all_rows(Paper))
+    session.commit()
+    assert (stored(Paper, 1)["note"], stored(Paper, 1)["version"]) == ("own", 1)

@@ -28,6 +28,7 @@ from optilock.guard.statements.apart import (
 )
 from optilock.guard.statements.by_key import counts
 from optilock.guard.statements.own import binds_of, flush_before, keep_promises, promised_rows
+from optilock.guard.statements.unmoved import stands_still, unmoved
 from optilock.guard.statements.while_flushing import in_flush, refuse_apart_in_flush
 from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.keys import key_names
@@ -36,7 +37,6 @@ from optilock.seen import version_seen
 from optilock.undocumented import (
     criteria_of,
     expire_with_savepoint,
-    is_ordered,
     loader_options_of,
     names_set_by,
     prefixes_of,
@@ -65,8 +65,8 @@ def by_criteria(
     explicit = token in columns
     only_ignored = bool(columns) and columns <= ignored_columns(mapper)
     run = in_flush if watched(session).flush is not None else _sent
-    if not explicit and (only_ignored or _stands_still(session, mapper)):
-        return run(session, original, mapper, _unmoved(mapper, statement), params, options)
+    if not explicit and (only_ignored or stands_still(session, mapper)):
+        return run(session, original, mapper, unmoved(mapper, statement), params, options)
     if made_by_application(mapper) and not explicit:
         return run(session, original, mapper, statement, params, options)
     if not explicit and token.table is mapper.local_table:
@@ -112,7 +112,7 @@ def with_children(
     flush_before(session, {})
     taken = []
     for child in children:
-        if columns <= ignored_columns(child) or _stands_still(session, child):
+        if columns <= ignored_columns(child) or stands_still(session, child):
             continue
         if made_by_application(child):
             continue
@@ -164,22 +164,6 @@ def _column(mapper: Mapper[Any], name: Any) -> Any:
 def _writes(table: Any, columns: set[Any]) -> bool:
     """Does the statement set columns of ``table``, too (MariaDB)? Its ``onupdate`` acts then."""
     return any(getattr(column, "table", None) is table for column in columns)
-
-
-def _stands_still(session: Session, mapper: Mapper[Any]) -> bool:
-    """Is a ``no_bump`` block open for all rows, or for this class?"""
-    return any(
-        issubclass(mapper.class_, still.classes) if still.classes else not still.objects
-        for still in watched(session).still
-    )
-
-
-def _unmoved(mapper: Mapper[Any], statement: Update) -> Update:
-    """The statement, saying that the version stays."""
-    token: Any = mapper.version_id_col
-    if token.table is not mapper.local_table or token.onupdate is None or is_ordered(statement):
-        return statement  # an ordered statement cannot be added to: there the version moves
-    return statement.values({token: token})
 
 
 def _held(session: Session, mapper: Mapper[Any]) -> dict[Any, State]:

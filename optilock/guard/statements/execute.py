@@ -59,6 +59,7 @@ from optilock.guard.statements.own import (
     promised_rows,
     refuse_elsewhere,
 )
+from optilock.guard.statements.unmoved import unmoved_of_table
 from optilock.guard.statements.unseen import classes_changed
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.guard.statements.while_flushing import in_flush, refuse_by_key_in_flush
@@ -162,6 +163,8 @@ def _of_table(
     options: Mapping[str, Any],
 ) -> Any:
     """``update(table)`` or ``delete(table)``; in a flush it is seen to where it is sent."""
+    if watched(session).flush is None:
+        statement = unmoved_of_table(session, statement, params)
     send = functools.partial(original, session, statement, params, **options)
     if watched(session).flush is not None or not is_of_objects(statement.table):
         return send()

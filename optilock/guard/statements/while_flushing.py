@@ -15,7 +15,6 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.connections import own_connection
 from optilock.errors import ConfigurationError
-from optilock.guard.by_hand import write_by_hand
 from optilock.guard.state import watched
 from optilock.guard.statements.own import binds_of
 
@@ -42,7 +41,7 @@ def in_flush(
 
     stating, known.stating = known.stating, False  # seen to by what is called now
     try:
-        return write_by_hand(known.flush, connection, native, statement, params, {})
+        return known.flush.write_by_hand(connection, native, statement, params)
     finally:
         known.stating = stating
 
