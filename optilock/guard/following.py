@@ -4,6 +4,10 @@ From the first time that somebody asks for it to the end of the transaction, the
 for UPDATE and DELETE as it does during a flush (:mod:`optilock.guard.arming`): the objects of the
 session learn what the statement has made of their rows (:mod:`optilock.guard.statements.by_table`).
 Whoever never asks for the connection pays nothing.
+
+Two sessions on one connection are two authors, and nobody knows which of them sends a statement on
+it. While both use it no object follows: one that is older than its row conflicts, so nothing is
+lost.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ def guarded_connection(original: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(found, Connection) and found not in known.followed:
             execute = _following(self, known, found)
             known.followed[found] = execute
+            known.sends_on(found, following=True)
             if "execute" not in found.__dict__:  # the flush that is running gives it back
                 setattr(found, "execute", execute)  # noqa: B010
         return found
@@ -58,6 +63,8 @@ def _following(session: Session, known: Watched, connection: Connection) -> Call
         if type(statement) not in _CHANGES:
             for mapper in classes_changed(statement):
                 note_on(session, mapper)
+            return native(statement, parameters, **options)
+        if not known.follows(connection):
             return native(statement, parameters, **options)
         if "compiled_cache" in (options.get("execution_options") or ()):
             # SQLAlchemy's own bulk calls, which are seen to elsewhere

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 RESOLVER = "_optilock_on_conflict"
 ON_DELETE = "_optilock_on_delete"
 
+#: An attribute of a connection: the session that follows it, or that there are several.
+_FOLLOWER = "_optilock_follower"
+_SEVERAL = object()
+
 __all__ = [
     "ON_DELETE",
     "RESOLVER",
@@ -116,6 +120,8 @@ class Watched:
         self.moved: list[Moved] = []
         #: The UPDATE statements of the running transaction.
         self.stated: list[Stated] = []
+        #: Stands for the session on a connection that it shares with others.
+        self._me = object()
         #: Connections that somebody has asked for, and how they answer.
         self.followed: dict[Connection, Any] = {}
         #: Who has left the session in the running transaction.
@@ -282,9 +288,25 @@ class Watched:
         self.departed, self._begun, self._root = [], [], None
         self.autocommitting = ()
         for connection, execute in self.followed.items():
+            connection.__dict__.pop(_FOLLOWER, None)
             if connection.__dict__.get("execute") is execute:
                 delattr(connection, "execute")
         self.followed = {}
+
+    def follows(self, connection: Connection) -> bool:
+        """May the session's objects follow what is sent on the connection?
+
+        Not once another session sends on it, too: nobody knows whose a statement is.
+        """
+        return connection.__dict__.get(_FOLLOWER) is self._me
+
+    def sends_on(self, connection: Connection, *, following: bool = False) -> None:
+        """A statement of this session goes out on the connection, or somebody may send one."""
+        follower = connection.__dict__.get(_FOLLOWER)
+        if follower is None and following:
+            connection.__dict__[_FOLLOWER] = self._me
+        elif follower is not None and follower is not self._me:
+            connection.__dict__[_FOLLOWER] = _SEVERAL
 
     def in_transaction(self, transaction: SessionTransaction) -> None:
         """Forget what belongs to an earlier transaction."""

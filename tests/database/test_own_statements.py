@@ -506,3 +506,21 @@ def test_a_statement_inside_of_no_bump_leaves_the_version(
         way(session, _all_rows(Paper))
     session.commit()
     assert (stored(Paper, 1)["note"], stored(Paper, 1)["version"]) == ("own", 1)
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_what_another_session_on_the_connection_has_written_is_not_overwritten(
+    papers: None, watched_on: Do, engine: Engine, way: Send
+) -> None:
+    with engine.connect() as connection:
+        options = {"join_transaction_mode": "create_savepoint", "autoflush": False}
+        mine, theirs = watched_on(connection, **options), watched_on(connection, **options)
+        paper = mine.get_one(Paper, 1)
+        mine.connection()
+        paper.note = "mine"
+        way(theirs, _all_rows(Paper))
+        with pytest.raises(ConcurrencyError):
+            mine.flush()
+        theirs.close()
+        mine.close()

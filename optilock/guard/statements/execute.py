@@ -170,6 +170,7 @@ def _of_table(
         return send()
     binds = {"clause": statement, **(options.get("bind_arguments") or {})}
     connection = own_connection(session, binds)
+    watched(session).sends_on(connection)
     with _stating(session):
         return by_table(session, connection, statement, params, send)
 
