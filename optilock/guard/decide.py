@@ -134,10 +134,34 @@ def _awaited(answer: Any) -> Any:
 
 
 def impossible(row: Conflicting) -> str | None:
-    """Why a row that is gone cannot be inserted again, if it is to be and cannot."""
-    resolution, attempt = row.resolution, row.attempt
-    if row.stored is not None or resolution is None or resolution.decision == "keep_database":
+    """Why the resolution of a row cannot be carried out, if it cannot."""
+    resolution = row.resolution
+    if resolution is None:
         return None
+    if row.stored is not None:
+        deletes = row.attempt.action == "delete" and resolution.decision == "overwrite"
+        return None if deletes else _of_another_class(row, row.stored)
+    return None if resolution.decision == "keep_database" else _not_insertable(row, resolution)
+
+
+def _of_another_class(row: Conflicting, stored: Values) -> str | None:
+    """An object cannot change its class as its row has done: no read would find the row again."""
+    mapper = row.attempt.mapper
+    if mapper.polymorphic_on is None:
+        return None
+    names = (n for n, column in columns_of(mapper).items() if column is mapper.polymorphic_on)
+    now = mapper.polymorphic_map.get(stored.get(next(names, "")))
+    if now is None or now.isa(mapper):
+        return None
+    return (
+        f"{row.entry.describe()}: the row is now of the class {now.class_.__name__}, which the"
+        " object cannot become: session.expunge() it, and read the row again"
+    )
+
+
+def _not_insertable(row: Conflicting, resolution: Resolution) -> str | None:
+    """Why a row that is gone cannot be inserted again."""
+    attempt = row.attempt
     values = {**attempt.current, **resolution.values}
     made_by_database = row.connection.dialect.supports_identity_columns
     for name, column in columns_of(attempt.mapper).items():

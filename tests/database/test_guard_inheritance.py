@@ -21,6 +21,7 @@ from optilock import (
     client_wins,
     merge_fields,
     no_bump,
+    store_wins,
 )
 from optilock.guard import options
 from tests.models import (
@@ -670,3 +671,85 @@ def test_a_refused_row_keeps_its_expression_for_any_table(
     session.commit()
     assert stored(model, 0)[ours] == expected
     assert stored(model, 0)[theirs] == changed(theirs)
+
+
+# -- a row that changes its class ------------------------------------------------------------------
+
+
+class Ticket(Versioned, Base):
+    """One table for all kinds."""
+
+    __tablename__ = "kinds_of_tickets"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(9))
+    name: Mapped[str | None]
+    __mapper_args__ = {"polymorphic_on": kind, "polymorphic_identity": "ticket"}
+
+
+class Bug(Ticket):
+    __mapper_args__ = {"polymorphic_identity": "bug"}
+
+
+class Wish(Ticket):
+    __mapper_args__ = {"polymorphic_identity": "wish"}
+
+
+@pytest.fixture
+def turned(engine, store):
+    """Another program makes a bug a wish."""
+    store(Bug(id=1, name="old"))
+
+    def turned():
+        table = Ticket.__table__
+        with engine.begin() as connection:
+            connection.execute(update(table).values(kind="wish"))
+
+    return turned
+
+
+@pytest.mark.parametrize("read_as", [Ticket, Bug])
+@pytest.mark.parametrize("resolver", [store_wins, client_wins, merge_fields])
+@pytest.mark.needs("resolves-in-place")
+def test_an_object_whose_row_has_changed_its_class_is_a_conflict(
+    watched, stored, refused, turned, resolver, read_as
+):
+    """Resolved, it would be an object whose row no read finds again."""
+    session = watched(resolver)
+    bug = session.get_one(read_as, 1)
+    turned()
+    bug.name = "mine"
+    error = refused(session)
+    assert error.entries[0].database["kind"] == "wish"
+    assert "of the class Wish" in error.__notes__[0]
+    session.expunge(bug)
+    session.rollback()
+    wish = session.get_one(Ticket, 1)
+    assert (type(wish), wish.name) == (Wish, "old")
+    wish.name = "again"
+    session.commit()
+
+    assert stored(Ticket, 1)["name"] == "again"
+
+
+@pytest.mark.needs("resolves-in-place")
+def test_it_may_still_be_deleted(watched, stored, turned):
+    session = watched(client_wins)
+    bug = session.get_one(Bug, 1)
+    turned()
+    session.delete(bug)
+    session.commit()
+
+    assert stored(Ticket, 1) is None
+
+
+@pytest.mark.needs("resolves-in-place")
+def test_one_that_is_read_as_the_parent_of_its_new_class_is_merged(watched, stored, engine, store):
+    store(Ticket(id=1, name="old"))
+    session = watched(merge_fields)
+    ticket = session.get_one(Ticket, 1)
+    with engine.begin() as connection:
+        connection.execute(update(Ticket.__table__).values(kind="wish"))
+    ticket.name = "mine"
+    session.commit()
+
+    assert (stored(Ticket, 1)["kind"], stored(Ticket, 1)["name"]) == ("wish", "mine")
