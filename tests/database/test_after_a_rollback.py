@@ -284,6 +284,24 @@ def test_an_object_that_was_read_after_a_text_that_changes_its_table(
     assert stored(Account, 1)["note"] is None
 
 
+@pytest.mark.engines("postgresql")
+def test_an_object_that_was_read_after_code_that_a_text_has_brought(
+    store: Do, watched_on: Do, engine: Any, other: Do, stored: Do
+) -> None:
+    """It may change any row; of classes that the session does not know nobody asks."""
+    store(Account(id=1, owner="Ada"))
+    session = watched_on(None, binds={Account: engine})
+    code = text(f"DO $$ BEGIN {_SQL.format('accounts')}; END $$")
+    session.execute(code, bind_arguments={"mapper": Account})
+    account = session.get_one(Account, 1)
+    session.rollback()
+    other(Account, 1, owner="theirs")
+    account.note = "mine"
+    with pytest.raises(ConfigurationError, match="UPDATE statement was rolled back"):
+        session.commit()
+    assert stored(Account, 1)["note"] is None
+
+
 def test_an_object_that_was_read_after_a_text_that_changes_nothing(
     session: Session, stored: Do
 ) -> None:

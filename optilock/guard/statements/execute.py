@@ -56,6 +56,7 @@ from optilock.guard.statements.own import (
     flush_before,
     keep_promises,
     note,
+    note_on,
     promised_rows,
     refuse_elsewhere,
 )
@@ -176,8 +177,11 @@ def _of_table(
 
 
 def _note_unseen(session: Session, statement: Any, options: Mapping[str, Any]) -> None:
-    for mapper in classes_changed(statement):
-        note(session, mapper, options)
+    changed = classes_changed(statement)
+    if changed:  # the transaction begins, where the statement is sent
+        own_connection(session, {"clause": statement, **(options.get("bind_arguments") or {})})
+    for mapper in changed:
+        note_on(session, mapper)
 
 
 def _synchronizes(statement: Update, options: Mapping[str, Any]) -> bool:
