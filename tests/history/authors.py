@@ -277,6 +277,8 @@ class Author:
                     copy.read.add(name)
         spans = {name: self._read_in(copy, name, held[name], locking) for name in fresh}
         copy.seen.update(self._one_picture(copy, spans, locking))
+        if fresh and "version" in held and copy.kind.check == "version":  # read with these
+            copy.seen = {name: span for name, span in copy.seen.items() if name in copy.held}
         if copy.held.keys() >= set(copy.kind.columns) - {"body"} and fresh:
             self._remember(copy, fresh)
         self._settled(copy)
@@ -332,14 +334,25 @@ class Author:
         if inspect(copy.obj).modified:
             return
         self.done.flushed.add(copy.row)
+        if self._only_ignored(copy):
+            return  # written over whatever is there
         if self.settings.policy != "none" and copy.before_resolver is None:
             now = self.ledger.now(copy.row)
             copy.before_resolver = dict(copy.seen)
             copy.seen = dict.fromkeys(copy.seen, (now, now))
             copy.memory = None
 
-    def expired(self, copy: Copy, names: Any = None) -> None:
-        """Edits that are dropped, because they were not flushed."""
+    def _only_ignored(self, copy: Copy) -> bool:
+        """Were nothing but ignored columns of the row written?"""
+        done, row = self.done, copy.row
+        if row in done.touched or row in done.deletes or row in done.roots:
+            return False
+        return done.edited(row).keys() <= copy.kind.ignored
+
+    def expired(self, copy: Copy, names: Any = None, *, read: bool = False) -> None:
+        """Edits that are dropped, because they were not flushed; the row is ``read`` again."""
+        if read:
+            self.done.roots.pop(copy.row, None)
         dropped = copy.pending() & set(names or copy.kind.columns)
         if copy.row in self.done.touched:
             self.done.touched[copy.row] = None

@@ -39,7 +39,7 @@ OPERATIONS: dict[str, Do] = {}
 #: They end the transaction, or try to.
 ENDS = {"commit", "rollback", "close"}
 #: They read what is stored now, whatever the snapshot shows.
-LOCKS = {"get_locked", "select_locked", "refresh_locked"}
+LOCKS = {"get_locked", "select_locked", "refresh_locked", "refresh_dropping"}
 
 
 def operation(do: Do) -> Do:
@@ -127,7 +127,7 @@ def select_some_anew_unflushed(author: Author, step: Step) -> Any:
 def _drop_edits(author: Author, row: Row) -> None:
     for copy in author.attached():
         if copy.row == row:
-            author.expired(copy)
+            author.expired(copy, read=True)
 
 
 @operation
@@ -159,7 +159,7 @@ def _option(author: Author, step: Step) -> Any:
 @operation
 def refresh(author: Author, step: Step) -> None:
     copy = author.held(row_of(author, step))
-    author.expired(copy)
+    author.expired(copy, read=True)
     author.session.refresh(copy.obj)
 
 
@@ -173,7 +173,7 @@ def refresh_one(author: Author, step: Step) -> None:
 @operation
 def refresh_locked(author: Author, step: Step) -> None:
     copy = author.held(row_of(author, step))
-    author.expired(copy)
+    author.expired(copy, read=True)
     author.session.refresh(copy.obj, with_for_update=True)
 
 
@@ -182,7 +182,7 @@ def refresh_dropping(author: Author, step: Step) -> None:
     """The way out of a conflict: the edits are dropped, and the row is read with a lock."""
     copy = author.held(row_of(author, step))
     with author.session.no_autoflush:
-        author.expired(copy)
+        author.expired(copy, read=True)
         author.session.refresh(copy.obj, with_for_update=True)
 
 
