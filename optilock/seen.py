@@ -444,8 +444,8 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
     def refresh(state: State, context: Any, attrs: Collection[str] | None) -> None:
         if not isinstance(context, QueryContext):
             context = None  # a composite is made of what is held
-        elif attrs is not None and context.refresh_state is None:
-            expire_older(state, context, attrs)
+        elif context.refresh_state is None:
+            _without_older(state, context, attrs)
         if attrs is not None and token not in attrs:
             return
         seen = state.__dict__.pop(_KEY, None)
@@ -475,6 +475,15 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
     impl: Any = mapper.class_manager[token].impl
     if not isinstance(impl, _Told):
         impl.__class__ = _told(type(impl))  # type: ignore[arg-type]
+
+
+def _without_older(state: State, context: Any, attrs: Collection[str] | None) -> None:
+    """What a plain query reads of a locked row may be older, by ``populate_existing`` all of it."""
+    if attrs is not None:
+        expire_older(state, context, attrs)
+    elif state not in marked_deleted(context.session):
+        keys = key_names(state.mapper)
+        expire_older(state, context, [name for name in list(state.dict) if name not in keys])
 
 
 class _Told:

@@ -270,6 +270,21 @@ def test_an_object_that_a_resolver_has_settled_reads_on_in_the_same_row(
 
 
 @pytest.mark.needs("resolves-in-place")
+def test_a_settled_object_is_not_filled_again_from_an_older_snapshot(store, watched, other, stored):
+    """The older version would conflict, and ``store_wins`` drop the edit without a word."""
+    store(Article(id=1, title="old", body="old"))
+    session = watched(on_conflict=store_wins)
+    article = session.get_one(Article, 1)
+    other(Article, 1, title="theirs")
+    article.number = 7
+    session.flush()
+    session.get_one(Article, 1, populate_existing=True)
+    article.title += "+mine"
+    session.commit()
+    assert stored(Article, 1)["title"] == "theirs+mine"
+
+
+@pytest.mark.needs("resolves-in-place")
 def test_so_does_one_whose_delete_was_settled(store, watched, other, stored):
     store(Dog(id=1, name="old", tricks="old"))
     session = watched(on_conflict=store_wins)
