@@ -159,7 +159,7 @@ class Run:
                 self._note(author, step, f"{type(error).__name__}")
                 raise
         self._note(author, step, answer)
-        author.observe(locking=step.operation in LOCKS)
+        author.observe(locking=step.operation in LOCKS and answer == "done")
         del held
         if author.ended or author.settings.autocommit:
             self._look(author, committed=step.operation == "commit" and answer == "done")
