@@ -18,7 +18,15 @@ from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, Values, attempt_of, entry_of, stored_or_loaded
+from optilock.conflicts import (
+    Attempt,
+    Values,
+    attempt_of,
+    entry_of,
+    read_stored,
+    stored_or_loaded,
+)
+from optilock.connections import connection_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.mapping.columns import columns_of, same, token_attribute
@@ -104,13 +112,14 @@ def gone_entry(source: State, version: Any) -> Entry[Any]:
 
 
 def moved(session: Session, source: State, merged: State) -> ConcurrencyError:
-    """The error of a copy whose row is in another version."""
+    """The error of a copy whose row is in another version than the session's object."""
     entry = moved_entry(session, source, merged)
-    assert entry.token is not None and entry.database is not None
+    assert entry.token is not None
+    held = version_seen(merged, entry.token)
     return ConcurrencyError(
         [entry],
         f"Version id {entry.original[entry.token]!r} on merged state {state_str(source)} does not"
-        f" match existing version {entry.database[entry.token]!r}. Leave the version attribute"
+        f" match existing version {held!r}. Leave the version attribute"
         " unset when merging to update the most recent version." + _ADVICE,
     )
 
@@ -131,7 +140,11 @@ def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
     attempt: Attempt = attempt_of(
         source, "update", None if token is None else version_seen(source, token)
     )
-    return entry_of(attempt, stored_of(session, merged))
+    assert merged.key is not None
+    identity = tuple(merged.key[1])
+    connection = connection_to_write(session, merged.mapper)
+    found = read_stored(connection, merged.mapper, [identity], lock=False)
+    return entry_of(attempt, found.get(identity))
 
 
 def stored_of(session: Session, merged: State) -> Values:

@@ -37,17 +37,17 @@ class Box(Versioned, Base):
     id: Mapped[int] = key()
     name: Mapped[str | None]
     count: Mapped[int] = mapped_column(default=0)
-    things: Mapped[list[Thing]] = relationship()
+    things: Mapped[list[Widget]] = relationship()
 
 
-class Thing(Versioned, Base):
+class Widget(Versioned, Base):
     __tablename__ = "counted_things"
     id: Mapped[int] = key()
     box_id: Mapped[int] = mapped_column(ForeignKey("counted_boxes.id"))
 
 
-@event.listens_for(Thing, "after_insert")
-def _count(mapper: Any, connection: Any, thing: Thing) -> None:
+@event.listens_for(Widget, "after_insert")
+def _count(mapper: Any, connection: Any, thing: Widget) -> None:
     box = Box.__table__
     connection.execute(update(box).where(box.c.id == thing.box_id).values(count=box.c.count + 1))
 
@@ -224,7 +224,7 @@ def test_an_object_whose_version_a_listener_has_moved_before_the_flush_did(
     store(Box(id=1))
     session = watched()
     box = session.get_one(Box, 1)
-    box.things.append(Thing(id=1))
+    box.things.append(Widget(id=1))
     session.flush()
     box.name = "dropped"
     session.flush()

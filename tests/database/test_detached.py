@@ -344,3 +344,17 @@ def test_a_pickle_of_an_expired_object_that_nobody_edited_says_nothing(
     session.merge(copy)
     session.commit()
     assert stored(Account, 1)["version"] == 1
+
+
+def test_the_entry_of_a_refused_merge_shows_what_is_stored_and_not_the_sessions_object(
+    account, copy_of, watched, other
+):
+    copy = copy_of(Account, 1)
+    other(Account, 1, note="second")
+    session = watched(expire_on_commit=False)
+    held = session.get_one(Account, 1)
+    session.commit()
+    other(Account, 1, note="third")
+    entry = refused_merge(session, copy).entries[0]
+    assert held.note == "second"
+    assert (entry.database["note"], entry.database["version"]) == ("third", 3)
