@@ -24,6 +24,7 @@ __all__ = [
     "AskingListeners",
     "always_load",
     "ask_listeners",
+    "belongs_to",
     "criteria_of",
     "deleted_in",
     "deleted_since",
@@ -78,6 +79,12 @@ Change = Update | Delete | Insert
 def mark_changed(state: State, name: str, before: Any) -> None:
     """Let the next flush write the attribute, whose stored value is ``before``; without events."""
     state._modified_event(state.dict, state.manager[name].impl, before)
+
+
+def belongs_to(state: State, parent: State, name: str) -> None:
+    """The object is in the collection ``name`` of its parent again, and no orphan."""
+    impl: Any = parent.manager[name].impl
+    impl.sethasparent(state, parent, True)
 
 
 def expire_attribute(state: State, name: str) -> None:

@@ -22,9 +22,10 @@ The files in the order of a flush:
     :mod:`misses` reads them, :mod:`missed` is one of them; those on which others depend are settled
     at once: :mod:`restore`, :mod:`children` of :mod:`doomed` parents.
 *the end*
-    :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written and
-    :mod:`refresh` makes the objects equal to them; or :mod:`keep` makes them dirty again, and the
-    error has SQLAlchemy's :mod:`words`. :mod:`aftermath`: the database ended the transaction,
+    :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written,
+    :mod:`refresh` makes the objects equal to them, and :mod:`kept_orphans` go back to their
+    parents; or :mod:`keep` makes them dirty again, and the error has SQLAlchemy's :mod:`words`.
+    :mod:`listeners` hear of what was written. :mod:`aftermath`: the database ended the transaction,
     perhaps at COMMIT (:mod:`commits`).
 
 Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`locked_reads` and the

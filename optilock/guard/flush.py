@@ -32,6 +32,7 @@ from optilock.guard.by_hand import write_by_hand
 from optilock.guard.dependents import LeftOut
 from optilock.guard.doomed import Doomed
 from optilock.guard.keep import Kept
+from optilock.guard.kept_orphans import LetGo
 from optilock.guard.listeners import listen_in
 from optilock.guard.missed import Missed
 from optilock.guard.misses import miss
@@ -73,6 +74,8 @@ class Flush:
     looked: frozenset[State] = frozenset()
     #: Tables that were looked at because the version of their rows is in another one.
     looked_apart: frozenset[Any] = frozenset()
+    #: Objects that their parents have let go; known once an orphan stays.
+    let_go: LetGo | None = None
     _states: dict[Any, State] | None = None
     _doomed: Doomed | None = None
     _listening = False

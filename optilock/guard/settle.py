@@ -22,6 +22,7 @@ from optilock.guard.decide import decide
 from optilock.guard.dependents import changed_links, has_dependents
 from optilock.guard.doomed import kept_by_a_deleted_parent
 from optilock.guard.keep import Kept
+from optilock.guard.kept_orphans import no_orphan
 from optilock.guard.listeners import DELETED, UPDATED, tell_written
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
@@ -31,7 +32,12 @@ from optilock.locked import note_locked
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_database
 from optilock.touched import stands_for_others
-from optilock.undocumented import expire_attribute, mark_changed, take_as_stored, unmark_deleted
+from optilock.undocumented import (
+    expire_attribute,
+    mark_changed,
+    take_as_stored,
+    unmark_deleted,
+)
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -241,4 +247,5 @@ def _not_deleted(flush: Flush, missed: Missed) -> None:
     assert flush.uow is not None
     flush.uow.states[missed.state] = (False, True)
     if flush.error is None:
+        no_orphan(flush, missed.state)
         flush.session.add(missed.obj)  # takes the delete mark off

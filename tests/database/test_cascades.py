@@ -243,6 +243,22 @@ def test_an_orphan_that_was_changed_goes_or_stays_as_the_resolver_says(
         assert post.comments == [comment]
 
 
+@alive
+def test_an_orphan_that_stays_is_none_for_later_flushes(store, watched, other, stored):
+    two_posts(store)
+    session = watched(store_wins)
+    post = session.get_one(Post, 1)
+    comment = post.comments.pop()
+    other(Comment, 1, text="theirs")
+    session.flush()
+    assert post.comments == [comment]
+    comment.text = "mine"
+    session.commit()
+
+    row = stored(Comment, 1)
+    assert (row["text"], row["post_id"]) == ("mine", 1)
+
+
 # -- keys -----------------------------------------------------------------------------------------
 
 
