@@ -208,7 +208,7 @@ class Watched:
 
         for number in reversed(gone):
             del self.sent[number]
-        self.moved = [moved._replace(sent=now(moved.sent)) for moved in self.moved]
+        self.moved = [Moved(*moved[:-1], now(moved.sent)) for moved in self.moved]
         self.stated = [replace(stated, sent=now(stated.sent)) for stated in self.stated]
         self.departed = [Departed(who, (now(at[0]), *at[1:])) for who, at in self.departed]
         self._savepoints = {one: (now(at[0]), *at[1:]) for one, at in self._savepoints.items()}
