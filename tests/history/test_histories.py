@@ -20,7 +20,7 @@ from tests.history.shrink import finding, shrink
 
 ROOT = Path(__file__).parents[2]
 #: More of them with ``python -m tests.history --seeds 2000 --engines …``.
-SEEDS = {"sqlite-wal": 600, "postgresql": 250, "mariadb": 400}
+SEEDS = {"sqlite-wal": 800, "postgresql": 250, "mariadb": 400}
 A, B = 0, 1
 
 
