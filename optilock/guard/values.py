@@ -59,16 +59,20 @@ def write_one(
     if not all(database.compares_exactly(columns[name].type) for name in values):
         return None
     flush.drain(connection)
-    conditions = and_(
-        *(
-            columns[name].is_not_distinct_from(
-                bindparam(_PREFIX + name, type_=columns[name].type, unique=False)
+    checked = statement
+    if values:
+        checked = statement.where(
+            and_(
+                *(
+                    columns[name].is_not_distinct_from(
+                        bindparam(_PREFIX + name, type_=columns[name].type, unique=False)
+                    )
+                    for name in values
+                )
             )
-            for name in values
         )
-    )
     result = native(
-        statement.where(conditions) if values else statement,
+        checked,
         {**rows[0], **{_PREFIX + name: value for name, value in values.items()}},
         **options,
     )
