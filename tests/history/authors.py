@@ -247,6 +247,10 @@ class Author:
                 self.detached.remove(known)
                 known.doubtful = True
             copy = self.copies[id(obj)] = known or Copy(obj, row, self.on.kind(row[0]))
+            for name in copy.pending() if known is not None else ():
+                base = copy.bases.get(name, copy.base())
+                self.done.edit(row, name, obj.__dict__[name], base)
+                self.touch_roots(row)
         return copy
 
     def attached(self) -> Iterator[Copy]:

@@ -449,6 +449,9 @@ def add(author: Author, step: Step) -> None:
     author.session.add(copy.obj)
     author.copies[id(copy.obj)] = copy
     copy.doubtful = True
+    _cascaded(author)
+    if "version" in inspect(copy.obj).committed_state:  # touched before it left its session
+        author.done.touched.setdefault(copy.row, copy.base())
     for name in copy.pending():
         author.done.edit(copy.row, name, copy.obj.__dict__[name], copy.bases.get(name, copy.base()))
         author.touch_roots(copy.row)
@@ -469,10 +472,7 @@ def merge(author: Author, step: Step) -> None:
         return
     if target not in author.session:
         raise NotNow
-    for obj in author.session.new:  # what the copy cascades to
-        row = (next(name for name, cls in author.on.classes.items() if cls is type(obj)), obj.id)
-        if row not in author.done.inserts:
-            author.done.perhaps.add(row)
+    _cascaded(author)
     merged = author.copy_of(target, copy.row)
     merged.doubtful = True
     changed = merged.pending()
@@ -481,6 +481,14 @@ def merge(author: Author, step: Step) -> None:
     author.observe()
     for name in changed:
         author.assigned(merged, name, base)
+
+
+def _cascaded(author: Author) -> None:
+    """New objects that a copy refers to come along."""
+    for obj in author.session.new:
+        row = (next(name for name, cls in author.on.classes.items() if cls is type(obj)), obj.id)
+        if row not in author.done.inserts:
+            author.done.perhaps.add(row)
 
 
 def _detached(author: Author, step: Step) -> Copy:
