@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock import events, running
 from optilock.dialects import database_of
-from optilock.dialects.ended import ended_by, watch_errors
+from optilock.dialects.ended import ended_by
 from optilock.errors import (
     CommitOutcomeUnknown,
     ConcurrencyError,
@@ -161,7 +161,6 @@ class OwnTransaction:
             require_row_counts(dialect)
         if connection in watched(self.session).autocommitting:
             raise ConfigurationError(_AUTOCOMMIT)
-        watch_errors(connection, database)
         database.begin_savepoints(connection)
         for part in self.parts:
             part.connected(self.session, connection)
