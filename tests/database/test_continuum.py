@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import sqlalchemy_continuum
-from sqlalchemy import Engine, String, event, select
+from sqlalchemy import BigInteger, Engine, String, event, select
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -26,9 +25,23 @@ INSERT, UPDATE, DELETE = 0, 1, 2
 
 
 @pytest.fixture(scope="module")
-def article() -> Iterator[Any]:
+def continuum() -> Iterator[Any]:
+    """Imported late, and undone: it makes INTEGER of every BigInteger on SQLite."""
+    before = dict(vars(BigInteger))
+    import sqlalchemy_continuum
+
+    yield sqlalchemy_continuum
+    for name in vars(BigInteger).keys() - before.keys():
+        delattr(BigInteger, name)
+    for name, value in before.items():
+        if vars(BigInteger)[name] is not value:
+            setattr(BigInteger, name, value)
+
+
+@pytest.fixture(scope="module")
+def article(continuum: Any) -> Iterator[Any]:
     """A class with a history; Continuum listens to every mapper and every session."""
-    sqlalchemy_continuum.make_versioned(user_cls=None)
+    continuum.make_versioned(user_cls=None)
 
     class Base(DeclarativeBase):
         type_annotation_map = {str: String(60)}
@@ -42,7 +55,7 @@ def article() -> Iterator[Any]:
 
     configure_mappers()
     yield Article
-    sqlalchemy_continuum.remove_versioning()
+    continuum.remove_versioning()
 
 
 @pytest.fixture
@@ -86,7 +99,9 @@ def theirs(engine: Engine, article: Any, key: int, **values: Any) -> None:
 
 def history(engine: Engine, article: Any, key: int) -> list[tuple[Any, ...]]:
     """What was recorded of one article, in order."""
-    table = sqlalchemy_continuum.version_class(article).__table__
+    from sqlalchemy_continuum import version_class
+
+    table = version_class(article).__table__
     columns = table.c.operation_type, table.c.title, table.c.body, table.c.version
     asked = select(*columns).where(table.c.id == key).order_by(table.c.transaction_id)
     with engine.connect() as connection:

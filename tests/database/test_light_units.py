@@ -10,9 +10,8 @@ from optilock import ConfigurationError, UnitOfWork, unit_of_work
 from tests.models import Account
 from tests.work import calls_of
 
-#: Calls of Python functions that a unit may add to those of a plain session; SQLAlchemy itself
-#: makes more than 500 for one row.
-UNIT, DECORATED = 165, 185
+#: Calls of Python functions, against those of a plain session, which makes more than 500 for a row.
+UNIT, DECORATED = 1.30, 1.33
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_a_unit_adds_little_to_what_a_plain_session_calls(engine, sessions, way,
         return min(len(calls_of(do)) for _ in range(5))
 
     ours, theirs = calls(warmed(way(sessions))), calls(warmed(natively))
-    assert ours - theirs <= most, (ours, theirs)
+    assert ours <= most * theirs, (ours, theirs)
 
 
 def test_units_of_one_factory_share_a_session_class(sessions):

@@ -310,5 +310,7 @@ def _deleted(
         now_deleted(session, gone)
     else:
         parts = flush.uow.states if flush.uow is not None else {}
-        now_deleted(session, [state for state in gone if state not in parts])
+        # an edit of it is not dropped without a word: its UPDATE will miss the row
+        clean = [state for state in gone if state not in parts and not state.modified]
+        now_deleted(session, clean)
         flush.skipped |= {state for state in gone if flush.is_delete(state)}
