@@ -49,7 +49,6 @@ def calls_of(work: Callable[[], Any]) -> list[tuple[str, str]]:
             called.append((frame.f_code.co_filename, frame.f_code.co_name))
 
     before = sys.getprofile()
-    gc.collect()
     gc.disable()
     sys.setprofile(profile)
     try:
