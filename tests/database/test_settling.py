@@ -191,7 +191,7 @@ def quick(way):
     return pytest.param(way, id=named(way), marks=() if first else pytest.mark.full)
 
 
-@pytest.mark.parametrize("way", map(quick, WAYS))
+@pytest.mark.parametrize("way", [quick(way) for way in WAYS])
 def test_a_row_that_missed_costs_the_same_among_many_and_among_few(way, engine, tables):
     miss, resolver = way[0](), way[1]
     tables(*miss.tables)

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 def test_mypy_in_strict_mode_infers_what_api_py_says() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     checked = subprocess.run(
