@@ -572,6 +572,7 @@ def move_child(author: Author, step: Step) -> None:
         raise NotNow
     if (copy.row, f"{reference}_id") in author.done.edits:
         raise NotNow
+    author.observe()  # to ask for its parent has read all of a child that was expired
     base = copy.base()
     if step.choice % 2:
         parent = author.take((parent_name, key))
