@@ -20,7 +20,7 @@ from benchmarks.servers import Place
 from benchmarks.table import Line, compare
 from optilock import Counter
 from optilock.dialects import database_of
-from optilock.guard_trigger import GuardTrigger, Policy
+from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
 __all__ = ["DATABASES", "run"]
 

@@ -3,9 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from optilock import events
-from optilock.apply import apply
-from optilock.bulk import BulkResult, bulk_delete, bulk_update
-from optilock.deletes import OnDelete
+from optilock.conflicts.deletes import OnDelete
+from optilock.conflicts.merge import add_delta, merge_json, merge_set, merge_text
+from optilock.conflicts.resolvers import (
+    Resolution,
+    client_wins,
+    merge_fields,
+    per_field,
+    reject,
+    store_wins,
+)
+from optilock.dialects.transient import is_transient
 from optilock.entry import Entry
 from optilock.errors import (
     CannotMerge,
@@ -20,28 +28,20 @@ from optilock.errors import (
     UnguardedStatement,
     UnguardedStatementWarning,
 )
-from optilock.etag import etag_of
-from optilock.expect import expect
 from optilock.guard import watch
-from optilock.isolation import Isolation, repeatable_read, serializable
-from optilock.merge import add_delta, merge_json, merge_set, merge_text
-from optilock.no_bump import no_bump
-from optilock.resolvers import (
-    Resolution,
-    client_wins,
-    merge_fields,
-    per_field,
-    reject,
-    store_wins,
-)
-from optilock.retry import retry, retrying
+from optilock.guard.no_bump import no_bump
+from optilock.preconditions.apply import apply
+from optilock.preconditions.etag import etag_of
+from optilock.preconditions.expect import expect
+from optilock.preconditions.verify import verify
+from optilock.rows.touch import touch
+from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
+from optilock.statements.unchanged import unchanged
+from optilock.statements.unguarded import guard_statements
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
-from optilock.touch import touch
-from optilock.transient import is_transient
-from optilock.unchanged import unchanged
-from optilock.unguarded import guard_statements
-from optilock.unit_of_work import UnitOfWork, unit_of_work
-from optilock.verify import verify
+from optilock.unit.isolation import Isolation, repeatable_read, serializable
+from optilock.unit.retry import retry, retrying
+from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
 
 if TYPE_CHECKING:

@@ -1,14 +1,4 @@
-"""The async shells: the same units for AsyncSessions; the logic is the sync one (``run_sync``).
-
-::
-
-    from optilock import AsyncUnitOfWork
-
-    async with AsyncUnitOfWork(AsyncSessionLocal) as session:
-        (await session.get_one(Account, 42)).owner = "Ada"
-
-A task that is cancelled while COMMIT runs waits until the database has answered, and then goes on
-being cancelled. A note on the ``CancelledError`` says what became of the unit.
+"""optilock for an ``AsyncSession``: the same units, and the same edits under a precondition.
 
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
 does not, so this module is loaded only when it is asked for.
@@ -16,105 +6,18 @@ does not, so this module is loaded only when it is asked for.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from types import TracebackType
-from typing import Any, Generic, TypeVar, Unpack, overload
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-)
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from optilock.apply import apply as edit_row
-from optilock.errors import ConfigurationError
-from optilock.unit.membership import Membership
-from optilock.unit.options import Options, UnitOptions, options_from
-from optilock.unit.sessions import is_async, make_async_session
-from optilock.unit.transaction import OwnTransaction, Transaction
+from optilock.preconditions.apply import apply as edit_row
+from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = ["AsyncUnitOfWork", "apply"]
 
-AS = TypeVar("AS", bound=AsyncSession)
 T = TypeVar("T")
-
-
-class AsyncUnitOfWork(Generic[AS]):
-    """``async with AsyncUnitOfWork(AsyncSessionLocal) as session: ...``.
-
-    ``sessions`` is an ``async_sessionmaker``, an ``async_scoped_session`` or an ``AsyncEngine``.
-    Options, rules and errors are those of :class:`optilock.UnitOfWork`.
-    """
-
-    @overload
-    def __init__(
-        self: AsyncUnitOfWork[AS],
-        sessions: async_sessionmaker[AS] | async_scoped_session[AS],
-        **options: Unpack[UnitOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: AsyncUnitOfWork[AsyncSession], sessions: AsyncEngine, **options: Unpack[UnitOptions]
-    ) -> None: ...
-    def __init__(self, sessions: Any, **options: Any) -> None:
-        if not is_async(sessions):
-            raise ConfigurationError(
-                f"AsyncUnitOfWork got {type(sessions).__name__}, which makes sync sessions: write"
-                " `with UnitOfWork(...)`, or give it an async_sessionmaker."
-            )
-        self._membership = Membership(sessions, options_from(options))
-
-    @classmethod
-    def checked(cls, sessions: Any, options: Options) -> AsyncUnitOfWork[Any]:
-        """A unit of options and sessions that were checked before."""
-        unit = cls.__new__(cls)
-        unit._membership = Membership(sessions, options)
-        return unit
-
-    async def __aenter__(self) -> AS:
-        member = self._membership
-        outer = member.outer()
-        if outer is not None:
-            self._session: Any = outer.public
-            self._transaction: Transaction = member.join(outer)
-            await self._run(self._transaction.begin)
-        else:
-            self._session = make_async_session(member.sessions)
-            own = OwnTransaction(self._session.sync_session, self._session, member.options)
-            self._transaction = own
-            await self._run(own.begin)
-            member.announce(own)
-        session: AS = self._session
-        return session
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        raised = None
-        try:
-            if error is None:
-                await self._run(self._transaction.prepare)
-        except BaseException as failed:
-            raised = failed
-        try:
-            await self._uninterrupted(error or raised)
-        finally:
-            self._membership.over()
-        if raised is not None:
-            raise raised
-
-    async def _run(self, step: Callable[..., None], *given: Any) -> None:
-        await self._session.run_sync(lambda _: step(*given))
-
-    async def _uninterrupted(self, error: BaseException | None) -> None:
-        outcome = "rolled back" if error is not None else "committed"
-        await _to_the_end(self._run(self._transaction.complete, error), outcome)
 
 
 async def apply(
@@ -131,23 +34,3 @@ async def apply(
         return edit_row(sync, model, pk, changes, expected=expected)
 
     return await session.run_sync(edit)
-
-
-async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:
-    """Wait for ``work`` whatever happens, and be cancelled only then."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        task.result()
-        return
-    failure = task.exception()
-    if failure is None:
-        cancelled.add_note(f"optilock: cancelled at its end; the unit of work was {outcome}")
-        raise cancelled
-    cancelled.add_note(f"optilock: cancelled at its end; the unit of work failed: {failure}")
-    raise cancelled from failure

@@ -18,11 +18,11 @@ from typing import Any
 from sqlalchemy import Column, Table, inspect
 from sqlalchemy.orm import Mapper
 
-from optilock.guard_trigger import GuardTrigger
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import ignored_columns
 from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import RowVersion, Token
+from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.versioned import Versioned
 
 __all__ = ["Expected", "expected", "is_version", "keys_without_rowid"]

@@ -45,11 +45,10 @@ from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
 from optilock.aggregates import cover
-from optilock.deletes import OnDelete
-from optilock.detached import compare_in_merge
+from optilock.conflicts.deletes import OnDelete
+from optilock.conflicts.resolvers import Resolution, Resolver
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
-from optilock.guard_trigger import Policy
 from optilock.mapping.attribute import close, load_always, require
 from optilock.mapping.checks import (
     check_attribute,
@@ -67,8 +66,9 @@ from optilock.mapping.one_class import share_table
 from optilock.mapping.originals import follow_committed, keep_originals
 from optilock.mapping.tables import know_tables
 from optilock.mapping.triggers import create_with_table
-from optilock.resolvers import Resolution, Resolver
+from optilock.rows.detached import compare_in_merge
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
+from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented import load_with_parent
 
 if TYPE_CHECKING:

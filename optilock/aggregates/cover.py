@@ -12,14 +12,14 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
-from optilock.before_flush import at_step
 from optilock.errors import ConfigurationError
-from optilock.guarded import stands_still
 from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import changed_names
 from optilock.mapping.makers import made_by_application, touch_state
-from optilock.seen import recall
-from optilock.touched import note_roots
+from optilock.rows.seen import recall
+from optilock.rows.touched import note_roots
+from optilock.session.before_flush import at_step
+from optilock.session.guarded import stands_still
 
 __all__ = ["cover"]
 

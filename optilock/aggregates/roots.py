@@ -24,9 +24,9 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import LoaderCallableStatus
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import read_stored
-from optilock.connections import connection_to_write
 from optilock.dialects import database_of
+from optilock.rows.sides import read_stored
+from optilock.session.connections import connection_to_write
 
 __all__ = ["AS_FAR_AS_KNOWN", "find_roots"]
 

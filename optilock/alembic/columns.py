@@ -2,7 +2,7 @@
 
 The difference between the databases is whether they give a default that differs from row to row to
 the rows that are there: PostgreSQL and MariaDB do, in one statement; SQLite makes a new table
-(:mod:`optilock.dialects.sqlite_rollout`).
+(:mod:`optilock.dialects.sqlite.rollout`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from optilock.dialects import database_of
 from optilock.dialects.quoting import plain, quoted, quoted_table
 from optilock.dialects.rollout import Ways
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.guard_trigger import is_guard, read_mark, short_name
 from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import Target, require_present, target_of
 from optilock.tokens import RowVersion, Token
+from optilock.tokens.guard_trigger import is_guard, read_mark, short_name
 
 __all__ = [
     "add_column",

@@ -26,9 +26,9 @@ from optilock.alembic.operation import Call, VersionOperation
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.quoting import plain
-from optilock.guard_trigger import GuardTrigger, Policy
 from optilock.rollout.triggers import completed
 from optilock.tokens import Token
+from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
 __all__ = ["CreateGuardTrigger", "DropGuardTrigger"]
 

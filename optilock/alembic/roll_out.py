@@ -32,15 +32,15 @@ from optilock.alembic.columns import add_column, connection_of, drop_column, loo
 from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
 from optilock.alembic.operation import Call, VersionOperation
 from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
-from optilock.backoff import Seconds, in_seconds
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.guard_trigger import Policy
 from optilock.rollout.report import Silent
 from optilock.rollout.run import require_column, roll_out
 from optilock.rollout.target import require_present
 from optilock.rollout.triggers import guard_of
 from optilock.tokens import RowVersion, Token
+from optilock.tokens.guard_trigger import Policy
+from optilock.unit.backoff import Seconds, in_seconds
 
 __all__ = ["RollBackVersionColumn", "RollOutVersionColumn"]
 

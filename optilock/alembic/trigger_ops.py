@@ -20,10 +20,10 @@ from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
-from optilock.guard_trigger import GuardTrigger, is_guard, read_mark
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.schema import Expected
 from optilock.tokens import Counter, RowVersion
+from optilock.tokens.guard_trigger import GuardTrigger, is_guard, read_mark
 
 __all__ = ["add_trigger_operations", "tables_of"]
 

@@ -12,9 +12,9 @@ from optilock.check.subject import Subject
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found
 from optilock.errors import ConfigurationError
-from optilock.guard_trigger import is_guard
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.schema import Expected, expected
+from optilock.tokens.guard_trigger import is_guard
 
 __all__ = ["check_triggers"]
 

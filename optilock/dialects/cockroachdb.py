@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optilock.dialects.base import Database
-from optilock.dialects.postgresql import PostgreSQL
+from optilock.dialects.postgresql.database import PostgreSQL
 
 
 class CockroachDB(Database):

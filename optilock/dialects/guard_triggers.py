@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.quoting import as_it_is, quoted, quoted_table
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.guard_trigger import GuardTrigger
 from optilock.tokens import Counter, Timestamp
+from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime
 
 __all__ = ["Found", "GuardTriggers"]

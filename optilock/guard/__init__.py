@@ -6,8 +6,9 @@ The files in the order of a flush:
     :mod:`watching` wraps the session class, :mod:`counting` asks for row counts, :mod:`state` is
     what is known of one session. :mod:`flush` is one flush; :mod:`arming` covers its connections.
 *refused at once*
-    :mod:`unread` and :mod:`unversioned` rows, :mod:`still` (``no_bump``) where it cannot be kept;
-    connections in :mod:`autocommit` mode, and two classes over one table (:mod:`one_class`).
+    :mod:`unread` and :mod:`unversioned` rows, the blocks of :mod:`no_bump` where :mod:`still`
+    cannot be kept; connections in :mod:`autocommit` mode, and two classes over one table
+    (:mod:`one_class`).
 *judged before anything is sent*
     :mod:`before`: deletes with :mod:`dependents`, and :mod:`check_promises`: rows under
     :mod:`promises`. :mod:`look` locks and compares.
@@ -38,7 +39,7 @@ from optilock.guard.aftermath import capture, clear, conflict_after_rollback
 from optilock.guard.check_promises import check_before_commit
 from optilock.guard.state import options
 from optilock.guard.watching import watch
-from optilock.guarded import is_watched
+from optilock.session.guarded import is_watched
 
 __all__ = [
     "capture",

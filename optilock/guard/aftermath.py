@@ -17,8 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.conflicts import Attempt, attempt_of, entry_of, has_moved, read_stored
-from optilock.connections import connection_apart, engine_to_write
+from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.promises import conflict_of
@@ -28,8 +27,9 @@ from optilock.guard.writes import Write, first_expected
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
 from optilock.mapping.keys import place_of
-from optilock.seen import version_seen
-from optilock.transient import ended_by_conflict
+from optilock.rows.seen import version_seen
+from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
+from optilock.session.connections import connection_apart, engine_to_write
 from optilock.undocumented import inserted_by, is_over
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.connections import engine_to_write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.mapping.compared import is_guarded
+from optilock.session.connections import engine_to_write
 from optilock.undocumented import has_begin_listeners, level_on_connect
 
 __all__ = ["autocommits", "refuse_autocommit", "refuse_autocommit_of", "refuse_guarded_writes"]

@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
-from optilock.conflicts import Values
-from optilock.deletes import settled_by_policy
+from optilock.conflicts.deletes import settled_by_policy
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
 from optilock.guard.dependents import has_dependents
@@ -23,10 +22,11 @@ from optilock.guard.doomed import Doomed
 from optilock.guard.listeners import listen_in
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
-from optilock.locked import note_locked
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compared_names, compares
 from optilock.mapping.keys import root_of
+from optilock.rows.locked import note_locked
+from optilock.rows.sides import Values
 from optilock.undocumented import marked_deleted
 
 if TYPE_CHECKING:

@@ -19,17 +19,8 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
-from optilock.conflicts import (
-    Attempt,
-    attempt_of,
-    columns_of,
-    entry_of,
-    locked_table,
-    read_stored,
-    same,
-)
-from optilock.connections import connection_to_write
 from optilock.dialects import database_of
+from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Action, Entry
 from optilock.guard.aftermath import conflict_before_commit
 from optilock.guard.look import expected_version
@@ -38,7 +29,16 @@ from optilock.guard.state import Watched, watched
 from optilock.guard.writes import first_expected
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.keys import Place, place_of, root_of
-from optilock.transient import ended_by_conflict
+from optilock.rows.sides import (
+    Attempt,
+    attempt_of,
+    columns_of,
+    entry_of,
+    locked_table,
+    read_stored,
+    same,
+)
+from optilock.session.connections import connection_to_write
 from optilock.undocumented import marked_deleted
 
 if TYPE_CHECKING:

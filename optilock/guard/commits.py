@@ -24,9 +24,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IllegalStateChangeError, ResourceClosedError
 from sqlalchemy.orm import SessionTransaction
 
+from optilock.dialects.transient import ended_by_conflict
 from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_savepoint
 from optilock.guard.state import watched
-from optilock.transient import ended_by_conflict
 
 __all__ = ["guard_commit"]
 

@@ -15,7 +15,6 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import ClauseElement
 
-from optilock.conflicts import Values, columns_of, read_stored, same
 from optilock.dialects.rows import must_match
 from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
@@ -23,6 +22,7 @@ from optilock.guard.missed import Missed
 from optilock.guard.onupdate import onupdate_values
 from optilock.mapping.columns import maps_a_select, table_of_version, token_attribute
 from optilock.mapping.makers import made_again, made_by_application, made_by_database, touch_of
+from optilock.rows.sides import Values, columns_of, read_stored, same
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
 

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import MissingGreenlet
 
-from optilock.conflicts import Attempt, Values, columns_of
-from optilock.deletes import DeletePolicies, settled_by_policy
+from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
+from optilock.conflicts.resolvers import OnConflict, Resolution, check_resolution, choose
 from optilock.entry import Computed, Entry
 from optilock.errors import ConcurrencyError, ConfigurationError
 from optilock.guard.promises import Promises, conflict_of
-from optilock.resolvers import OnConflict, Resolution, check_resolution, choose
+from optilock.rows.sides import Attempt, Values, columns_of
 
 __all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
 

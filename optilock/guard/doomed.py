@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ForeignKeyConstraint, Table
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Values, columns_of
 from optilock.guard.dependents import key_in
+from optilock.rows.sides import Values, columns_of
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -21,7 +21,6 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
-from optilock.conflicts import Attempt
 from optilock.entry import Action
 from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
@@ -42,6 +41,7 @@ from optilock.guard.words import Short
 from optilock.guard.writes import Shape, Write
 from optilock.mapping.keys import root_of
 from optilock.mapping.moves import does_not_move
+from optilock.rows.sides import Attempt
 
 __all__ = ["Flush"]
 

@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Values, columns_of
 from optilock.guard.missed import Missed
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import made_by_application, touch_state
 from optilock.mapping.originals import original_of
-from optilock.touched import is_touched, touch_with_next_flush
+from optilock.rows.sides import Values, columns_of
+from optilock.rows.touched import is_touched, touch_with_next_flush
 from optilock.undocumented import (
     expire_attribute,
     mark_changed,

@@ -25,10 +25,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.connections import bind_to_write, connection_to_write
 from optilock.dialects import database_of
 from optilock.guard.state import watched
-from optilock.locked import LockedRows, locked_rows, note_locking
+from optilock.rows.locked import LockedRows, locked_rows, note_locking
+from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.undocumented import (
     lazily_loaded_by,
     locks_rows,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Delete, Table, tuple_
 from sqlalchemy.engine import Connection
 
-from optilock.deletes import OnDelete, policy_for
+from optilock.conflicts.deletes import OnDelete, policy_for
 from optilock.errors import LinkGone
 from optilock.guard.answers import Counted
 from optilock.guard.shapes import compared_columns

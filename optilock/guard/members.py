@@ -18,11 +18,11 @@ from sqlalchemy.orm import RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, entry_of
-from optilock.detached import moved_entry, stored_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.mapping.compared import is_guarded
+from optilock.rows.detached import moved_entry, stored_of
+from optilock.rows.sides import Attempt, entry_of
 
 __all__ = ["Members", "members_of", "refuse_unseen"]
 

@@ -17,15 +17,6 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import attempt_of
-from optilock.detached import (
-    compare_in_merge,
-    gone_entry,
-    has_other_values,
-    is_stale,
-    moved_entry,
-    stored_of,
-)
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
@@ -35,7 +26,15 @@ from optilock.mapping.columns import columns_of, ignored_columns, same, token_at
 from optilock.mapping.compared import any_compared, compares, values_are_unknown
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
-from optilock.seen import (
+from optilock.rows.detached import (
+    compare_in_merge,
+    gone_entry,
+    has_other_values,
+    is_stale,
+    moved_entry,
+    stored_of,
+)
+from optilock.rows.seen import (
     BEFORE,
     Memory,
     hold,
@@ -45,6 +44,7 @@ from optilock.seen import (
     remember_again,
     version_seen,
 )
+from optilock.rows.sides import attempt_of
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 

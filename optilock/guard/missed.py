@@ -11,11 +11,11 @@ from sqlalchemy import Column
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt, Values, entry_of, expressions_of, has_moved
+from optilock.conflicts.resolvers import Resolution
 from optilock.entry import Entry
 from optilock.errors import NotWritten
 from optilock.mapping.compared import is_guarded
-from optilock.resolvers import Resolution
+from optilock.rows.sides import Attempt, Values, entry_of, expressions_of, has_moved
 
 if TYPE_CHECKING:
     from optilock.guard.look import Stale

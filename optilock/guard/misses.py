@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
-from optilock.conflicts import attempt_of, read_stored
 from optilock.guard.children import settle_children
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.restore import restore_gone
@@ -21,7 +20,8 @@ from optilock.guard.words import Short
 from optilock.guard.writes import Write
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import untouched
-from optilock.seen import never_read
+from optilock.rows.seen import never_read
+from optilock.rows.sides import attempt_of, read_stored
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

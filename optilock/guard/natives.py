@@ -22,7 +22,7 @@ from optilock.mapping.attribute import load_always
 from optilock.mapping.columns import maps_a_select, table_of_version
 from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables
-from optilock.seen import watch_loads
+from optilock.rows.seen import watch_loads
 from optilock.undocumented import registries
 
 __all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]

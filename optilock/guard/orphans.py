@@ -21,8 +21,8 @@ from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipProperty
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.guarded import is_watched
-from optilock.seen import remember_removed
+from optilock.rows.seen import remember_removed
+from optilock.session.guarded import is_watched
 from optilock.undocumented import is_child
 
 __all__ = ["notice_orphans"]

@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
 
-from optilock.conflicts import Attempt
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.writes import Write
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.keys import Identity, Place, root_of
+from optilock.rows.sides import Attempt
 
 __all__ = ["Promise", "Promises", "conflict_of", "places_of"]
 

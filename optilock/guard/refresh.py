@@ -8,7 +8,7 @@ from sqlalchemy import Column
 from sqlalchemy.orm import RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Values, columns_of
+from optilock.rows.sides import Values, columns_of
 
 __all__ = ["equal_to_stored", "stale_relationships"]
 

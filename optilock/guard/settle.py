@@ -15,7 +15,6 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
-from optilock.conflicts import columns_of, read_stored
 from optilock.errors import ConcurrencyError
 from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
 from optilock.guard.decide import decide
@@ -28,10 +27,11 @@ from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
 from optilock.guard.words import in_sqlalchemys_words
-from optilock.locked import note_locked
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_database
-from optilock.touched import stands_for_others
+from optilock.rows.locked import note_locked
+from optilock.rows.sides import columns_of, read_stored
+from optilock.rows.touched import stands_for_others
 from optilock.undocumented import (
     expire_attribute,
     mark_changed,

@@ -13,15 +13,15 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import Attempt
-from optilock.deletes import DeletePolicies, check_on_delete
+from optilock.conflicts.deletes import DeletePolicies, check_on_delete
+from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.guard.promises import Promises, places_of
 from optilock.guard.undone import Before, Departed, Point, abandoned
 from optilock.guard.writes import Write, first_expected
-from optilock.guarded import KNOWN, Still
 from optilock.mapping.keys import Place, place_of
-from optilock.resolvers import OnConflict, check_on_conflict
-from optilock.seen import Doubt, moved_by_us
+from optilock.rows.seen import Doubt, moved_by_us
+from optilock.rows.sides import Attempt
+from optilock.session.guarded import KNOWN, Still
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

@@ -30,12 +30,12 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.guarded import KNOWN
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares, values_unknown
 from optilock.mapping.keys import Place, place_of, root_of
 from optilock.mapping.makers import made_by_application
-from optilock.seen import BEFORE, Doubt, hold, hold_nothing
+from optilock.rows.seen import BEFORE, Doubt, hold, hold_nothing
+from optilock.session.guarded import KNOWN
 from optilock.undocumented import deleted_in, inserted_in
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.unversioned import never_seen
 from optilock.mapping.columns import ignored_columns
-from optilock.seen import unread
+from optilock.rows.seen import unread
 
 __all__ = ["refuse_unread"]
 

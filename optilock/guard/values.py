@@ -16,7 +16,6 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import attempt_of, read_stored
 from optilock.dialects import database_of
 from optilock.guard.answers import Counted
 from optilock.guard.look import look
@@ -31,6 +30,7 @@ from optilock.mapping.compared import (
     values_written,
 )
 from optilock.mapping.keys import key_names
+from optilock.rows.sides import attempt_of, read_stored
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

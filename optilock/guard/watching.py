@@ -24,9 +24,8 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.before_flush import at_step
-from optilock.connections import refuse_shards
-from optilock.deletes import DeletePolicies, check_on_delete
+from optilock.conflicts.deletes import DeletePolicies, check_on_delete
+from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.dialects import database_of
 from optilock.dialects.ended import watch_errors
 from optilock.errors import ConfigurationError
@@ -56,13 +55,11 @@ from optilock.guard.undone import ended, give_back, guarded_expunge, guarded_exp
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
 from optilock.guard.writes import Write
-from optilock.guarded import GUARDED, is_watched
 from optilock.mapping.compared import any_compared, compares, values_in_mind, values_unknown
 from optilock.mapping.makers import made_by_application
 from optilock.mapping.one_class import any_shared
 from optilock.mapping.originals import any_kept, written
-from optilock.resolvers import OnConflict, check_on_conflict
-from optilock.seen import (
+from optilock.rows.seen import (
     attached,
     forget,
     hold_nothing,
@@ -73,7 +70,10 @@ from optilock.seen import (
     remember_revived,
     remember_rolled_back,
 )
-from optilock.touched import TOUCHED, touch_again
+from optilock.rows.touched import TOUCHED, touch_again
+from optilock.session.before_flush import at_step
+from optilock.session.connections import refuse_shards
+from optilock.session.guarded import GUARDED, is_watched
 from optilock.undocumented import last_deleted, marked_deleted
 
 __all__ = ["guard_class", "watch"]

@@ -10,11 +10,11 @@ from sqlalchemy import Column, Table
 from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import Mapper
 
-from optilock.deletes import check_policy
+from optilock.conflicts.deletes import check_policy
+from optilock.conflicts.resolvers import check_resolver_for
 from optilock.errors import ConfigurationError
-from optilock.guard_trigger import check_guard
-from optilock.resolvers import check_resolver_for
 from optilock.tokens import CompareValues, RowVersion, Token
+from optilock.tokens.guard_trigger import check_guard
 from optilock.undocumented import mapped_key
 
 __all__ = [

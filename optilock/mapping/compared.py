@@ -22,9 +22,9 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
-from optilock.guarded import is_watched
 from optilock.mapping.columns import columns_of, ignored_columns, same
 from optilock.mapping.originals import original_of
+from optilock.session.guarded import is_watched
 from optilock.tokens import CompareValues
 
 __all__ = [

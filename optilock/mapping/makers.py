@@ -22,9 +22,9 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.guarded import is_watched, stands_still
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import ignored_columns
+from optilock.session.guarded import is_watched, stands_still
 from optilock.tokens import Token
 from optilock.undocumented import mark_changed
 

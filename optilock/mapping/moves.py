@@ -18,10 +18,10 @@ from sqlalchemy import Column, event, select
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.connections import connection_to_write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.mapping.makers import any_changed
+from optilock.session.connections import connection_to_write
 from optilock.tokens import RowVersion
 
 __all__ = ["does_not_move", "require_moves"]

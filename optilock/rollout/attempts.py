@@ -10,12 +10,12 @@ import tenacity
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.backoff import full_jitter
 from optilock.dialects import database_of
 from optilock.dialects.cause import Cause
 from optilock.dialects.rollout import Ways
 from optilock.errors import OptilockError
 from optilock.rollout.report import Progress
+from optilock.unit.backoff import full_jitter
 
 __all__ = ["Attempts"]
 

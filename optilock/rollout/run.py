@@ -9,19 +9,19 @@ from contextlib import contextmanager, suppress
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
-from optilock.backoff import Seconds, in_seconds
-from optilock.connections import require_engine
 from optilock.dialects import database_of
 from optilock.dialects.rollout import Step, Ways
 from optilock.errors import ConfigurationError, OptilockError, described
-from optilock.guard_trigger import GuardTrigger, Policy
 from optilock.rollout.attempts import Attempts
 from optilock.rollout.fill import Filler
 from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import Target, target_of
 from optilock.rollout.triggers import Missing, guard_of, missing, require_known
+from optilock.session.connections import require_engine
 from optilock.tokens import Counter, RowVersion, Token
+from optilock.tokens.guard_trigger import GuardTrigger, Policy
+from optilock.unit.backoff import Seconds, in_seconds
 
 __all__ = ["require_column", "roll_out"]
 
@@ -50,7 +50,7 @@ def roll_out(
             again later.
         patience: seconds to go on trying for one lock.
         guard: what the guard trigger does that the table gets before it is filled, ``"bump"`` or
-            ``"reject"`` (:mod:`optilock.guard_trigger`); None for no guard trigger.
+            ``"reject"`` (:mod:`optilock.tokens.guard_trigger`); None for no guard trigger.
         ignore: columns whose change does not count for the guard trigger.
 
     Raises:

@@ -15,11 +15,11 @@ from sqlalchemy.engine import Connection
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
-from optilock.guard_trigger import GuardTrigger, Policy
 from optilock.mapping.triggers import trigger_ddl, trigger_name
 from optilock.rollout.target import Target, require_present
 from optilock.schema import keys_without_rowid
 from optilock.tokens import RowVersion, Token
+from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
 __all__ = ["Missing", "completed", "guard_of", "missing", "require_known"]
 

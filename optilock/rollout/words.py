@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from optilock.guard_trigger import GuardTrigger
 from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
+from optilock.tokens.guard_trigger import GuardTrigger
 
 __all__ = ["TOKENS", "command"]
 

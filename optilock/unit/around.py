@@ -14,10 +14,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from optilock import running
-from optilock.caller import level_of_caller
-from optilock.connections import binds_of_sessions
 from optilock.errors import SeparateUnitWarning
+from optilock.session.caller import level_of_caller
+from optilock.session.connections import binds_of_sessions
+from optilock.unit import running
 
 __all__ = ["tell_of_units_around"]
 

@@ -24,8 +24,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts import detached
 from optilock.errors import ConfigurationError
+from optilock.rows.sides import detached
 
 __all__ = ["Beside"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from optilock import running
 from optilock.errors import ConfigurationError
+from optilock.unit import running
 from optilock.unit.around import tell_of_units_around
 from optilock.unit.beside import Beside
 from optilock.unit.options import Options

@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypedDict
 
-from optilock.backoff import Seconds
-from optilock.deletes import DeletePolicies, check_on_delete
+from optilock.conflicts.deletes import DeletePolicies, check_on_delete
+from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.errors import ConfigurationError
-from optilock.resolvers import OnConflict, check_on_conflict
-from optilock.retry import Hook, On, Policy
+from optilock.unit.backoff import Seconds
 from optilock.unit.levels import AtLevel, Isolation, ReadOnly
 from optilock.unit.parts import Part
+from optilock.unit.retry import Hook, On, Policy
 from optilock.unit.verify_reads import VerifyReads
 
 __all__ = [

@@ -15,10 +15,10 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
-from optilock.connections import refuse_shards
 from optilock.errors import ConfigurationError
 from optilock.guard.counting import require_row_counts_of
 from optilock.guard.watching import guard_class
+from optilock.session.connections import refuse_shards
 from optilock.unit.parts import Part
 
 __all__ = [

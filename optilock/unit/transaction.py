@@ -18,9 +18,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from optilock import events, running
+from optilock import events
 from optilock.dialects import database_of
 from optilock.dialects.ended import ended_by
+from optilock.dialects.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.errors import (
     CommitOutcomeUnknown,
     ConcurrencyError,
@@ -31,7 +32,7 @@ from optilock.guard import capture, check_before_commit, clear, conflict_after_r
 from optilock.guard import options as guard_options
 from optilock.guard.counting import require_row_counts
 from optilock.guard.state import watched
-from optilock.transient import commit_outcome_unknown, ended_by_conflict
+from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.engines import with_options
 from optilock.unit.options import Options

@@ -55,8 +55,8 @@ def _listen_again() -> None:
     from sqlalchemy import event
     from sqlalchemy.orm import Session
 
-    from optilock.before_flush import _before_flush
     from optilock.guard.watching import _FIRST, _LISTENERS
+    from optilock.session.before_flush import _before_flush
 
     for name, listener in {**_LISTENERS, "before_flush": _before_flush}.items():
         if not event.contains(Session, name, listener):

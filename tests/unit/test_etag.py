@@ -21,7 +21,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import set_committed_value
 
 from optilock.errors import ConfigurationError
-from optilock.etag import etag_of
+from optilock.preconditions.etag import etag_of
 from optilock.tokens import Unique
 from optilock.versioned import Versioned
 

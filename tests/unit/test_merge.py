@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optilock.diff3 import Effort, TooMuchWork, chunks
+from optilock.conflicts.diff3 import Effort, TooMuchWork, chunks
+from optilock.conflicts.merge import FieldPolicy, add_delta, merge_json, merge_set, merge_text
 from optilock.errors import CannotMerge
-from optilock.merge import FieldPolicy, add_delta, merge_json, merge_set, merge_text
 
 # -- what is true of every policy ------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from optilock.alembic import (
     RollBackVersionColumn,
     RollOutVersionColumn,
 )
-from optilock.guard_trigger import GuardTrigger, read_mark
+from optilock.tokens.guard_trigger import GuardTrigger, read_mark
 from tests.migrating import as_text, plugins
 
 ADDED = {

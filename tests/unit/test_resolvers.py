@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock.entry import Computed, Entry
-from optilock.errors import CannotMerge, ConfigurationError
-from optilock.merge import add_delta, merge_set, merge_text
-from optilock.resolvers import (
+from optilock.conflicts.merge import add_delta, merge_set, merge_text
+from optilock.conflicts.resolvers import (
     PerField,
     Resolution,
     Resolver,
@@ -28,6 +26,8 @@ from optilock.resolvers import (
     reject,
     store_wins,
 )
+from optilock.entry import Computed, Entry
+from optilock.errors import CannotMerge, ConfigurationError
 
 
 class Base(DeclarativeBase):

@@ -25,8 +25,8 @@ from optilock.errors import (
     OptilockError,
     PreconditionFailed,
 )
-from optilock.retry import Policy, retry, retrying
-from optilock.running import current_attempt, enter, find, inside_unit, leave
+from optilock.unit.retry import Policy, retry, retrying
+from optilock.unit.running import current_attempt, enter, find, inside_unit, leave
 
 pytestmark = pytest.mark.anyio
 

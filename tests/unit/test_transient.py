@@ -27,13 +27,18 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
 from optilock.dialects.cause import Cause
+from optilock.dialects.transient import (
+    cause_of,
+    commit_outcome_unknown,
+    ended_by_conflict,
+    is_transient,
+)
 from optilock.errors import (
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
     PreconditionFailed,
 )
-from optilock.transient import cause_of, commit_outcome_unknown, ended_by_conflict, is_transient
 from tests.ids import told
 
 UPDATE = "UPDATE t SET v = 2"

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.asyncio import AsyncUnitOfWork
 from optilock.errors import ConfigurationError
-from optilock.isolation import Isolation, repeatable_read, serializable
-from optilock.unit_of_work import UnitOfWork, unit_of_work
+from optilock.unit.isolation import Isolation, repeatable_read, serializable
+from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
 
 ENGINE = create_engine("sqlite://")
 SESSIONS = sessionmaker(ENGINE)
@@ -130,7 +130,7 @@ def test_sync_units_need_no_greenlet():
     program = (
         "import sys; sys.modules['greenlet'] = None\n"
         "from sqlalchemy import create_engine\n"
-        "from optilock.unit_of_work import UnitOfWork\n"
+        "from optilock.unit.unit_of_work import UnitOfWork\n"
         "with UnitOfWork(create_engine('sqlite://')) as session: session.connection()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

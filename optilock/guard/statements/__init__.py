@@ -5,5 +5,5 @@
 :mod:`unmoved` ones leave the version.
 :mod:`apart` moves a version that is in another table than the columns. :mod:`upserts` refuses what
 would leave the version as it was. :mod:`own` notes what the session has to know afterwards, and
-:mod:`sql_text` finds versioned tables in SQL text (:mod:`optilock.unguarded`).
+:mod:`sql_text` finds versioned tables in SQL text (:mod:`optilock.statements.unguarded`).
 """

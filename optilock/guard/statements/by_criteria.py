@@ -17,8 +17,6 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.functions import FunctionElement
 
-from optilock.conflicts import locked_table, read_stored
-from optilock.connections import own_connection
 from optilock.dialects import database_of
 from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
@@ -33,7 +31,9 @@ from optilock.guard.statements.while_flushing import in_flush, refuse_apart_in_f
 from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
-from optilock.seen import version_seen
+from optilock.rows.seen import version_seen
+from optilock.rows.sides import locked_table, read_stored
+from optilock.session.connections import own_connection
 from optilock.undocumented import (
     criteria_of,
     expire_with_savepoint,

@@ -28,8 +28,6 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
-from optilock.conflicts import Attempt, Values, entry_of, read_stored
-from optilock.connections import connection_to_write, engine_to_write
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.autocommit import refuse_autocommit
@@ -40,7 +38,9 @@ from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import compares, is_guarded
 from optilock.mapping.keys import key_names, place_of
 from optilock.mapping.makers import made_by_application
-from optilock.seen import recall, version_seen
+from optilock.rows.seen import recall, version_seen
+from optilock.rows.sides import Attempt, Values, entry_of, read_stored
+from optilock.session.connections import connection_to_write, engine_to_write
 from optilock.tokens import Counter
 from optilock.undocumented import take_as_stored
 

@@ -28,7 +28,6 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter
 
-from optilock.conflicts import Values, read_stored, same
 from optilock.dialects import database_of
 from optilock.dialects.locks import require_locks
 from optilock.guard.refresh import equal_to_stored
@@ -45,7 +44,8 @@ from optilock.mapping.compared import (
 )
 from optilock.mapping.keys import Identity, Place, key_names, root_of
 from optilock.mapping.tables import owner_of
-from optilock.seen import moved_by_us, version_seen
+from optilock.rows.seen import moved_by_us, version_seen
+from optilock.rows.sides import Values, read_stored, same
 from optilock.undocumented import criteria_of, expire_with_savepoint, now_deleted
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
-from optilock.connections import own_connection
 from optilock.errors import ConfigurationError
 from optilock.guard.later_reads import has_to_follow, run_query
 from optilock.guard.state import watched
@@ -67,7 +66,8 @@ from optilock.guard.statements.while_flushing import in_flush, refuse_by_key_in_
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares, is_guarded
 from optilock.mapping.keys import key_names
-from optilock.seen import version_seen
+from optilock.rows.seen import version_seen
+from optilock.session.connections import own_connection
 from optilock.undocumented import (
     resolved,
     subject_of,

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 from sqlalchemy import Delete, Update
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.connections import own_connection
 from optilock.errors import ConfigurationError
 from optilock.guard.state import watched
 from optilock.guard.statements.own import binds_of
+from optilock.session.connections import own_connection
 
 __all__ = ["in_flush", "refuse_apart_in_flush", "refuse_by_key_in_flush"]
 

@@ -1,0 +1,429 @@
+"""Resolvers: what to do with a row that somebody else changed first.
+
+A resolver is a function of one :class:`~optilock.entry.Entry`, which has the three values of every
+column, and it returns a :class:`Resolution`. It runs in the transaction that met the conflict, and
+what it decides is written there::
+
+    UnitOfWork(SessionLocal, on_conflict=merge_fields)
+    UnitOfWork(SessionLocal, on_conflict={Page: per_field(body=merge_text), Account: reject})
+
+================  ==============================  =======================  =======================
+\\                 both updated                    we update, they deleted  we delete, they updated
+================  ==============================  =======================  =======================
+`client_wins`     our columns over theirs         inserted again           deleted
+`store_wins`      theirs, our edits dropped       our object is detached   the row is kept
+`merge_fields`    each column from the side that  refuses                  refuses
+                  changed it, or refuses
+`per_field`       the same, and a policy where    refuses                  refuses
+                  both changed a column
+`reject`          refuses                         refuses                  refuses
+================  ==============================  =======================  =======================
+
+To refuse is to let the ``ConcurrencyError`` out. Where both deleted the row there is nothing left
+to do, and all but `reject` do it. A row that was only to be verified has no change of ours to
+choose: all refuse.
+
+One's own resolver has every value at hand, and may refuse::
+
+    def higher_bid_wins(entry: Entry[Auction]) -> Resolution:
+        if entry.conflicting != {"bid"}:
+            return Resolution.reject()
+        return Resolution.write({"bid": max(entry.current["bid"], entry.database["bid"])})
+
+Two writers that store *equal* values are no conflict: nobody's value is lost. A counter is
+different: two additions of 1 are one addition of 2. Give it a policy,
+``per_field(views=add_delta)``, which is asked whenever both sides changed the attribute.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, get_args
+
+from optilock.conflicts.merge import FieldPolicy
+from optilock.entry import Computed, Entry
+from optilock.errors import CannotMerge, ConfigurationError
+
+__all__ = [
+    "Decision",
+    "OnConflict",
+    "PerField",
+    "Resolution",
+    "Resolver",
+    "check_on_conflict",
+    "check_resolution",
+    "check_resolver",
+    "check_resolver_for",
+    "choose",
+    "client_wins",
+    "merge_fields",
+    "nearest",
+    "per_field",
+    "reject",
+    "store_wins",
+]
+
+T = TypeVar("T")
+Decision = Literal["write", "overwrite", "keep_database", "reject"]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a resolver decided about one entry. Use the four functions below to make one."""
+
+    decision: Decision
+    values: Mapping[str, Any] = field(default_factory=dict)
+    #: Why it was rejected, in words for people; no column values.
+    reason: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.decision not in get_args(Decision):
+            raise ConfigurationError(f"{self.decision!r} is not a decision. {_WHAT_TO_RETURN}")
+        if not isinstance(self.values, Mapping) or not all(isinstance(k, str) for k in self.values):
+            raise ConfigurationError(
+                f"Resolution.write() takes a mapping of attribute names to values, not"
+                f" {type(self.values).__name__}: write Resolution.write({{'owner': value}})."
+            )
+        if self.values and self.decision != "write":
+            raise ConfigurationError(
+                f"Resolution {self.decision!r} takes no values: Resolution.write(values) does."
+            )
+        object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
+
+    def __hash__(self) -> int:
+        return hash((self.decision, frozenset(self.values)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Resolution, (self.decision, dict(self.values), self.reason))
+
+    @classmethod
+    def write(cls, values: Mapping[str, Any] | None = None) -> Resolution:
+        """These attributes get these values; all others come from the side that changed them.
+
+        Every attribute in ``entry.conflicting`` must be named. A deleted row is inserted again; a
+        row that we wanted to delete is kept and written.
+        """
+        return cls("write", {} if values is None else values)
+
+    @classmethod
+    def overwrite(cls) -> Resolution:
+        """Do what was tried: our changed columns over theirs, our delete, or an INSERT again."""
+        return cls("overwrite")
+
+    @classmethod
+    def keep_database(cls) -> Resolution:
+        """Drop our edits and take what is stored."""
+        return cls("keep_database")
+
+    @classmethod
+    def reject(cls, *, reason: str | None = None) -> Resolution:
+        """Let the conflict out as a ``ConcurrencyError``."""
+        return cls("reject", reason=reason)
+
+
+Resolver = Callable[[Entry[Any]], Resolution | Awaitable[Resolution]]
+#: What ``on_conflict=`` takes: a resolver for every class, or one for each of some classes.
+OnConflict = Resolver | Mapping[type[Any], Resolver] | None
+
+_WHAT_TO_RETURN = (
+    "A resolver returns Resolution.write(values), Resolution.overwrite(),"
+    " Resolution.keep_database() or Resolution.reject()."
+)
+
+
+# -- the resolvers ---------------------------------------------------------------------------------
+
+
+def client_wins(entry: Entry[Any]) -> Resolution:
+    """Ours: our changed columns over theirs, our delete, or the row inserted again.
+
+    Columns that only they changed stay theirs.
+    """
+    return _without_choice(entry) or Resolution.overwrite()
+
+
+def store_wins(entry: Entry[Any]) -> Resolution:
+    """Theirs: our edits are dropped, a deleted row stays deleted, one we deleted is kept."""
+    return _without_choice(entry) or Resolution.keep_database()
+
+
+def merge_fields(entry: Entry[Any]) -> Resolution:
+    """Both: each column from the side that changed it.
+
+    Refuses when both changed a column to different values, and when one side deleted the row.
+    """
+    return _without_choice(entry) or _only_updates(entry) or _merge(entry, {})
+
+
+def reject(entry: Entry[Any]) -> Resolution:
+    """Nothing is settled: every conflict comes out as a ``ConcurrencyError``."""
+    return Resolution.reject()
+
+
+def per_field(**policies: FieldPolicy) -> PerField:
+    """As :func:`merge_fields`, and where both changed an attribute its policy makes the value.
+
+    A policy is a callable ``(original, current, database) -> value``, for example ``merge_text``.
+    The row is refused when a policy raises ``CannotMerge``, when a conflicting attribute has none,
+    and when there is nothing to give to one: the attribute was set without having been loaded, or
+    to a SQL expression. Raises ``ConfigurationError`` for what is not a policy.
+    """
+    return PerField(policies)
+
+
+@dataclass(frozen=True, repr=False)
+class PerField:
+    """The resolver made by :func:`per_field`."""
+
+    #: Attribute -> policy, read-only.
+    policies: Mapping[str, FieldPolicy]
+
+    def __post_init__(self) -> None:
+        for name, policy in self.policies.items():
+            _check_policy(name, policy)
+        object.__setattr__(self, "policies", MappingProxyType(dict(self.policies)))
+
+    def __call__(self, entry: Entry[Any]) -> Resolution:
+        return _without_choice(entry) or _only_updates(entry) or _merge(entry, self.policies)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.policies.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PerField, (dict(self.policies),))
+
+    def __repr__(self) -> str:
+        named = (f"{name}={_name_of(policy)}" for name, policy in self.policies.items())
+        return f"per_field({', '.join(named)})"
+
+
+def _without_choice(entry: Entry[Any]) -> Resolution | None:
+    """Rows for which all resolvers but `reject` have the same answer."""
+    if entry.action == "verify":
+        return Resolution.reject(reason="a row that was to stay as it is has changed")
+    if entry.action == "delete" and entry.kind == "deleted":
+        return Resolution.keep_database()
+    return None
+
+
+def _only_updates(entry: Entry[Any]) -> Resolution | None:
+    """No column can be merged with a row that is not there."""
+    if entry.action == "delete" or entry.kind == "deleted":
+        return Resolution.reject(
+            reason="one side deleted the row, which no merge of columns can settle"
+        )
+    return None
+
+
+def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution:
+    missing = entry.conflicting - policies.keys()
+    if missing:
+        return Resolution.reject(reason=_why_not(entry, sorted(missing)))
+    values = {}
+    for name in _changed_by_both(entry, policies):
+        try:
+            values[name] = policies[name](*_three_values(entry, name))
+        except CannotMerge as error:
+            return Resolution.reject(reason=f"{name}: {error}")
+    return Resolution.write(values)
+
+
+def _why_not(entry: Entry[Any], names: list[str]) -> str:
+    unknown = [name for name in names if name not in entry.original]
+    if unknown:
+        return f"nobody knows what {', '.join(unknown)} was before it was set or changed in place"
+    return f"both sides changed {', '.join(names)}"
+
+
+def _changed_by_both(entry: Entry[Any], names: Collection[str]) -> Iterator[str]:
+    """The named attributes that both sides changed, to equal values too: 5 + 1 + 1 is not 6."""
+    stored = entry.database or {}
+    for name in names:
+        if name in entry.conflicting:
+            yield name
+        elif name not in entry.changes or name not in entry.original or name not in stored:
+            continue
+        elif not _equal(entry.original[name], stored[name]):
+            yield name
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:  # values that cannot be compared (arrays): then the policy has to look
+        return False
+
+
+def _three_values(entry: Entry[Any], name: str) -> tuple[Any, Any, Any]:
+    if name not in entry.original:
+        raise CannotMerge("it was set without having been loaded, so its original is unknown")
+    stored = entry.database or {}
+    values = (entry.original[name], entry.current[name], stored[name])
+    if any(isinstance(value, Computed) for value in values):
+        raise CannotMerge("it was set to a SQL expression, whose value is not known here")
+    return values
+
+
+# -- what is refused, and when ---------------------------------------------------------------------
+
+
+def choose(on_conflict: OnConflict, model: type[Any]) -> Resolver | None:
+    """The resolver that ``on_conflict`` has for rows of ``model``: the nearest class's, or none."""
+    if not isinstance(on_conflict, Mapping):
+        return on_conflict
+    return nearest(on_conflict, model)
+
+
+def nearest(by_class: Mapping[type[Any], T], model: type[Any]) -> T | None:
+    """What a mapping of classes holds for ``model``, or for the nearest class above it."""
+    return next((by_class[cls] for cls in model.__mro__ if cls in by_class), None)
+
+
+def check_on_conflict(value: Any) -> OnConflict:
+    """``value``, if ``on_conflict=`` can take it; ``ConfigurationError`` otherwise."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        return check_resolver(value)
+    for model, resolver in value.items():
+        if not isinstance(model, type):
+            raise ConfigurationError(
+                f"on_conflict names {model!r}, which is not a class: write"
+                " {Page: merge_fields, Account: reject}."
+            )
+        check_resolver(resolver)
+        if hasattr(model, "__mapper__"):
+            _check_names(resolver, model, set(_attributes(model)) - _never_conflicting(model))
+    return dict(value)
+
+
+def check_resolver(value: Any) -> Resolver:
+    """``value``, if it can be a resolver; ``ConfigurationError`` otherwise."""
+    problem = _problem_with_resolver(value)
+    if problem is None:
+        return value  # type: ignore[no-any-return]
+    raise ConfigurationError(
+        f"{_name_of(value)} is not a resolver: {problem}. Use client_wins, store_wins,"
+        " merge_fields, per_field(attribute=policy), reject, or a function that takes an Entry"
+        " and returns a Resolution."
+    )
+
+
+def check_resolver_for(value: Any, model: type[Any], names: Collection[str]) -> Resolver:
+    """The same, and the attributes that it names must be among ``names`` of ``model``."""
+    resolver = check_resolver(value)
+    _check_names(resolver, model, names)
+    return resolver
+
+
+def check_resolution(value: Any, entry: Entry[Any]) -> Resolution:
+    """``value``, if it is a decision that can be carried out; ``ConfigurationError`` otherwise."""
+    model = entry.model.__name__
+    if not isinstance(value, Resolution):
+        raise ConfigurationError(
+            f"The resolver for {model} returned {type(value).__name__}. {_WHAT_TO_RETURN}"
+        )
+    if value.decision == "write":
+        _check_values(value.values, entry, model)
+    return value
+
+
+def _check_values(values: Mapping[str, Any], entry: Entry[Any], model: str) -> None:
+    known = {*entry.original, *entry.current, *(entry.database or ())} - {entry.token}
+    if entry.token in values:
+        raise ConfigurationError(
+            f"The resolver for {model} wrote {entry.token!r}, which is the version of the row and"
+            " is moved by optilock alone: leave it out."
+        )
+    unknown = sorted(values.keys() - known)
+    if unknown:
+        raise ConfigurationError(
+            f"The resolver for {model} wrote {', '.join(unknown)}, which {model} does not have."
+            f" It has: {', '.join(sorted(known))}."
+        )
+    unnamed = sorted(entry.conflicting - values.keys())
+    if unnamed:
+        raise ConfigurationError(
+            f"The resolver for {model} returned Resolution.write() without {', '.join(unnamed)},"
+            " which both sides changed: name every attribute of entry.conflicting, or return"
+            " Resolution.reject()."
+        )
+    for name, value in values.items():
+        if isinstance(value, Computed) and entry.current.get(name) != value:
+            raise ConfigurationError(
+                f"The resolver for {model} wrote {value!r} to {name!r}: a SQL expression can only"
+                " be written to the attribute that it was set on."
+            )
+
+
+def _problem_with_resolver(value: Any) -> str | None:
+    if value is None or not callable(value):
+        return "it cannot be called"
+    if isinstance(value, type):
+        return "it is a class"
+    if value is per_field:
+        return "it has to be called first"
+    if not _takes(value, 1):
+        if _takes(value, 3):
+            return "it is a policy for one attribute"
+        return "it does not take one Entry"
+    return None
+
+
+def _check_policy(name: str, policy: Any) -> None:
+    problem = None
+    if not callable(policy):
+        problem = "it cannot be called"
+    elif inspect.iscoroutinefunction(policy):
+        problem = "it is async"
+    elif not _takes(policy, 3):
+        problem = "it does not take original, current and database"
+    if problem is not None:
+        raise ConfigurationError(
+            f"per_field({name}={_name_of(policy)}): that is not a policy, {problem}. Use add_delta,"
+            " merge_set, merge_text, merge_json, or a function (original, current, database) ->"
+            " value."
+        )
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Can it be called with so many arguments? Functions that do not tell are believed."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
+def _check_names(resolver: Any, model: type[Any], names: Collection[str]) -> None:
+    unknown = sorted(set(getattr(resolver, "policies", ())) - set(names))
+    if unknown:
+        raise ConfigurationError(
+            f"{resolver!r} names {', '.join(unknown)}, which {model.__name__} does not have or"
+            f" which cannot conflict. It has: {', '.join(sorted(names))}."
+        )
+
+
+def _attributes(model: type[Any]) -> Iterator[str]:
+    """Public names of a mapped class and of its subclasses, without configuring any mapper."""
+    yield from (name for name in dir(model) if not name.startswith("_"))
+    for subclass in model.__subclasses__():
+        yield from _attributes(subclass)
+
+
+def _never_conflicting(model: Any) -> set[str]:
+    """The version, and what declarative classes have beside their columns."""
+    mapper = model.__mapper__
+    version = mapper.version_id_col
+    token = set() if version is None else {mapper.get_property_by_column(version).key}
+    return {"metadata", "registry", *token}
+
+
+def _name_of(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else repr(value)

@@ -1,0 +1,231 @@
+"""MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Select, Table, text
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects.base import Database, Form, Weakness
+from optilock.dialects.cause import Cause
+from optilock.dialects.floats import decimals, is_single, single_precision
+from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.mariadb import tokens
+from optilock.dialects.mariadb.guard import MariaDBGuard
+from optilock.dialects.mariadb.rollout import MariaDBWays
+from optilock.dialects.mariadb.rows import joined_rows
+from optilock.dialects.rollout import Ways
+from optilock.dialects.triggers import Names, TriggerDDL
+from optilock.dialects.undo import undo_with
+from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
+
+
+#: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
+_FOUND_ROWS = 2
+
+
+class MariaDB(Database):
+    names = ("mysql", "mariadb")
+
+    # -- versions that the database makes --------------------------------------------------------
+
+    def version_trigger(self, names: Names) -> TriggerDDL:
+        return tokens.version_trigger(names)
+
+    # -- how rows are written --------------------------------------------------------------------
+
+    def form(self, writes: list[Write], dialect: Dialect) -> Form:
+        return joined_rows(self, writes, dialect) or super().form(writes, dialect)
+
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+        """FOR UPDATE through the primary key: a scan of the table would lock every row."""
+        return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update()
+
+    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+        """LOCK IN SHARE MODE, through the primary key as well."""
+        return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update(read=True)
+
+    locks_show_newer = True  # at REPEATABLE READ, without innodb_snapshot_isolation
+
+    def kept_of(self, value: float, declared: str) -> object:
+        """FLOAT is of single precision and shown with six digits; ``(M, D)`` rounds to D places.
+
+        (https://mariadb.com/kb/en/float/)
+        """
+        places = decimals(declared)
+        if places is not None:
+            return f"{value:.{places}f}"
+        if is_single(declared, bare="FLOAT"):
+            return f"{single_precision(value):.6g}"
+        return value
+
+    # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
+
+    drivers = ("pymysql", "MySQLdb", "mysql", "mariadb", "asyncmy", "aiomysql", "cymysql")
+    causes = MappingProxyType(
+        {
+            # innodb_snapshot_isolation: SQLSTATE is only HY000, and the transaction is gone
+            1020: Cause.CONFLICT,
+            # group replication refused to certify
+            3101: Cause.CONFLICT,
+            1213: Cause.DEADLOCK,
+            1614: Cause.DEADLOCK,
+            1205: Cause.LOCK_TIMEOUT,
+            1613: Cause.LOCK_TIMEOUT,
+            3572: Cause.LOCK_TIMEOUT,
+            1180: Cause.UNKNOWN_OUTCOME,
+            2002: Cause.CONNECTION_LOST,
+            2003: Cause.CONNECTION_LOST,
+            2006: Cause.CONNECTION_LOST,
+            2013: Cause.CONNECTION_LOST,
+            2055: Cause.CONNECTION_LOST,
+            1053: Cause.CONNECTION_LOST,
+            1927: Cause.CONNECTION_LOST,
+            4031: Cause.CONNECTION_LOST,
+            # the drivers' own "already closed": PyMySQL and mysqlclient 0, mysql-connector -1
+            0: Cause.CONNECTION_LOST,
+            -1: Cause.CONNECTION_LOST,
+        }
+    )
+    #: Access denied, to a database, a table, or an operation.
+    forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
+    causes_at_commit = MappingProxyType(
+        {
+            # Galera certifies at COMMIT: another node's commit was first
+            1213: Cause.CONFLICT,
+            # Galera: the node has lost the others
+            1047: Cause.UNKNOWN_OUTCOME,
+        }
+    )
+    # Never connected, or thrown out while idle.
+    lost_before_commit = frozenset({2002, 2003, 4031})
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """The number alone: the same SQLSTATE stands for different things here."""
+        number = getattr(error, "errno", None)
+        if number is None and error.args:
+            number = error.args[0]
+        if isinstance(number, int):
+            yield number
+
+    # -- how a table is changed while it is written ----------------------------------------------
+
+    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
+        return MariaDBGuard(dialect)
+
+    def as_script(self, statement: str) -> str | None:
+        return f"DELIMITER //\n{statement}//\nDELIMITER ;\n" if ";" in statement else None
+
+    lock_question = (
+        "SELECT count(*) > 0 FROM information_schema.innodb_trx"
+        " WHERE trx_mysql_thread_id = {} AND trx_state = 'LOCK WAIT'"
+    )
+    # InnoDB renews the table only where nobody has read it for 0.1 s (INNODB_TRX in its manual).
+    lock_question_pause = 0.11
+
+    def number_of(self, connection: Any) -> int | None:
+        number = getattr(connection, "thread_id", None)  # PyMySQL, mysqlclient
+        return number() if callable(number) else None
+
+    def rollout(self) -> Ways:
+        return MariaDBWays()
+
+    # -- what makes it weaker than it looks -------------------------------------------------------
+
+    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+        flags = getattr(connection.connection.driver_connection, "client_flag", None)
+        if isinstance(flags, int) and not flags & _FOUND_ROWS:
+            yield Weakness(
+                "counts-changed-rows",
+                True,
+                "The connection counts the rows that an UPDATE changed, not those it found: a row"
+                " that is written with the values it has counts as lost.",
+                "Let SQLAlchemy make the connection, or give your creator= the flag"
+                " CLIENT.FOUND_ROWS.",
+            )
+        asked = text("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+        row = connection.execute(asked).first()
+        if row is None or row[1] != "ON":
+            yield Weakness(
+                "no-snapshot-isolation",
+                False,
+                "innodb_snapshot_isolation is off: at REPEATABLE READ a transaction writes over"
+                " rows that its own snapshot does not show. Versioned rows are checked all the"
+                " same; rows without a version are not.",
+                "Turn it on (MariaDB 10.6.18, 10.11.8, 11.0.6 and later), or use"
+                " optilock.repeatable_read(), which does for its own transactions.",
+            )
+
+    def weak_table(self, connection: Connection, table: Table) -> Iterator[Weakness]:
+        engine = connection.scalar(
+            text(
+                "SELECT engine FROM information_schema.tables"
+                " WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+            ),
+            {"schema": table.schema, "name": table.name},
+        )
+        if engine not in (None, "InnoDB"):
+            yield Weakness(
+                "no-transactions",
+                True,
+                f"The table's engine is {engine}, which has no transactions: nothing can be rolled"
+                " back, and rows are not locked.",
+                f"ALTER TABLE {table.name} ENGINE = InnoDB.",
+            )
+
+    cased_columns = False
+
+    def moves_by_itself(self, column: Mapping[str, Any]) -> bool:
+        """SQLAlchemy reflects ``ON UPDATE`` as a part of the default."""
+        return "ON UPDATE" in str(column.get("default") or "").upper()
+
+    # -- isolation -------------------------------------------------------------------------------
+
+    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        super().begin_at(connection, level, read_only=read_only)
+        if level == "REPEATABLE READ" and not read_only:
+            _refuse_writes_over_the_snapshot(connection)
+
+    def begin_read_only(self, connection: Connection) -> None:
+        connection.exec_driver_sql("START TRANSACTION READ ONLY")
+
+    def autocommits(self, connection: Connection) -> bool:
+        """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
+        ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
+        return super().autocommits(connection) if ask is None else bool(ask())
+
+    ends_transactions = True
+
+    def ends_transaction(self, error: BaseException) -> bool:
+        """1213 deadlock and 1020 snapshot conflict roll back everything; 1205 its statement only.
+
+        Every driver has the number first in ``args``
+        (https://mariadb.com/kb/en/mariadb-error-code-reference/).
+        """
+        return bool(error.args) and error.args[0] in (1020, 1213)
+
+
+def _refuse_writes_over_the_snapshot(connection: Connection) -> None:
+    """Turn on ``innodb_snapshot_isolation`` for as long as the connection is ours.
+
+    Without it REPEATABLE READ of InnoDB writes over rows that its own snapshot does not show
+    (https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation).
+    """
+    try:
+        found = connection.exec_driver_sql("SELECT @@innodb_snapshot_isolation").scalar()
+    except DBAPIError as error:
+        raise ConfigurationError(
+            "this server has no innodb_snapshot_isolation (MariaDB 10.6.18, 10.11.8, 11.0.6 and"
+            " later have it), so its REPEATABLE READ loses updates of rows without a version:"
+            " use serializable(...), or a unit without isolation= and versioned models."
+        ) from error
+    if not found:
+        connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = ON")
+        undo_with(connection, "SET SESSION innodb_snapshot_isolation = OFF")

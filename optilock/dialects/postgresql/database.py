@@ -1,0 +1,186 @@
+"""PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, select, text, types
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects.base import Database, Form, Weakness
+from optilock.dialects.cause import Cause
+from optilock.dialects.floats import is_single, single_precision
+from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.postgresql import tokens
+from optilock.dialects.postgresql.guard import NO_BUMP, PostgreSQLGuard
+from optilock.dialects.postgresql.rollout import PostgreSQLWays
+from optilock.dialects.postgresql.sets import set_form
+from optilock.dialects.rollout import Ways
+from optilock.dialects.triggers import Names, TriggerDDL
+from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
+
+#: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
+_IN_ERROR = 3
+
+
+class PostgreSQL(Database):
+    names = ("postgresql",)
+
+    # -- versions that the database makes --------------------------------------------------------
+
+    def version_trigger(self, names: Names) -> TriggerDDL:
+        return tokens.version_trigger(names)
+
+    # -- how rows are written --------------------------------------------------------------------
+
+    exact_types = (*Database.exact_types, types.String, types.DateTime)
+
+    def form(self, writes: list[Write], dialect: Dialect) -> Form:
+        return set_form(self, writes, dialect) or super().form(writes, dialect)
+
+    # -- what an error means (PostgreSQL documentation, appendix A) ------------------------------
+
+    drivers = (
+        "psycopg",
+        "psycopg2",
+        "asyncpg",
+        "sqlalchemy.dialects.postgresql.asyncpg",
+        "pg8000",
+    )
+    causes = MappingProxyType(
+        {
+            "40001": Cause.CONFLICT,
+            "40P01": Cause.DEADLOCK,
+            "55P03": Cause.LOCK_TIMEOUT,
+            # CockroachDB: "result is ambiguous"
+            "40003": Cause.UNKNOWN_OUTCOME,
+            "08007": Cause.UNKNOWN_OUTCOME,
+            "57P01": Cause.CONNECTION_LOST,
+            "57P02": Cause.CONNECTION_LOST,
+            "57P03": Cause.CONNECTION_LOST,
+            "57P05": Cause.CONNECTION_LOST,
+            "25P03": Cause.CONNECTION_LOST,
+            "08": Cause.CONNECTION_LOST,
+            # transaction_timeout: a limit that was set on purpose, as 57014 is
+            "25P04": Cause.OTHER,
+        }
+    )
+    # The server ended these while it waited for a statement, or never let us in.
+    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004"})
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """SQLSTATE and its class: ``sqlstate``, psycopg2's ``pgcode``, pg8000's field ``C``."""
+        fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        named = (getattr(error, "sqlstate", None), getattr(error, "pgcode", None))
+        for found in (*named, fields.get("C")):
+            if isinstance(found, str):
+                yield from (found, found[:2])
+                return
+
+    # -- how a table is changed while it is written ----------------------------------------------
+
+    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
+        return PostgreSQLGuard(dialect)
+
+    def announce_no_bump(self, connection: Connection, *, on: bool) -> None:
+        setting = select(func.set_config(NO_BUMP, "on" if on else "off", True))
+        type(connection).execute(connection, setting)  # not through the guard of a running flush
+
+    lock_question = "SELECT cardinality(pg_blocking_pids({})) > 0"
+
+    def number_of(self, connection: Any) -> int | None:
+        return getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg
+
+    def rollout(self) -> Ways:
+        return PostgreSQLWays()
+
+    # -- what makes it weaker than it looks -------------------------------------------------------
+
+    def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
+        """Is there a pooler between, and does the driver prepare statements on it?"""
+        driver: Any = connection.connection.driver_connection
+        told = _told_process(driver)
+        if told is None or told == connection.scalar(text("SELECT pg_backend_pid()")):
+            return
+        if _numbers_its_statements(connection):
+            yield Weakness(
+                "pooled-prepared",
+                False,
+                "A pooler stands between, and asyncpg prepares every statement under a number: with"
+                " transaction pooling the next transaction may be on another server connection,"
+                " where the number is free, or stands for another statement.",
+                "Set max_prepared_statements in PgBouncer 1.21 or later, or give the engine"
+                " poolclass=NullPool and connect_args with 'statement_cache_size': 0 and a"
+                " 'prepared_statement_name_func' that makes names of its own (SQLAlchemy's page on"
+                ' asyncpg, "Prepared Statement Name with PGBouncer").',
+            )
+        elif getattr(driver, "prepare_threshold", None) is not None:
+            yield Weakness(
+                "pooled-prepared",
+                False,
+                "A pooler stands between, and the driver prepares statements: with transaction"
+                " pooling the next transaction may be on another server connection, where they do"
+                " not exist.",
+                "Give the engine connect_args={'prepare_threshold': None}, or set"
+                " max_prepared_statements in PgBouncer 1.21 or later.",
+            )
+
+    def kept_of(self, value: float, declared: str) -> object:
+        """REAL, and FLOAT of up to 24 bits, are of single precision.
+
+        (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
+        """
+        return single_precision(value) if is_single(declared, bare="REAL") else value
+
+    # -- isolation -------------------------------------------------------------------------------
+
+    def read_only_options(self) -> dict[str, Any]:
+        return {"postgresql_readonly": True}
+
+    def begin_read_only(self, connection: Connection) -> None:
+        """The option above did it, in BEGIN itself; ask whether it is in force."""
+        if connection.exec_driver_sql("SHOW transaction_read_only").scalar() != "on":
+            raise ConfigurationError(
+                "the transaction should be read-only, but PostgreSQL says it is not: something"
+                " else sets postgresql_readonly on this connection; remove it."
+            )
+
+    release_may_fail_all = True
+
+    def transaction_failed(self, connection: Connection) -> bool:
+        """COMMIT of a failed transaction is answered with ROLLBACK, and no error.
+
+        psycopg knows the state; other drivers are asked with a statement that does nothing,
+        which a failed transaction answers with 25P02.
+        """
+        pgconn = getattr(connection.connection.driver_connection, "pgconn", None)
+        if pgconn is not None:
+            return int(pgconn.transaction_status) == _IN_ERROR
+        try:
+            connection.exec_driver_sql("SELECT 1")
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == "25P02":
+                return True
+            raise
+        return False
+
+
+def _numbers_its_statements(connection: Connection) -> bool:
+    """Is this asyncpg, without names of the application's own for prepared statements?"""
+    adapted = connection.connection.dbapi_connection
+    made = getattr(adapted, "_prepared_statement_name_func", None)
+    return made is not None and made() is None
+
+
+def _told_process(driver: Any) -> int | None:
+    """The number of the server's process, as the server told it when the connection was made."""
+    if hasattr(driver, "get_server_pid"):
+        return int(driver.get_server_pid())
+    told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
+    return told

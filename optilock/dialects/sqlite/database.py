@@ -1,0 +1,206 @@
+"""SQLite."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from sqlalchemy import URL, Select, Table, false, types
+from sqlalchemy.engine import Connection, Dialect, NestedTransaction
+
+from optilock.dialects.base import Database, Form
+from optilock.dialects.cause import Cause
+from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.locks import require_locks
+from optilock.dialects.quoting import quoted
+from optilock.dialects.rollout import Ways
+from optilock.dialects.sqlite import tokens
+from optilock.dialects.sqlite.guard import SQLiteGuard
+from optilock.dialects.sqlite.rollout import SQLiteWays
+from optilock.dialects.sqlite.rows import RowByRow
+from optilock.dialects.triggers import Names, TriggerDDL
+from optilock.dialects.undo import undo_with
+from optilock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from optilock.guard.writes import Write
+
+
+#: An option of the table, behind its columns.
+_WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
+
+
+class SQLite(Database):
+    names = ("sqlite",)
+    cased_columns = False
+    keeps_types = False  # any value in any column (https://sqlite.org/flextypegood.html)
+
+    # -- versions that the database makes --------------------------------------------------------
+
+    returns_before_triggers = True
+
+    def version_trigger(self, names: Names) -> TriggerDDL:
+        return tokens.version_trigger(names)
+
+    # -- how rows are written --------------------------------------------------------------------
+
+    #: SQLITE_MAX_VARIABLE_NUMBER is 999 in old builds (https://sqlite.org/limits.html).
+    max_parameters = 900
+
+    exact_types = (*Database.exact_types, types.String, types.DateTime)
+    rounded_types = (types.Numeric, types.Integer)  # it has no type for times: a CAST gives 2026
+
+    def form(self, writes: list[Write], dialect: Dialect) -> Form:
+        """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
+        return super().form(writes, dialect) if dialect.is_async else RowByRow()
+
+    def locks_rows(self, dialect: Dialect) -> bool:
+        """It locks the whole file: see :meth:`begin_writing`."""
+        return True
+
+    def begin_writing(self, connection: Connection, table: Table) -> None:
+        """Take the write lock with a DELETE that matches nothing: no other writer from here on.
+
+        The sqlite3 module begins a transaction only with the first write; a SELECT before it
+        would hold nothing.
+        """
+        require_locks(self, connection)
+        statement = table.delete().where(false())
+        type(connection).execute(connection, statement)
+
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+        return query
+
+    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+        return query
+
+    # -- what an error means (https://sqlite.org/rescode.html) -----------------------------------
+
+    drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")
+    #: READONLY and AUTH.
+    forbidden = frozenset({8, 23})
+    causes = MappingProxyType(
+        {
+            # BUSY_SNAPSHOT: what was read is no longer the newest; no waiting helps
+            517: Cause.CONFLICT,
+            # BUSY and its extended forms; LOCKED_SHAREDCACHE (plain LOCKED is one's own doing)
+            5: Cause.LOCK_TIMEOUT,
+            262: Cause.LOCK_TIMEOUT,
+        }
+    )
+    #: IOERR: the journal may or may not have reached the disk.
+    causes_at_commit = MappingProxyType({10: Cause.UNKNOWN_OUTCOME})
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """The extended result code, and the primary one in its lowest byte."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if isinstance(code, int):
+            yield from (code, code & 0xFF)
+
+    # -- how a table is changed while it is written ----------------------------------------------
+
+    def complete(self, connection: Connection, table: Table) -> None:
+        """``WITHOUT ROWID``, which SQLAlchemy reflects from 2.0.53 on."""
+        master = f"{quoted(connection.dialect, table.schema or 'main')}.sqlite_master"
+        sql = connection.exec_driver_sql(
+            f"SELECT sql FROM {master} WHERE type = 'table' AND lower(name) = lower(?)",
+            (table.name,),
+        ).scalar()
+        if sql and _WITHOUT_ROWID.search(sql):
+            table.dialect_options["sqlite"]["with_rowid"] = False
+
+    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
+        return SQLiteGuard(dialect)
+
+    batch_makes_anew = True
+
+    def missing_file(self, url: URL) -> str | None:
+        path = url.database
+        if not path or path.startswith((":memory:", "file:")) or os.path.isfile(path):
+            return None
+        return path
+
+    def rollout(self) -> Ways:
+        return SQLiteWays()
+
+    # -- isolation -------------------------------------------------------------------------------
+
+    def level_options(self, level: str) -> dict[str, Any]:
+        """None: SQLite has transactions that have begun and ones that have not, and no levels."""
+        return {}
+
+    def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        """Send the BEGIN that the driver leaves out until the first write.
+
+        BEGIN alone reads nothing, so the snapshot is taken with a read
+        (https://sqlite.org/lang_transaction.html). A transaction that will write and must be
+        serializable takes the write lock at once, and then never has to give up.
+        """
+        if level == "READ COMMITTED":
+            _require_no_transaction(connection)
+        elif level == "SERIALIZABLE" and not read_only:
+            _begin_immediate(connection)
+        else:
+            _begin(connection)
+            connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
+
+    def begin_read_only(self, connection: Connection) -> None:
+        if not connection.exec_driver_sql("PRAGMA query_only").scalar():
+            connection.exec_driver_sql("PRAGMA query_only = ON")
+            undo_with(connection, "PRAGMA query_only = OFF")
+
+    def begin_savepoints(self, connection: Connection) -> None:
+        """Send BEGIN before the first savepoint.
+
+        Outside a transaction SAVEPOINT begins one and its RELEASE commits it
+        (https://sqlite.org/lang_savepoint.html); the driver sends BEGIN only before a write.
+
+        The method is covered on the connection, as the guarded flush covers ``execute``: with a
+        listener to its events every statement would look for listeners to all of them.
+        """
+        covered = partial(_begin_nested, ref(connection))  # no circle: it goes back to the pool
+        setattr(connection, "begin_nested", covered)  # noqa: B010
+
+    def autocommits(self, connection: Connection) -> bool:
+        """A connection in autocommit mode on which nobody has sent a BEGIN."""
+        driver = connection.connection.dbapi_connection
+        off = getattr(driver, "isolation_level", "") is None
+        off = off or getattr(driver, "autocommit", None) is True
+        return off and not _in_transaction(connection)
+
+
+def _in_transaction(connection: Connection) -> bool:
+    return bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+
+
+def _begin_nested(held: ref[Connection]) -> NestedTransaction:
+    connection = held()
+    assert connection is not None  # whose method it is
+    _begin(connection)
+    return type(connection).begin_nested(connection)
+
+
+def _begin(connection: Connection) -> None:
+    if not _in_transaction(connection):
+        connection.exec_driver_sql("BEGIN")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    # A listener's or the driver's own BEGIN came first, and nothing has been done since.
+    if _in_transaction(connection):
+        connection.exec_driver_sql("ROLLBACK")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _require_no_transaction(connection: Connection) -> None:
+    if _in_transaction(connection):
+        raise ConfigurationError(
+            "READ COMMITTED on SQLite is the mode of the driver, where reads hold no snapshot;"
+            " this engine begins a transaction by itself (an event listener, or the driver's"
+            " autocommit=False): use Isolation.REPEATABLE_READ."
+        )

@@ -1,0 +1,95 @@
+"""Would the same work, run again from the start, have a chance?
+
+::
+
+    from optilock.dialects.transient import is_transient
+
+    try:
+        transfer(1, 2, 100)
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        transfer(1, 2, 100)
+
+(:func:`optilock.retry` does this with waiting, a limit and a note.)
+
+Rule: the driver decides which database it is, and then only its codes count: SQLSTATE, error
+number, extended result code. Never the exception's class, because plain conflicts come as
+``OperationalError``, ``InternalError`` and ``DatabaseError``; never its text, except for DuckDB,
+which has nothing else. The codes of each engine are in its file in ``optilock/dialects``.
+
+Edges: an error that COMMIT may have raised, and that leaves open whether the work is stored, is
+not transient: running it again could apply it twice. SQLAlchemy names no statement in the errors
+of COMMIT, so that is what such an error is known by.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock.dialects import database_of_error
+from optilock.dialects.cause import Cause
+from optilock.errors import NotWritten, PreconditionFailed
+
+__all__ = ["Cause", "cause_of", "commit_outcome_unknown", "ended_by_conflict", "is_transient"]
+
+_PASSING = frozenset({Cause.CONFLICT, Cause.DEADLOCK, Cause.LOCK_TIMEOUT, Cause.CONNECTION_LOST})
+
+
+def is_transient(error: BaseException) -> bool:
+    """Is it worth running the whole unit of work again?
+
+    True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
+    timeouts, and connections lost before COMMIT. False for everything else, among it
+    ``PreconditionFailed``, ``NotWritten``, ``CommitOutcomeUnknown``, a statement timeout and a
+    violated constraint.
+    """
+    if isinstance(error, (PreconditionFailed, NotWritten)):
+        return False
+    if isinstance(error, StaleDataError):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    return cause_of(error) in _PASSING and not _may_be_stored(error)
+
+
+def ended_by_conflict(error: BaseException, *, at_commit: bool = False) -> bool:
+    """Did another transaction's committed change end ours?
+
+    ``at_commit`` says that COMMIT raised the error: Galera reports a conflict between nodes there
+    with the code that is a deadlock anywhere else.
+    """
+    if not isinstance(error, DBAPIError):
+        return False
+    return cause_of(error, at_commit=at_commit) is Cause.CONFLICT
+
+
+def commit_outcome_unknown(error: BaseException) -> bool:
+    """Does ``error``, which came out of COMMIT, leave open whether the work is stored?
+
+    An answer of the database (40001, a deferred constraint, SQLITE_BUSY) is a certain rollback,
+    except for the codes that say "unknown". No answer is no certainty: a lost connection, and
+    also a cancelled task, an interrupt or a timeout, because COMMIT may already have been sent.
+    Errors of a flush or a hook that ran before COMMIT are certain.
+    """
+    if isinstance(error, DBAPIError):
+        return _may_be_stored(error)
+    return not isinstance(error, Exception) or isinstance(error, (OSError, EOFError))
+
+
+def cause_of(error: DBAPIError, *, at_commit: bool = False) -> Cause:
+    """Why the database ended the statement or the transaction."""
+    return database_of_error(error.orig).classify(error, at_commit=at_commit)
+
+
+def _may_be_stored(error: DBAPIError) -> bool:
+    return _from_commit(error) and not database_of_error(error.orig).rolled_back(error)
+
+
+def _from_commit(error: DBAPIError) -> bool:
+    """SQLAlchemy names no statement when the driver's own ``commit()`` fails.
+
+    That of a transaction in two phases is a statement like any other.
+    """
+    return error.statement is None or error.statement.lstrip().upper().startswith("COMMIT")

@@ -1,0 +1,178 @@
+"""Edit this row, if it still is what I saw: a web form or an API's PATCH in one call.
+
+::
+
+    with UnitOfWork(SessionLocal) as session:
+        apply(session, Page, 7, form.changes, expected=form.version)
+
+The names are checked first, then the row is read, then its version, then the values are set. So a
+bad name reads nothing, and an edit for another version sets nothing. What is written, and when, is
+the session's business: the flush writes it, and there the version still is a condition
+(:func:`optilock.expect`).
+
+``changes`` come from outside, so only columns may be named, and neither the key, nor the version,
+nor the column that says which class the row is. Which of the others a client may edit is for the
+application to say: pass it what is allowed, and not the whole form.
+
+With an ``AsyncSession``: ``await optilock.asyncio.apply(session, Page, 7, ...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, inspect
+from sqlalchemy.orm import Mapper, Session
+
+from optilock.errors import ConfigurationError, PreconditionFailed
+from optilock.mapping.columns import GIVE_ONE, token_attribute
+from optilock.mapping.keys import Identity, key_names
+from optilock.preconditions.demanded import check_version, demanded_version, matches
+from optilock.preconditions.expect import expect, failed, loaded_version
+from optilock.rows.sides import Attempt, entry_of
+from optilock.session.connections import session_given
+from optilock.session.guarded import is_watched
+
+__all__ = ["apply"]
+
+T = TypeVar("T")
+
+
+def apply(
+    session: Session, model: type[T], pk: Any, changes: Mapping[str, Any], *, expected: object
+) -> T:
+    """The object of the row ``pk`` with ``changes`` set, if the row is the ``expected`` version.
+
+    Args:
+        session: a watched session (a ``scoped_session`` too), or that of a unit of work.
+        pk: the primary key, as ``session.get()`` takes it.
+        changes: attribute -> new value.
+        expected: a strong ETag, quotes included, or a version, as :func:`optilock.expect` takes it.
+
+    Raises:
+        PreconditionFailed: the row is another version, or gone; its entry holds ``changes``.
+        ConfigurationError: before anything is read: the session is not watched, the class has no
+            version, a name is no column or may not be edited, the key or ``expected`` cannot be
+            one.
+    """
+    session = session_given(session, "apply", "await optilock.asyncio.apply(session, ...)")
+    mapper = _checked(session, model)
+    _check_names(mapper, changes)
+    identity = _identity(mapper, pk)
+    check_version("apply", model.__name__, expected)
+    obj = session.get(model, identity)
+    if obj is None:
+        raise _gone(mapper, identity, changes, expected)
+    _read_again_if_older(session, obj, expected)
+    state = inspect(obj)
+    version = loaded_version(state, "apply")
+    if not matches("apply", state, version, expected):
+        raise failed(session, state, version, expected, changes=changes)
+    expect(obj, expected)
+    _set(session, obj, changes)
+    return obj
+
+
+def _checked(session: Session, model: Any) -> Mapper[Any]:
+    if not is_watched(session):
+        raise ConfigurationError(
+            "apply() got a session that is not watched, where nobody would check the version at"
+            " the write: use a UnitOfWork, or optilock.watch() on the session factory."
+        )
+    mapper = inspect(model, raiseerr=False)
+    if not isinstance(mapper, Mapper):
+        raise ConfigurationError(f"apply() got {model!r}, which is not a mapped class.")
+    if token_attribute(mapper) is None:
+        raise ConfigurationError(
+            f"apply() got {mapper.class_.__name__}, whose rows have no version: {GIVE_ONE}."
+        )
+    return mapper
+
+
+def _check_names(mapper: Mapper[Any], changes: Mapping[str, Any]) -> None:
+    if not isinstance(changes, Mapping):
+        raise ConfigurationError(
+            f"apply() got {type(changes).__name__} as changes: write a mapping of attributes to"
+            " values, {'title': 'New'}."
+        )
+    for name in changes:
+        reason = _why_not(mapper, name)
+        if reason is not None:
+            raise ConfigurationError(
+                f"apply() cannot change {mapper.class_.__name__}.{name}: {reason}. Nothing was"
+                f" read. Columns that can be changed: {', '.join(sorted(_editable(mapper)))}."
+            )
+
+
+def _editable(mapper: Mapper[Any]) -> list[str]:
+    return [one.key for one in mapper.column_attrs if _why_not(mapper, one.key) is None]
+
+
+def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
+    """Why the attribute cannot be edited by name; ``None`` if it can."""
+    if not isinstance(name, str) or name not in mapper.attrs:
+        return "there is no such mapped attribute"
+    if name in mapper.composites:
+        return None
+    if name in mapper.synonyms:
+        return _why_not(mapper, mapper.synonyms[name].name)
+    if name not in mapper.column_attrs:
+        return "it is a relationship, and other rows are edited with their own versions"
+    columns = mapper.column_attrs[name].columns
+    if any(column in mapper.primary_key for column in columns):
+        return "it is the primary key, by which the row is found"
+    if name == token_attribute(mapper):
+        return "it is the version, which moves by itself"
+    if mapper.polymorphic_on is not None and mapper.polymorphic_on in columns:
+        return "it says which class the row is"
+    if not isinstance(columns[0], Column):
+        return "it is computed, and not a column"
+    return None
+
+
+def _identity(mapper: Mapper[Any], pk: Any) -> Identity:
+    """The key in the order of the mapper's primary key columns."""
+    names = key_names(mapper)
+    if isinstance(pk, Mapping):
+        given = tuple(pk[name] for name in names) if set(pk) == set(names) else ()
+    else:
+        given = tuple(pk) if isinstance(pk, (tuple, list)) else (pk,)
+    if len(given) != len(names) or any(value is None for value in given):
+        raise ConfigurationError(
+            f"apply() got a primary key that {mapper.class_.__name__} cannot have: give"
+            f" {' and '.join(names)}, each with a value, as session.get() takes them."
+        )
+    return given
+
+
+def _read_again_if_older(session: Session, obj: object, expected: object) -> None:
+    """The client may have seen a newer version than the session, which had the object already."""
+    state = inspect(obj)
+    assert state is not None
+    if state.modified or obj in session.deleted:
+        return
+    if not matches("apply", state, loaded_version(state, "apply"), expected):
+        session.refresh(obj)
+
+
+def _gone(
+    mapper: Mapper[Any], identity: Identity, changes: Mapping[str, Any], expected: object
+) -> PreconditionFailed:
+    token = token_attribute(mapper)
+    assert token is not None
+    seen = {token: demanded_version(mapper, expected)}
+    attempt = Attempt(mapper, identity, "update", seen, {**seen, **changes}, dict(changes))
+    return PreconditionFailed([entry_of(attempt, None)])
+
+
+def _set(session: Session, obj: object, changes: Mapping[str, Any]) -> None:
+    """All of the changes, or none: a validator may refuse one of them."""
+    begun: list[str] = []
+    try:
+        for name, value in changes.items():
+            begun.append(name)
+            setattr(obj, name, value)
+    except BaseException:
+        session.expire(obj, begun)
+        raise

@@ -1,0 +1,168 @@
+"""Edit a row only if it still is what a client saw.
+
+::
+
+    page = session.get_one(Page, 7)
+    expect(page, request.headers["If-Match"])          # '"3"', as etag_of(page) gave it
+    page.title = "New"
+    session.commit()
+
+If the loaded row is another version, :func:`expect` raises ``PreconditionFailed`` at once and
+sends no SQL. Otherwise the version is a condition for the rest of the transaction: the row is
+never resolved, whatever ``on_conflict`` and ``on_delete`` say. If it moves before our write, or
+before COMMIT when we only read it, the error is ``PreconditionFailed`` too, and it is not retried.
+After our own write in the same transaction the row is ours and the condition is met.
+
+A version is a strong ETag, quotes included, or the value itself
+(:mod:`optilock.preconditions.demanded`). A weak tag never matches. ``*`` names no version, and text
+that is no tag cannot be one: both are refused, as ``ConfigurationError``, which an HTTP handler
+answers with 400.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import InstanceState, Session
+from sqlalchemy.orm.exc import ObjectDeletedError
+
+from optilock.entry import Action
+from optilock.errors import ConfigurationError, PreconditionFailed, described
+from optilock.guard.check_promises import promise
+from optilock.guard.look import expected_version
+from optilock.mapping.columns import GIVE_ONE, token_attribute
+from optilock.preconditions.demanded import GONE, check_version, demanded_version, matches
+from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
+from optilock.session.guarded import is_watched
+
+__all__ = ["expect", "failed", "loaded_version", "state_in_watched_session"]
+
+State = InstanceState[Any]
+
+
+def expect(obj: object, etag_or_version: object) -> None:
+    """Demand that the row of ``obj`` is this version, now and until our transaction is over.
+
+    ``etag_or_version`` is a strong ETag as :func:`optilock.etag_of` gives it, quotes included, or a
+    version: an integer, a UUID or its text, a datetime or its ISO text, bytes, a string.
+
+    Raises:
+        PreconditionFailed: the loaded version is another one, or the row is gone; later, at the
+            flush or COMMIT, the row has moved since.
+        ConfigurationError: the object is new, deleted, detached, in a session that is not watched,
+            or of a class without a version; or the argument is ``None``, ``*``, no tag, or of a
+            type that this version cannot have.
+    """
+    state, session = state_in_watched_session(obj, "expect")
+    check_version("expect", state.class_.__name__, etag_or_version)
+    version = loaded_version(state, "expect")
+    if version is GONE or not matches("expect", state, version, etag_or_version):
+        raise failed(session, state, version, etag_or_version)
+    promise(session, state, version, demanded=True)
+
+
+def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
+    """The state of a stored, versioned object and its watched session.
+
+    Raises:
+        ConfigurationError: it is not one; ``name`` is the function that was called.
+    """
+    state = inspect(obj, raiseerr=False)
+    if not isinstance(state, InstanceState):
+        raise ConfigurationError(
+            f"{name}() takes an object of a mapped class that a session has loaded, not"
+            f" {described(obj)}."
+        )
+    what = f"{name}() got an object of {state.class_.__name__}"
+    if token_attribute(state.mapper) is None:
+        raise ConfigurationError(
+            f"{what}, whose rows have no version: {GIVE_ONE}, or run the work with"
+            " optilock.serializable()."
+        )
+    if state.transient or state.pending:
+        raise ConfigurationError(
+            f"{what} that is not stored yet, so it has no version: it takes objects that a session"
+            " has loaded or flushed."
+        )
+    session = state.session
+    if session is None or not state.persistent:
+        is_so = "deleted" if state.deleted or state.was_deleted else "detached"
+        raise ConfigurationError(
+            f"{what} that is {is_so}: no session would check it. Load the row in the session that"
+            " does the work, or use optilock.apply()."
+        )
+    if not is_watched(session):
+        raise ConfigurationError(
+            f"{what}, of a session that is not watched, where nobody would check it later: use a"
+            " UnitOfWork, or optilock.watch() on the session factory."
+        )
+    return state, session
+
+
+def loaded_version(state: State, name: str) -> Any:
+    """The version that the object's values belong to; read now if the object is expired.
+
+    ``GONE`` where the row is; ``name`` is the function that was called.
+    """
+    token = token_attribute(state.mapper)
+    assert token is not None
+    session = state.session
+    if token not in state.dict and session is not None and _must_wait(session, state):
+        raise ConfigurationError(
+            f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
+            f" expired it. Write await session.refresh(obj) before {name}()."
+        )
+    try:
+        version = expected_version(state, token)
+    except ObjectDeletedError:
+        return GONE
+    if version is None:
+        raise ConfigurationError(
+            f"The version of this {state.class_.__name__} is NULL, and NULL is not a version: give"
+            " the row one with an UPDATE, and declare the column NOT NULL."
+        )
+    return version
+
+
+def _must_wait(session: Session, state: State) -> bool:
+    """Would reading need an ``await`` that a plain function cannot do?"""
+    if not session.get_bind(state.mapper).dialect.is_async:
+        return False
+    from sqlalchemy.util.concurrency import in_greenlet  # there is greenlet: the driver needs it
+
+    return not in_greenlet()
+
+
+def failed(
+    session: Session,
+    state: State,
+    version: Any,
+    given: object,
+    *,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> PreconditionFailed:
+    """The error for another version than the one ``given``, which was meant for ``changes``."""
+    token = token_attribute(state.mapper)
+    assert state.key is not None and token is not None
+    action: Action = "delete" if state.obj() in session.deleted else "verify"
+    if action == "verify" and (state.modified or changes):
+        action = "update"
+    seen = {token: demanded_version(state.mapper, given)}
+    attempt = Attempt(
+        state.mapper, tuple(state.key[1]), action, seen, {**seen, **changes}, dict(changes)
+    )
+    if version is GONE:
+        return PreconditionFailed([entry_of(attempt, None)])
+    ours = attempt_of(state, action, version)
+    ours.current.update(changes)
+    ours.changes.update(changes)
+    attempt = Attempt(state.mapper, ours.identity, action, seen, ours.current, ours.changes)
+    return PreconditionFailed([entry_of(attempt, _as_loaded(session, state, ours.original))])
+
+
+def _as_loaded(session: Session, state: State, loaded: Values) -> Values:
+    """The row as this transaction sees it."""
+    return loaded if _must_wait(session, state) else stored_or_loaded(session, state, loaded)

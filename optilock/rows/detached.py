@@ -1,0 +1,210 @@
+"""Copies that were edited outside of a session and come back by ``session.merge()``.
+
+A copy that carries a version was read in that version. If its row is in another one, or gone, the
+merge is a conflict: it would overwrite, or bring back, what somebody else has changed or deleted.
+A copy without a version says nothing about what was seen, and is merged over the newest row, as
+SQLAlchemy does. A copy that a commit has expired carries the version that was seen last.
+
+Where values are compared (``CompareValues``) it is the values that were read which must still be
+stored, all that the class compares: a merge writes all that the copy holds, changed or not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Column
+from sqlalchemy.orm import ColumnProperty, Mapper, Session
+from sqlalchemy.orm.base import NO_VALUE, state_str
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.entry import Entry
+from optilock.errors import ConcurrencyError
+from optilock.mapping.columns import columns_of, same, token_attribute
+from optilock.mapping.compared import as_read, compared_names, values_are_unknown
+from optilock.mapping.keys import key_names
+from optilock.rows.seen import forget, may_be_undone, never_read, version_seen
+from optilock.rows.sides import (
+    Attempt,
+    Values,
+    attempt_of,
+    entry_of,
+    read_stored,
+    stored_or_loaded,
+)
+from optilock.session.connections import connection_to_write
+
+__all__ = [
+    "compare_in_merge",
+    "gone",
+    "gone_entry",
+    "has_other_values",
+    "is_stale",
+    "is_undone",
+    "moved",
+    "moved_entry",
+    "stored_of",
+]
+
+State = InstanceState[Any]
+
+_ADVICE = (
+    " Read the row again and apply the edits to it, or show both versions to whoever made them."
+)
+
+
+def is_stale(source: State, merged: State) -> bool:
+    """Is the copy in another version than the object that it is merged into, or were its values?"""
+    if source is merged:
+        return False
+    if is_undone(source):
+        return True
+    token = token_attribute(source.mapper)
+    if has_other_values(source, merged):
+        return True
+    if token is None or token_attribute(merged.mapper) != token:
+        return False
+    seen, held = version_seen(source, token), version_seen(merged, token)
+    if seen is None or held is None:
+        return False
+    return not same(columns_of(merged.mapper)[token], seen, held)
+
+
+def is_undone(source: State) -> bool:
+    """Does the copy hold values of which nobody knows whether they ever were stored?"""
+    if may_be_undone(source):
+        return True
+    token = token_attribute(source.mapper)
+    if token is None or not never_read(source) or source.dict.get(token) is not None:
+        return False
+    keys = key_names(source.mapper)
+    return any(name in source.dict for name in columns_of(source.mapper) if name not in keys)
+
+
+def has_other_values(source: State, merged: State) -> bool:
+    """Was a compared value of the copy read as another one than what is stored?"""
+    columns = columns_of(merged.mapper)
+    names = compared_names(merged.mapper, changed=(), deleting=True)
+    if values_are_unknown(source) and any(name in source.dict for name in names):
+        return True
+    for name in names:
+        seen, stored = as_read(source, name), as_read(merged, name)
+        if seen is NO_VALUE or stored is NO_VALUE:
+            continue
+        if not same(columns[name], seen, stored):
+            return True
+    return False
+
+
+def gone(source: State, version: Any) -> ConcurrencyError:
+    """The error of a copy whose row was deleted."""
+    return ConcurrencyError(
+        [gone_entry(source, version)],
+        f"Version id {version!r} on merged state {state_str(source)} does not match any row: the"
+        " row was deleted after the copy was read. Leave the version attribute unset when merging"
+        " to insert it again.",
+    )
+
+
+def gone_entry(source: State, version: Any) -> Entry[Any]:
+    """What the copy was, and what it is now; nothing is stored."""
+    return entry_of(attempt_of(source, "update", version), None)
+
+
+def moved(session: Session, source: State, merged: State) -> ConcurrencyError:
+    """The error of a copy whose row is in another version than the session's object."""
+    entry = moved_entry(session, source, merged)
+    assert entry.token is not None
+    held = version_seen(merged, entry.token)
+    return ConcurrencyError(
+        [entry],
+        f"Version id {entry.original[entry.token]!r} on merged state {state_str(source)} does not"
+        f" match existing version {held!r}. Leave the version attribute"
+        " unset when merging to update the most recent version." + _ADVICE,
+    )
+
+
+def undone(session: Session, source: State, merged: State) -> ConcurrencyError:
+    """The error of a copy that holds what may never have been stored."""
+    return ConcurrencyError(
+        [moved_entry(session, source, merged)],
+        f"Version id on merged state {state_str(source)} is not known: it holds what a transaction"
+        " had written that was not committed, or had no outcome yet, and the row is another one"
+        " now." + _ADVICE,
+    )
+
+
+def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
+    """What the copy was, what it is now, and what is stored."""
+    token = token_attribute(source.mapper)
+    attempt: Attempt = attempt_of(
+        source, "update", None if token is None else version_seen(source, token)
+    )
+    assert merged.key is not None
+    identity = tuple(merged.key[1])
+    connection = connection_to_write(session, merged.mapper)
+    found = read_stored(connection, merged.mapper, [identity], lock=False)
+    return entry_of(attempt, found.get(identity))
+
+
+def stored_of(session: Session, merged: State) -> Values:
+    """The row as the session has loaded it, or read if a column is missing."""
+    token = token_attribute(merged.mapper)
+    held = None if token is None else version_seen(merged, token)
+    return stored_or_loaded(session, merged, attempt_of(merged, "update", held).original)
+
+
+class _VersionProperty(ColumnProperty[Any]):
+    """What ``session.merge`` does with the version: compare it, and write it nowhere.
+
+    SQLAlchemy compares the versions before it merges, but only where both are loaded. Over an
+    object that is expired it would write the old version, and the check would pass; and a row that
+    is gone it would insert again.
+    """
+
+    __slots__ = ()
+    inherit_cache = True
+
+    def merge(
+        self,
+        session: Session,
+        source_state: InstanceState[Any],
+        source_dict: Any,
+        dest_state: InstanceState[Any],
+        dest_dict: Any,
+        load: bool,
+        _recursive: Any,
+        _resolve_conflict_map: Any,
+    ) -> None:
+        seen = version_seen(source_state, self.key)
+        if is_undone(source_state):
+            if not load:
+                return  # it must be read before it is edited
+            if dest_state.key is not None:
+                error = undone(session, source_state, dest_state)
+                session.expire(dest_state.obj())  # other attributes may have been merged already
+                raise error
+        if self.key not in source_dict and seen is None:
+            return
+        if not load:
+            dest_dict[self.key] = seen
+            forget(dest_state)  # it came without a version
+        elif dest_state.key is None:
+            loaded = source_state.key is not None or self.key not in source_state.committed_state
+            if seen is not None and loaded:
+                session.expunge(dest_state.obj())
+                raise gone(source_state, seen)
+            dest_dict[self.key] = seen
+        elif dest_state.get_impl(self.key).get(dest_state, dest_dict) != seen:
+            error = moved(session, source_state, dest_state)
+            session.expire(dest_state.obj())  # other attributes may have been merged already
+            raise error
+        elif source_state.key is not None and source_dict.get(self.key, seen) != seen:
+            setattr(dest_state.obj(), self.key, source_dict[self.key])  # assigned to the copy
+
+
+def compare_in_merge(mapper: Mapper[Any], column: Column[Any]) -> None:
+    """``session.merge`` compares the version, whatever is loaded."""
+    held = mapper.get_property_by_column(column)
+    if type(held) is ColumnProperty:  # a joined child shares it with its parent
+        held.__class__ = _VersionProperty

@@ -1,0 +1,267 @@
+"""Rows that missed, told as entries: what was read, what was wanted, what is stored.
+
+:class:`Attempt` is our side of a conflict, taken from the object before SQLAlchemy finishes with
+it; :func:`read_stored` is the other side, read with a lock, because a plain read may still show
+the old row (MariaDB at REPEATABLE READ).
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import decimal
+import enum
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, Select, Table, select, tuple_
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.base import NO_VALUE
+from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.sql import ClauseElement
+
+from optilock.dialects import database_of
+from optilock.entry import Action, Computed, Entry
+from optilock.mapping.columns import (
+    columns_of,
+    ignored_columns,
+    rows_of,
+    same,
+    table_of_version,
+    token_attribute,
+)
+from optilock.mapping.compared import as_read, compared_names
+from optilock.mapping.keys import Identity, Place, root_of
+from optilock.mapping.makers import made_by_application
+from optilock.rows.seen import younger_names
+from optilock.session.connections import connection_to_write
+
+__all__ = [
+    "Attempt",
+    "attempt_of",
+    "columns_of",
+    "entry_of",
+    "expressions_of",
+    "has_moved",
+    "locked_table",
+    "read_stored",
+    "same",
+    "stored_or_loaded",
+]
+
+Values = dict[str, Any]
+
+_IMMUTABLE = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    decimal.Decimal,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+    enum.Enum,
+    frozenset,
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Our side of a conflict."""
+
+    mapper: Mapper[Any]
+    identity: Identity
+    action: Action
+    #: What this session had loaded; an attribute that was set without being loaded is missing.
+    original: Values
+    current: Values
+    changes: Values
+
+    @property
+    def place(self) -> Place:
+        """The row, whatever class of the hierarchy it was read as."""
+        return root_of(self.mapper), self.identity
+
+
+def attempt_of(
+    state: InstanceState[Any],
+    action: Action,
+    version: Any,
+    *,
+    expressions: Mapping[Column[Any], Any] | None = None,
+    computed: Iterable[Column[Any]] = (),
+) -> Attempt:
+    """Our side, from the object. ``computed`` columns were filled in for us, not changed by us."""
+    mapper = state.mapper
+    token = token_attribute(mapper)
+    names = columns_of(mapper)
+    filled = {mapper.get_property_by_column(column).key for column in computed}
+    younger = younger_names(state, version)
+    original: Values = {}
+    current: Values = {}
+    changes: Values = {}
+    for name in names:
+        if name in filled and name not in state.committed_state:
+            continue
+        if name in state.dict:
+            current[name] = detached(state.dict[name], name)
+        before = as_read(state, name)
+        if before is not NO_VALUE and name not in younger:
+            original[name] = detached(before, name)
+        edited = name in state.committed_state and name in state.dict and name != token
+        if edited and not _equal(state, name, state.dict[name], before):
+            changes[name] = current[name]
+    for column in expressions or ():
+        name = mapper.get_property_by_column(column).key
+        changes[name] = current[name] = Computed(name)
+    if token is not None:
+        assigned = made_by_application(mapper) and token in state.dict
+        original[token] = version
+        current[token] = detached(state.dict[token], token) if assigned else version
+    identity = tuple(state.key[1]) if state.key else mapper.primary_key_from_instance(state.obj())
+    return Attempt(mapper, tuple(identity), action, original, current, changes)
+
+
+def expressions_of(state: InstanceState[Any]) -> dict[Column[Any], Any]:
+    """The SQL expressions among the values that are to be written, in any of the object's tables.
+
+    To be asked before SQLAlchemy has sent them: then it takes them from the object.
+    """
+    columns, found = columns_of(state.mapper), {}
+    for name in state.committed_state:
+        value: Any = state.dict.get(name)
+        if name in columns and _is_expression(value):
+            clause = value if isinstance(value, ClauseElement) else value.__clause_element__()
+            found[columns[name]] = clause
+    return found
+
+
+def _is_expression(value: Any) -> bool:
+    return isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
+
+
+def _equal(state: InstanceState[Any], name: str, a: Any, b: Any) -> bool:
+    if _is_expression(a):
+        return False
+    return b is not NO_VALUE and same(columns_of(state.mapper)[name], a, b)
+
+
+def detached(value: Any, name: str) -> Any:
+    """The value itself, or a copy that later changes of the object do not reach."""
+    if _is_expression(value):
+        return Computed(name)
+    return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
+
+
+def read_stored(
+    connection: Connection,
+    mapper: Mapper[Any],
+    identities: list[Identity],
+    *,
+    only: tuple[str, ...] = (),
+    lock: bool = True,
+    share: bool = False,
+    deleting: bool = False,
+) -> dict[Identity, Values]:
+    """What is stored now, every column (or ``only`` some), for those of the rows that exist."""
+    names = columns_of(mapper)
+    if only:
+        names = {name: names[name] for name in only}
+    keys, rows = rows_of(mapper)
+    database = database_of(connection.dialect)
+    found: dict[Identity, Values] = {}
+    query = select(*keys, *names.values()).select_from(rows)
+    step = database.keys_at_once(len(keys))
+    for start in range(0, len(identities), step):
+        some = _where(query, keys, identities[start : start + step])
+        if share:
+            some = database.share(some, locked_table(mapper))
+        elif lock:
+            some = database.lock(some, locked_table(mapper), deleting=deleting)
+        for row in type(connection).execute(connection, some):
+            found[tuple(row[: len(keys)])] = dict(zip(names, row[len(keys) :], strict=True))
+    return found
+
+
+def stored_or_loaded(session: Session, state: InstanceState[Any], loaded: Values) -> Values:
+    """The row as the session has loaded it; read, without a lock, if a column is missing there."""
+    if loaded.keys() >= columns_of(state.mapper).keys():
+        return loaded
+    assert state.key is not None
+    identity = tuple(state.key[1])
+    connection = connection_to_write(session, state.mapper)
+    return read_stored(connection, state.mapper, [identity], lock=False).get(identity, loaded)
+
+
+def locked_table(mapper: Mapper[Any]) -> Table:
+    """The table whose row stands for the whole: the version's, or the base."""
+    token = mapper.version_id_col
+    table = mapper.base_mapper.local_table if token is None else token.table
+    return table if isinstance(table, Table) else table_of_version(mapper)
+
+
+def _where(query: Select[Any], keys: list[Any], identities: list[Identity]) -> Select[Any]:
+    if len(keys) == 1:
+        return query.where(keys[0].in_([key for (key,) in identities])).order_by(*keys)
+    return query.where(tuple_(*keys).in_(identities)).order_by(*keys)
+
+
+def has_moved(attempt: Attempt, stored: Values | None) -> bool:
+    """Is the row gone, in another version, or different in a value that is compared?"""
+    if stored is None:
+        return True
+    token = token_attribute(attempt.mapper)
+    if token is not None and stored[token] != attempt.original[token]:
+        return True
+    names = columns_of(attempt.mapper)
+    return any(
+        name in attempt.original and not same(names[name], attempt.original[name], stored[name])
+        for name in compared_names(
+            attempt.mapper, changed=attempt.changes, deleting=attempt.action == "delete"
+        )
+    )
+
+
+def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
+    """Both sides as one value."""
+    return Entry(
+        model=attempt.mapper.class_,
+        identity=attempt.identity,
+        kind="deleted" if stored is None else "updated",
+        action=attempt.action,
+        original=attempt.original,
+        current=attempt.current,
+        database=stored,
+        changes=attempt.changes,
+        conflicting=_conflicting(attempt, stored),
+        token=token_attribute(attempt.mapper),
+    )
+
+
+def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
+    """What both sides changed to different values.
+
+    Of an attribute that was set without having been loaded nobody can say that the other side
+    left it alone, so it counts as changed by both.
+    """
+    if stored is None:
+        return frozenset()
+    names = columns_of(attempt.mapper)
+    ignored = ignored_columns(attempt.mapper)
+    return frozenset(
+        name
+        for name, ours in attempt.changes.items()
+        if name in stored
+        and names[name] not in ignored
+        and not (
+            name in attempt.original and same(names[name], attempt.original[name], stored[name])
+        )
+        and (isinstance(ours, Computed) or not same(names[name], ours, stored[name]))
+    )

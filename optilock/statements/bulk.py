@@ -1,0 +1,219 @@
+"""Many rows at once, each in the version that the caller has seen, with a report.
+
+::
+
+    result = bulk_update(session, Account, [
+        {"id": 1, "version": 3, "balance": 10},
+        {"id": 2, "version": 7, "owner": "Ada"},
+    ])
+    result.updated          # (Done(identity=(1,), version=4),)
+    result.conflicts        # (Entry(...),): row 2 is in another version, or gone
+
+No object is loaded: for imports, queues and APIs that carry keys, versions and values. The rows of
+a table go out as the guarded flush sends them, one statement on PostgreSQL, whatever columns each
+row sets; those that are not in their version are left alone and come back as entries, read with a
+lock. Nothing is raised for them: commit what was written, or roll back, or
+``raise ConcurrencyError(result.conflicts)``.
+
+What is pending in the session is flushed first. Objects of these rows in the session get the new
+values, unless they are older than the version that the row names; those of deleted rows leave the
+session. With an ``AsyncSession``: ``await session.run_sync(bulk_update, Account, rows)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock import events
+from optilock.entry import Entry
+from optilock.guard.autocommit import refuse_autocommit
+from optilock.guard.batch import send
+from optilock.guard.onupdate import fill_in
+from optilock.guard.refresh import equal_to_stored
+from optilock.guard.state import watched
+from optilock.guard.statements.own import flush_before
+from optilock.guard.writes import Write
+from optilock.mapping.columns import token_attribute
+from optilock.mapping.compared import values_moved
+from optilock.mapping.keys import Identity
+from optilock.mapping.makers import made_by_database
+from optilock.rows.seen import moved_by_us, version_seen
+from optilock.rows.sides import Attempt, columns_of, entry_of, read_stored
+from optilock.session.connections import connection_to_write, session_given
+from optilock.session.guarded import is_watched
+from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
+from optilock.undocumented import expire_with_savepoint
+
+__all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
+
+
+_IN_ASYNC_CODE = "await session.run_sync(optilock.{}, Model, rows)"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A row that was written."""
+
+    #: The primary key, as a tuple in the order of the mapper's primary key columns.
+    identity: Identity
+    #: The version that it has now; ``None`` for a row that was deleted.
+    version: Any = None
+
+
+@dataclass(frozen=True)
+class BulkResult:
+    """What became of the rows."""
+
+    updated: tuple[Done, ...] = ()
+    deleted: tuple[Done, ...] = ()
+    #: The rows that were in another version, or gone. They are as they were.
+    conflicts: tuple[Entry[Any], ...] = ()
+
+
+def bulk_update(
+    session: Session, model: type[Any], rows: Iterable[Mapping[str, Any]]
+) -> BulkResult:
+    """Update rows by key and version; each row sets what it names.
+
+    Args:
+        session: any session (a ``scoped_session`` too); its transaction is used.
+        model: a versioned class.
+        rows: mappings of attribute names: the primary key, the version that was seen, new values.
+
+    Raises:
+        ConfigurationError: it is no sync session, or its connection is in AUTOCOMMIT mode; a row
+            lacks its key or version, names what cannot be set, or appears twice; the class has no
+            version, or the values are in several tables. Nothing was sent.
+    """
+    session = session_given(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
+    given = rows_to_update(model, rows)
+    if not given.rows:
+        return BulkResult()
+    flush_before(session, {})
+    connection = connection_to_write(session, given.mapper)
+    missed = _send(session, connection, given)
+    versions = _versions(connection, given, missed)
+    done = []
+    for place, identity in enumerate(given.identities):
+        if place not in missed:
+            values = {**given.values[place], **versions[identity]}
+            _follow(session, given.mapper, identity, given.expected[place], values)
+            done.append(Done(identity, next(iter(versions[identity].values()))))
+    return BulkResult(updated=tuple(done), conflicts=_conflicts(connection, given, missed))
+
+
+def bulk_delete(
+    session: Session, model: type[Any], rows: Iterable[Mapping[str, Any]]
+) -> BulkResult:
+    """Delete rows by key and version. What the database does to their dependents, it does.
+
+    Args and errors are those of :func:`bulk_update`, without values.
+    """
+    session = session_given(session, "bulk_delete", _IN_ASYNC_CODE.format("bulk_delete"))
+    given = rows_to_delete(model, rows)
+    if not given.rows:
+        return BulkResult()
+    flush_before(session, {})
+    connection = connection_to_write(session, given.mapper)
+    missed = _send(session, connection, given)
+    done = []
+    for place, identity in enumerate(given.identities):
+        if place not in missed:
+            obj = session.identity_map.get(given.mapper.identity_key_from_primary_key(identity))
+            if obj is not None:
+                session.expunge(obj)
+            done.append(Done(identity))
+    return BulkResult(deleted=tuple(done), conflicts=_conflicts(connection, given, missed))
+
+
+def _send(session: Session, connection: Connection, given: Rows) -> frozenset[int]:
+    """Write the rows; the places of those that missed."""
+    refuse_autocommit(connection, "Writing many rows by key")
+    writes = given.writes(connection.dialect)
+    for write in writes:
+        if write.shape.prefetch:
+            fill_in(write, connection)
+    if is_watched(session):
+        watched(session).sent.extend(writes)
+    alone = [write for write in writes if write.shape.alone]
+    together = [write for write in writes if not write.shape.alone]
+    missed: list[Write] = []
+    for some in [together, *([write] for write in alone)]:
+        if some:
+            missed += send(connection, some)
+    lost = {id(write.params) for write in missed}
+    return frozenset(place for place, write in enumerate(writes) if id(write.params) in lost)
+
+
+def _versions(
+    connection: Connection, given: Rows, missed: frozenset[int]
+) -> dict[Identity, dict[str, Any]]:
+    """Row -> its new version, by attribute; read back where the database makes it."""
+    token = token_attribute(given.mapper)
+    assert token is not None
+    if not made_by_database(given.mapper):
+        return {
+            identity: {token: new}
+            for identity, new in zip(given.identities, given.following, strict=True)
+        }
+    written = [i for place, i in enumerate(given.identities) if place not in missed]
+    return read_stored(connection, given.mapper, written, only=(token,)) if written else {}
+
+
+def _follow(
+    session: Session, mapper: Mapper[Any], identity: Identity, before: Any, values: dict[str, Any]
+) -> None:
+    """The object of the row, if the session has it, gets what is stored now.
+
+    One that is older than the version that the caller gave has not seen what was stored in between:
+    it stays as it is, and conflicts at its next flush.
+    """
+    obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+    token = token_attribute(mapper)
+    if obj is None or token is None or version_seen(instance_state(obj), token) != before:
+        return
+    state = instance_state(obj)
+    moved_by_us(state, token, before, values[token])
+    values_moved(state, values)
+    equal_to_stored(state, values)
+    expire_with_savepoint(session, [state])  # a savepoint expires it, too
+    session.expire(obj, [r.key for r in mapper.relationships if r.key in obj.__dict__])
+
+
+def _conflicts(
+    connection: Connection, given: Rows, missed: frozenset[int]
+) -> tuple[Entry[Any], ...]:
+    if not missed:
+        return ()
+    mapper, token = given.mapper, token_attribute(given.mapper)
+    assert token is not None
+    places = sorted(missed)
+    stored = read_stored(connection, mapper, [given.identities[place] for place in places])
+    entries = tuple(
+        entry_of(_attempt(given, place, token), stored.get(given.identities[place]))
+        for place in places
+    )
+    events.emit(lambda: events.Conflict(entries))
+    return entries
+
+
+def _attempt(given: Rows, place: int, token: str) -> Attempt:
+    """Our side: what the caller gave. What he had read besides the version is not known."""
+    names = columns_of(given.mapper)
+    keys = {
+        name: value
+        for name, value in zip(given.key_names, given.identities[place], strict=True)
+        if name in names
+    }
+    known = {**keys, token: given.expected[place]}
+    values = given.values[place]
+    action: Any = "delete" if given.deletes else "update"
+    return Attempt(
+        given.mapper, given.identities[place], action, known, {**known, **values}, values
+    )

@@ -1,0 +1,265 @@
+"""A unit of work: one session, one transaction, committed as a whole or not at all.
+
+::
+
+    from optilock import UnitOfWork, merge_fields, unit_of_work
+
+    with UnitOfWork(SessionLocal) as session:              # one unit, no retry
+        session.get_one(Account, 42).owner = "Ada"
+
+    @unit_of_work(SessionLocal, attempts=5, on_conflict=merge_fields)   # retry and unit in one
+    def rename(session: Session, account_id: int, owner: str) -> None:
+        session.get_one(Account, account_id).owner = owner
+
+    rename(42, "Ada")
+
+The rules:
+
+* A unit commits when its block is left, rolls back when an error leaves it, and closes its session
+  either way. The session is new, and its flushes are guarded (see :func:`optilock.watch`).
+* A unit inside a running one on the same sessions, in the same thread or task, *joins* it: it gets
+  the same session and commits nothing. An error that leaves it dooms the outer unit, which then
+  refuses to commit even if the error was caught. ``savepoint=True`` undoes only the inner work;
+  ``independent=True`` opens a session and a transaction of its own.
+* COMMIT is part of the unit: a conflict there is a ``ConcurrencyError``, and a connection lost
+  there is ``CommitOutcomeUnknown``.
+* Objects live as long as the unit. Return plain values from it, or use a sessionmaker with
+  ``expire_on_commit=False`` (an Engine is given one).
+
+``docs/units.md`` has the longer story.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from optilock.errors import ConfigurationError
+from optilock.unit.membership import Membership
+from optilock.unit.options import (
+    Options,
+    RetriedUnitOptions,
+    UnitOptions,
+    options_from,
+    policy_from,
+)
+from optilock.unit.retry import Policy
+from optilock.unit.sessions import is_async, make_session
+from optilock.unit.transaction import OwnTransaction
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import (
+        AsyncEngine,
+        AsyncSession,
+        async_scoped_session,
+        async_sessionmaker,
+    )
+
+    AS = TypeVar("AS", bound=AsyncSession)
+
+__all__ = ["UnitOfWork", "unit_of_work"]
+
+S = TypeVar("S", bound=Session)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class UnitOfWork(Generic[S]):
+    """One transaction: ``with UnitOfWork(SessionLocal) as session: ...``.
+
+    Args:
+        sessions: a ``sessionmaker``, a ``scoped_session`` or an ``Engine``.
+        on_conflict: a resolver for every class, or a mapping of model classes to resolvers.
+        on_delete: an ``OnDelete`` for every class, or a mapping of model classes to them.
+        isolation: the level to run at; None keeps the engine's own.
+        read_only: the database refuses writes.
+        savepoint: when a unit is running already, join it with a savepoint.
+        independent: never join; a session and a transaction of its own.
+        verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
+
+    Raises:
+        ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.
+        ConcurrencyError: (on leaving) another writer was first.
+        CommitOutcomeUnknown: (on leaving) the connection was lost inside COMMIT.
+    """
+
+    @overload
+    def __init__(
+        self: UnitOfWork[S],
+        sessions: sessionmaker[S] | scoped_session[S],
+        **options: Unpack[UnitOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: UnitOfWork[Session], sessions: Engine, **options: Unpack[UnitOptions]
+    ) -> None: ...
+    def __init__(self, sessions: Any, **options: Any) -> None:
+        if is_async(sessions):
+            raise ConfigurationError(
+                f"UnitOfWork got {type(sessions).__name__}, which makes async sessions: write"
+                " `async with AsyncUnitOfWork(...)`."
+            )
+        self._membership = Membership(sessions, options_from(options))
+
+    @classmethod
+    def checked(cls, sessions: Any, options: Options) -> UnitOfWork[Any]:
+        """A unit of options and sessions that were checked before."""
+        unit = cls.__new__(cls)
+        unit._membership = Membership(sessions, options)
+        return unit
+
+    def __enter__(self) -> S:
+        member = self._membership
+        outer = member.outer()
+        if outer is not None:
+            self._transaction = member.join(outer)
+            self._transaction.begin()
+            session: S = outer.public
+            return session
+        fresh: Any = make_session(member.sessions)
+        own = OwnTransaction(fresh, fresh, member.options)
+        own.begin()
+        self._transaction = own
+        member.announce(own)
+        return fresh  # type: ignore[no-any-return]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        raised = None
+        try:
+            if error is None:
+                self._transaction.prepare()
+        except BaseException as failed:
+            raised = failed
+        try:
+            self._transaction.complete(error or raised)
+        finally:
+            self._membership.over()
+        if raised is not None:
+            raise raised
+
+
+@overload
+def unit_of_work(
+    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[RetriedUnitOptions]
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[P, R]]: ...
+@overload
+def unit_of_work(
+    sessions: Engine, **options: Unpack[RetriedUnitOptions]
+) -> Callable[[Callable[Concatenate[Session, P], R]], Callable[P, R]]: ...
+@overload
+def unit_of_work(
+    sessions: async_sessionmaker[AS] | async_scoped_session[AS],
+    **options: Unpack[RetriedUnitOptions],
+) -> Callable[
+    [Callable[Concatenate[AS, P], Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]
+]: ...
+@overload
+def unit_of_work(
+    sessions: AsyncEngine, **options: Unpack[RetriedUnitOptions]
+) -> Callable[
+    [Callable[Concatenate[AsyncSession, P], Coroutine[Any, Any, R]]],
+    Callable[P, Coroutine[Any, Any, R]],
+]: ...
+def unit_of_work(sessions: Any, **options: Any) -> Any:
+    """Run the decorated function as a unit of work, again if it must: retry and unit in one.
+
+    The function gets the session first and is called without it. Each attempt has a new session
+    and reads everything anew. Called inside a running unit on the same sessions it joins that
+    unit, runs once and lets the error out.
+
+    Takes the options of :class:`UnitOfWork` and of :func:`optilock.retry` (``attempts=5``,
+    ``on``, ``deadline``, ``wait_initial``, ``wait_max``, ``before_retry``).
+
+    Raises:
+        ConfigurationError: (on decorating) an option cannot work, or the function is async and
+            ``sessions`` is not, or the reverse.
+    """
+    policy, unit_options = policy_from(options)
+    asynchronous = is_async(sessions)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        policy.decorate(function)  # refuses what cannot be run again, such as generators
+        _require_same_kind(function, sessions, asynchronous)
+        run = (_async_runner if asynchronous else _runner)(function, sessions, policy, unit_options)
+        functools.update_wrapper(run, function)
+        run.__signature__ = _without_session(function)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _runner(
+    function: Callable[..., R], sessions: Any, policy: Policy, options: Options
+) -> Callable[..., R]:
+    def run(*args: Any, **kwargs: Any) -> R:
+        for attempt in policy.run(once=_once(options)):
+            with attempt, UnitOfWork.checked(sessions, options) as session:
+                return function(session, *args, **kwargs)
+        raise AssertionError("a run ends with a result or an error")
+
+    return run
+
+
+def _async_runner(
+    function: Callable[..., Coroutine[Any, Any, R]],
+    sessions: Any,
+    policy: Policy,
+    options: Options,
+) -> Callable[..., Coroutine[Any, Any, R]]:
+    from optilock.unit.async_unit import AsyncUnitOfWork
+
+    async def run(*args: Any, **kwargs: Any) -> R:
+        async for attempt in policy.run(once=_once(options)):
+            with attempt:
+                async with AsyncUnitOfWork.checked(sessions, options) as session:
+                    return await function(session, *args, **kwargs)
+        raise AssertionError("a run ends with a result or an error")
+
+    return run
+
+
+def _once(options: Options) -> bool | None:
+    """An independent unit can be repeated inside a running one; otherwise the policy decides."""
+    return False if options.independent else None
+
+
+def _require_same_kind(function: Any, sessions: Any, asynchronous: bool) -> None:
+    if inspect.iscoroutinefunction(function) is not asynchronous:
+        name = getattr(function, "__qualname__", repr(function))
+        kind, other = ("a plain def", "async") if asynchronous else ("an async def", "sync")
+        raise ConfigurationError(
+            f"{name} is {kind}, but {type(sessions).__name__} makes {other} sessions: write"
+            f" {'async def' if asynchronous else 'def'}, or give unit_of_work"
+            f" {'a sessionmaker' if asynchronous else 'an async_sessionmaker'}."
+        )
+
+
+def _without_session(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature that callers see.
+
+    Raises:
+        ConfigurationError: there is no positional parameter that could take the session.
+    """
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    first = parameters[0] if parameters else None
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigurationError(
+            f"{name} takes no session: unit_of_work passes the session as the first argument, so"
+            f" write def {name}(session, ...)."
+        )
+    if first.kind is first.VAR_POSITIONAL:
+        return signature
+    return signature.replace(parameters=parameters[1:])
