@@ -38,7 +38,7 @@ _FAILURES = (DBAPIError, IllegalStateChangeError)
 def guard_commit(transaction: SessionTransaction) -> None:
     """Let the transactions and savepoints of a watched session tell a refused COMMIT or RELEASE."""
     if type(transaction) is SessionTransaction:
-        transaction.__class__ = _Guarded if transaction.parent is None else _Savepoint
+        transaction.__class__ = _Savepoint if transaction.nested else _Guarded
 
 
 class _Guarded(SessionTransaction):

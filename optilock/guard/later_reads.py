@@ -27,7 +27,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.guard.state import watched
-from optilock.rows.locked import LockedRows, locked_rows, note_locking
+from optilock.rows.locked import LOCKED, LockedRows, locked_rows, note_locking
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.undocumented import (
     lazily_loaded_by,
@@ -46,7 +46,9 @@ _LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", 
 
 def has_to_follow(session: Session, statement: Any) -> bool:
     """Does the SELECT lock rows, or may it read again what was locked?"""
-    return locks_rows(statement) or locked_rows(session) is not None
+    if LOCKED in session.__dict__ and locked_rows(session) is not None:
+        return True
+    return locks_rows(statement)
 
 
 def run_query(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
@@ -24,6 +25,7 @@ from optilock.rows.sides import Attempt
 from optilock.session.guarded import KNOWN, Still
 
 if TYPE_CHECKING:
+    from optilock.dialects import Database
     from optilock.guard.flush import Flush
 
 #: Attributes of a session class: what was said to ``watch``.
@@ -37,7 +39,10 @@ _SEVERAL = object()
 __all__ = [
     "ON_DELETE",
     "RESOLVER",
+    "Owner",
+    "Record",
     "Watched",
+    "known_of",
     "options",
     "watched",
 ]
@@ -69,8 +74,21 @@ class Moved(NamedTuple):
     sent: int
 
 
+class Owner(Protocol):
+    """Whose session it is: a unit of work."""
+
+    def connected(self, connection: Connection, database: Database) -> None:
+        """The transaction has begun on one more connection."""
+
+    def committing_now(self) -> None:
+        """COMMIT is asked for."""
+
+
 class Watched:
     """Kept on the session, for as long as the session lives."""
+
+    #: The unit of work that the session was made for, while it runs.
+    owner: Owner | None = None
 
     #: The session's connections in the running transaction.
     connections: list[Connection]
@@ -99,7 +117,12 @@ class Watched:
     before_rollback: Mapping[Any, Any] = MappingProxyType({})
     #: The transaction was committed or rolled back, or none has begun.
     decided: bool = True
-    _root: SessionTransaction | None = None
+    #: The running transaction, once it has begun on a connection.
+    root: SessionTransaction | None = None
+    #: Objects have left that wait for the outcome.
+    awaited: bool = False
+    #: Nothing is noted of an earlier transaction.
+    _forgotten: bool = True
     _before: tuple[Point, Point, Before] | None = None
     #: The rows of ``sent``, and how many writes of it are counted in.
     _flushed: set[Place]
@@ -132,7 +155,7 @@ class Watched:
 
     def __del__(self) -> None:
         """The session was collected as garbage: inside of a transaction, that comes to nothing."""
-        root = self._root
+        root = self.root
         if root is not None and not self.decided:
             with suppress(Exception):
                 abandoned(self, root)
@@ -155,7 +178,7 @@ class Watched:
         return self._savepoints.pop(transaction, None)
 
     def transactions(self) -> Iterable[SessionTransaction]:
-        return self._savepoints if self._root is None else (self._root, *self._savepoints)
+        return self._savepoints if self.root is None else (self.root, *self._savepoints)
 
     def connected(self, connection: Connection) -> None:
         """A connection of the running transaction."""
@@ -279,14 +302,22 @@ class Watched:
 
     def committed(self) -> None:
         """What was written is stored."""
-        self.decided = True
-        self._forget()
+        self.decided = self._forgotten = True
+        self.sent, self.undone, self.moved, self.stated = [], [], [], []
+        self._flushed, self._counted = set(), 0
+        self.undone_before = {}
+        self._savepoints, self.departed = {}, []
+        self.compared, self._before = frozenset(), None
 
     def ended(self) -> None:
         """The transaction is over, whatever came of it."""
         self.decided = True
-        self.departed, self._begun, self._root = [], [], None
+        self.departed, self._begun, self.root = [], [], None
         self.autocommitting = ()
+        if self.followed:
+            self._follow_no_more()
+
+    def _follow_no_more(self) -> None:
         for connection, execute in self.followed.items():
             connection.__dict__.pop(_FOLLOWER, None)
             if connection.__dict__.get("execute") is execute:
@@ -308,24 +339,27 @@ class Watched:
         elif follower is not None and follower is not self._me:
             connection.__dict__[_FOLLOWER] = _SEVERAL
 
-    def in_transaction(self, transaction: SessionTransaction) -> None:
-        """Forget what belongs to an earlier transaction."""
-        while (parent := transaction.parent) is not None:
-            transaction = parent
-        if transaction is not self._root:
-            self._root = transaction
-            self.decided = False
+    def in_transaction(self, root: SessionTransaction) -> None:
+        """Forget what belongs to an earlier transaction than this outermost one."""
+        if root is not self.root:
+            self.root = root
+            if not self._forgotten:
+                self.committed()
+            self.decided = self._forgotten = False
             self.connections, self._begun, self.autocommitting = [], [], ()
-            self._forget()
             if self.promises:
-                self.promises.in_transaction(transaction)
+                self.promises.in_transaction(root)
 
-    def _forget(self) -> None:
-        self.sent, self.undone, self.moved, self.stated = [], [], [], []
-        self._flushed, self._counted = set(), 0
-        self.undone_before = {}
-        self._savepoints, self.departed = {}, []
-        self.compared, self._before = frozenset(), None
+
+class Record:
+    """The record as an attribute of guarded sessions: made when somebody first asks for it."""
+
+    def __get__(self, session: Session, cls: type[Session]) -> Watched:
+        return watched(session)
+
+
+#: :func:`watched` for the session of a guarded class: no call of Python once the record is there.
+known_of: Callable[[Session], Watched] = attrgetter(KNOWN)
 
 
 def watched(session: Session) -> Watched:

@@ -102,7 +102,11 @@ def guarded_expunge_all(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def expunge_all(self: Session) -> None:
-        states = self.identity_map.all_states() if _is_open(self) else []
+        known: Watched | None = self.__dict__.get(KNOWN)
+        if known is None or known.decided:
+            original(self)
+            return
+        states = self.identity_map.all_states() if known.has_written() else []
         original(self)
         _depart(self, states)
 
@@ -133,6 +137,7 @@ def _leave(known: Watched, states: list[State]) -> None:
         if alive:
             known.departed.append(Departed(alive, at))
     known.departed.append(Departed(states, known.now()))
+    known.awaited = True
     _open.add(known)
 
 
@@ -155,8 +160,8 @@ def give_back(known: Watched, start: Point) -> None:
 def ended(session: Session, transaction: SessionTransaction) -> None:
     """A transaction, or a savepoint, is over; closed without an outcome it is undone."""
     known: Watched | None = session.__dict__.get(KNOWN)
-    if known is None or not (transaction.nested or transaction.parent is None):
-        return
+    if known is None or not (transaction.nested or transaction is known.root):
+        return  # a part of another one, or one that has begun on no connection
     if transaction.nested:
         start = known.savepoint_ended(transaction)
     else:
@@ -164,8 +169,10 @@ def ended(session: Session, transaction: SessionTransaction) -> None:
     if start is not None:
         _undo(known, session, transaction, start)
     if not transaction.nested:
+        if known.awaited:
+            known.awaited = False
+            _open.discard(known)
         known.ended()
-        _open.discard(known)
 
 
 def abandoned(known: Watched, transaction: SessionTransaction) -> None:

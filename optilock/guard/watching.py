@@ -31,7 +31,7 @@ from optilock.dialects.ended import watch_errors
 from optilock.errors import ConfigurationError
 from optilock.guard.aftermath import conflict_in_flush, gone_in_flush
 from optilock.guard.arming import arm, disarm
-from optilock.guard.autocommit import autocommits, refuse_autocommit_of, refuse_guarded_writes
+from optilock.guard.autocommit import refuse_autocommit_of, refuse_guarded_writes
 from optilock.guard.before import check_before
 from optilock.guard.check_promises import check_pending
 from optilock.guard.commits import guard_commit
@@ -43,7 +43,7 @@ from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
 from optilock.guard.one_class import refuse_two_classes
 from optilock.guard.settle import settle
-from optilock.guard.state import ON_DELETE, RESOLVER, watched
+from optilock.guard.state import ON_DELETE, RESOLVER, Record, Watched, known_of
 from optilock.guard.statements.by_key import (
     guarded_bulk_insert,
     guarded_bulk_save,
@@ -55,11 +55,12 @@ from optilock.guard.undone import ended, give_back, guarded_expunge, guarded_exp
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
 from optilock.guard.writes import Write
-from optilock.mapping.compared import any_compared, compares, values_in_mind, values_unknown
+from optilock.mapping.compared import compares, values_in_mind, values_unknown
+from optilock.mapping.kinds import there_are
 from optilock.mapping.makers import made_by_application
-from optilock.mapping.one_class import any_shared
-from optilock.mapping.originals import any_kept, written
+from optilock.mapping.originals import written
 from optilock.rows.seen import (
+    UNREAD,
     attached,
     forget,
     hold_nothing,
@@ -73,7 +74,7 @@ from optilock.rows.seen import (
 from optilock.rows.touched import TOUCHED, touch_again
 from optilock.session.before_flush import at_step
 from optilock.session.connections import refuse_shards
-from optilock.session.guarded import GUARDED, is_watched
+from optilock.session.guarded import GUARDED, KNOWN
 from optilock.undocumented import last_deleted, marked_deleted
 
 __all__ = ["guard_class", "watch"]
@@ -138,6 +139,7 @@ def guard_class(cls: type[Session]) -> None:
         return
     refuse_shards(cls)
     setattr(cls, GUARDED, True)
+    setattr(cls, KNOWN, Record())
     read_versions_with_rows()
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
@@ -172,7 +174,7 @@ def guard_class(cls: type[Session]) -> None:
 def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def flush(self: Session, objects: Any = None) -> None:
-        known = watched(self)
+        known = known_of(self)
         if known.flushing:  # a watched class below, or a flush inside a flush
             return original(self, objects)
         if TOUCHED in self.__dict__:
@@ -250,17 +252,23 @@ def _remembering_all(original: Callable[..., None]) -> Callable[..., None]:
 
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Any) -> None:
     """Remember the session's own connections; one that begins inside a flush is guarded at once."""
-    known = watched(session)
-    known.in_transaction(transaction)
-    guard_commit(transaction)
+    known = known_of(session)
     if transaction.nested:
+        known.in_transaction(session.get_transaction())
         known.in_savepoint(transaction)
+    else:
+        known.in_transaction(transaction)
+    guard_commit(transaction)
     if isinstance(connection, Connection):
         if connection not in known.connections:
+            database = database_of(connection.dialect)
             known.connected(connection)
-            watch_errors(connection, database_of(connection.dialect))
-            if autocommits(connection):
+            if database.ends_transactions or database.release_may_fail_all:
+                watch_errors(connection, database)
+            if database.autocommits(connection):
                 known.autocommitting = (*known.autocommitting, connection)
+            if known.owner is not None:
+                known.owner.connected(connection, database)
         if known.flush is not None:
             if known.autocommitting:
                 refuse_guarded_writes(session, known.autocommitting)
@@ -269,17 +277,16 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     """The last step before a flush."""
-    if not is_watched(session):
-        return
-    known = watched(session)
-    if known.flushing and known.flush is None:
+    known: Watched | None = session.__dict__.get(KNOWN)
+    if known is not None and known.flushing and known.flush is None:
         if known.still:
             refuse_moving(session)
         if known.autocommitting:
             refuse_guarded_writes(session, known.autocommitting)
-        if any_shared():
+        if there_are.shared:
             refuse_two_classes(session, known)
-        refuse_unread(session, objects)
+        if UNREAD in session.__dict__:
+            refuse_unread(session, objects)
         known.flush = running = Flush(session, known)
         for connection in known.connections:
             arm(running, connection)
@@ -296,7 +303,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
 
 
 def _after_flush(session: Session, uow: Any) -> None:
-    running = watched(session).flush
+    running = known_of(session).flush
     if running is not None and running.uow is uow and not running.settled:
         running.settled = True
         try:
@@ -305,9 +312,10 @@ def _after_flush(session: Session, uow: Any) -> None:
             settle(running)
             if running.known.announced:
                 withdraw(session)
-            if any_kept():
-                written(running.uow.mappers, except_for={kept.state for kept in running.kept})
-            if any_compared():
+            if there_are.kept:
+                refused = [kept.state for kept in running.kept] if running.kept else ()
+                written(running.uow.mappers, except_for=refused)
+            if there_are.compared:
                 note_written(running)
         except DBAPIError:
             running.remember()
@@ -316,18 +324,18 @@ def _after_flush(session: Session, uow: Any) -> None:
 
 def _after_commit(session: Session) -> None:
     """Before SQLAlchemy expires everything."""
-    savepoint = session.get_nested_transaction()
+    known, savepoint = known_of(session), session.get_nested_transaction()
     if savepoint is not None:
-        watched(session).savepoint_ended(savepoint)
+        known.savepoint_ended(savepoint)
         return
     if session.expire_on_commit:
         remember(session.identity_map.all_states())
-    watched(session).committed()
+    known.committed()
 
 
 def _after_rollback(session: Session) -> None:
     """Before SQLAlchemy expires what the transaction, or the savepoint, has touched."""
-    known, savepoint = watched(session), session.get_nested_transaction()
+    known, savepoint = known_of(session), session.get_nested_transaction()
     start = known.start_of(savepoint)
     give_back(known, start)
     held: list[Write] = []
@@ -349,7 +357,7 @@ def _after_rollback(session: Session) -> None:
 
 def _revived(session: Session, obj: Any) -> None:
     """SQLAlchemy gives a deleted object back, after the rollback and before it is expired."""
-    known = watched(session)
+    known = known_of(session)
     remember_revived(obj, known.before_rollback, known.compared)
 
 

@@ -23,6 +23,7 @@ from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
 from optilock.mapping.columns import columns_of, ignored_columns, same
+from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import original_of
 from optilock.session.guarded import is_watched
 from optilock.tokens import CompareValues
@@ -63,7 +64,7 @@ _names: WeakKeyDictionary[Mapper[Any], frozenset[str]] = WeakKeyDictionary()
 
 def any_compared() -> bool:
     """Is there any class whose values are compared?"""
-    return bool(_rules)
+    return there_are.compared
 
 
 def compares(mapper: Mapper[Any]) -> bool:
@@ -86,6 +87,7 @@ def compare(mapper: Mapper[Any], cls: type[Any], rule: CompareValues) -> None:
     for name in rule.names:
         _check_name(mapper, cls, name)
     _rules[mapper] = rule
+    there_are.compared = True
     event.listen(cls, "refresh", _read_again, raw=True)
     if mapper.version_id_col is None:
         event.listen(cls, "before_update", _refuse_unwatched)

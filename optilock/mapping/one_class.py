@@ -16,9 +16,9 @@ from sqlalchemy import Table
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
+from optilock.mapping.kinds import there_are
 
 __all__ = [
-    "any_shared",
     "is_shared",
     "share_one_table",
     "share_table",
@@ -42,11 +42,7 @@ def share_table(mapper: Mapper[Any]) -> None:
         _first[table] = ref(mapper.base_mapper)
     else:
         _shared.add(table)
-
-
-def any_shared() -> bool:
-    """Is there such a table at all?"""
-    return bool(_shared)
+        there_are.shared = True
 
 
 def is_shared(mapper: Mapper[Any]) -> bool:

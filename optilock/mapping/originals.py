@@ -23,8 +23,9 @@ from sqlalchemy import event, types
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.mapping.kinds import there_are
+
 __all__ = [
-    "any_kept",
     "follow_committed",
     "keep_originals",
     "kept_names",
@@ -51,11 +52,6 @@ _PLAIN_VALUES = (str, bytes, int, float, bool, type(None))
 _names: WeakKeyDictionary[Mapper[Any], tuple[str, ...]] = WeakKeyDictionary()
 
 
-def any_kept() -> bool:
-    """Is there any class whose originals are kept?"""
-    return bool(_names)
-
-
 def kept_names(mapper: Mapper[Any]) -> tuple[str, ...]:
     """The attributes whose values are copied when they are loaded."""
     return _names.get(mapper, ())
@@ -69,6 +65,7 @@ def keep_originals(mapper: Mapper[Any], cls: type[Any]) -> None:
     if not names:
         return
     _names[mapper] = names
+    there_are.kept = True
 
     def load(state: InstanceState[Any], context: Any) -> None:
         _keep(state, names)

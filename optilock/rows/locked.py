@@ -22,10 +22,11 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.undocumented import expire_attribute, next_run, run_of
 
-__all__ = ["LockedRows", "expire_older", "locked_rows", "note_locked", "note_locking"]
+__all__ = ["LOCKED", "LockedRows", "expire_older", "locked_rows", "note_locked", "note_locking"]
 
 State = InstanceState[Any]
-_KEY = "_optilock_locked"
+#: An attribute of a session: its :class:`LockedRows`, once there were some.
+LOCKED = "_optilock_locked"
 
 
 class LockedRows:
@@ -42,7 +43,7 @@ class LockedRows:
 
 def locked_rows(session: Session) -> LockedRows | None:
     """Those of the running transaction; ``None`` if there are none."""
-    found: LockedRows | None = session.__dict__.get(_KEY)
+    found: LockedRows | None = session.__dict__.get(LOCKED)
     if found is None or found.root is not session.get_transaction():
         return None
     return found
@@ -63,7 +64,7 @@ def _rows(session: Session) -> LockedRows:
     if found is None:
         root = session.get_transaction()
         assert root is not None
-        found = session.__dict__[_KEY] = LockedRows(root)
+        found = session.__dict__[LOCKED] = LockedRows(root)
     return found
 
 

@@ -62,6 +62,7 @@ __all__ = [
     "BEFORE",
     "Doubt",
     "Memory",
+    "UNREAD",
     "attached",
     "forget",
     "hold",
@@ -86,9 +87,10 @@ __all__ = [
 
 State = InstanceState[Any]
 _KEY = "_optilock_seen"
-_UNREAD = "_optilock_unread"
 _YOUNGER = "_optilock_younger"
 _DECIDED = "_optilock_decided"
+#: An attribute of a session: its objects whose rows nobody has read, once there was one.
+UNREAD = "_optilock_unread"
 #: In the ``info`` of a copy that was made before a transaction had its outcome: the version that
 #: was stored before the transaction wrote the row, or ``None``.
 BEFORE = "optilock_before"
@@ -119,16 +121,16 @@ def attached(session: Session, obj: Any) -> None:
 def _unread(session: Session, state: State) -> None:
     """Nobody has read the row: looked for by each flush of the session until somebody has."""
     state.__dict__[_KEY] = _NEVER
-    session.__dict__.setdefault(_UNREAD, WeakSet()).add(state)
+    session.__dict__.setdefault(UNREAD, WeakSet()).add(state)
 
 
 def unread(session: Session) -> Collection[State]:
     """Objects of the session whose rows nobody has read."""
-    waiting = session.__dict__.get(_UNREAD)
+    waiting = session.__dict__.get(UNREAD)
     if not waiting:
         return ()
     found = [state for state in waiting if _is_unread(state) and state.session is session]
-    session.__dict__[_UNREAD] = WeakSet(found)
+    session.__dict__[UNREAD] = WeakSet(found)
     return found
 
 
