@@ -7,11 +7,12 @@ itself stands on events, and on what the unit of work asks of a result
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Delete, Insert, Update
+from sqlalchemy import Delete, Insert, Select, Update
 from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.event.attr import _ListenerCollection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, loading, mapperlib
@@ -48,6 +49,7 @@ __all__ = [
     "level_on_connect",
     "load_with_parent",
     "loader_options_of",
+    "lock_of",
     "locks_rows",
     "mapped_key",
     "mark_changed",
@@ -103,9 +105,8 @@ def expire_with_savepoint(session: Session, states: Iterable[State]) -> None:
     session._register_altered(states)
 
 
-def marked_deleted(session: Session) -> Collection[State]:
-    """The objects of ``session.deleted``, which makes a new set each time."""
-    return session._deleted
+#: The objects of ``session.deleted``, which makes a new set each time; no call of Python.
+marked_deleted: Callable[[Session], Collection[State]] = attrgetter("_deleted")
 
 
 def last_deleted(session: Session) -> State | None:
@@ -308,6 +309,10 @@ def upsert_of(statement: Insert) -> Any:
 def resolved(statement: StatementLambdaElement) -> Any:
     """The statement that ``lambda_stmt()`` makes."""
     return statement._resolved
+
+
+#: The FOR UPDATE of a ``Select``, or ``None``; asked for every query, so no call of Python.
+lock_of: Callable[[Select[Any]], Any] = attrgetter("_for_update_arg")
 
 
 def locks_rows(statement: Any) -> bool:

@@ -175,6 +175,10 @@ class Database:
         """Does every statement commit by itself, so that nothing could be rolled back?"""
         return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
+    #: May an error at a statement end the transaction, or leave one that only rolls back? Without
+    #: it none of the next three is asked for.
+    errors_end: bool = False
+
     def transaction_failed(self, connection: Connection) -> bool:
         """Would COMMIT silently roll back, because of an error earlier in the transaction?"""
         return False

@@ -19,6 +19,7 @@ class CockroachDB(Database):
 
     causes = PostgreSQL.causes
     lost_before_commit = PostgreSQL.lost_before_commit
+    errors_end = PostgreSQL.errors_end
     release_may_fail_all = PostgreSQL.release_may_fail_all
 
     def codes(self, error: BaseException) -> Iterator[str | int]:

@@ -37,9 +37,8 @@ _watched: WeakSet[Dialect] = WeakSet()
 
 def watch_errors(connection: Connection, database: Database) -> None:
     """From here on, remember on ``connection`` the error that ends its transaction."""
-    if not (database.ends_transactions or database.release_may_fail_all):
-        return
-    connection.__dict__.setdefault(_KEY, (None, None))
+    if not hasattr(connection, _KEY):
+        setattr(connection, _KEY, (None, None))  # noqa: B010
     dialect = connection.dialect
     if dialect in _watched:
         return
@@ -54,7 +53,8 @@ def watch_errors(connection: Connection, database: Database) -> None:
         if not (at_release or database.ends_transaction(context.original_exception)):
             return
         if ended_by(given) is None:
-            given.__dict__[_KEY] = given.get_transaction(), context.original_exception
+            ended = given.get_transaction(), context.original_exception
+            setattr(given, _KEY, ended)
         if given.in_nested_transaction():
             context.is_disconnect = True
             context.invalidate_pool_on_disconnect = False  # the others are as good as before
@@ -68,6 +68,6 @@ def _is_release(statement: str | None) -> bool:
 
 def ended_by(connection: Connection) -> BaseException | None:
     """The error with which the database ended the transaction of ``connection`` early."""
-    transaction, error = connection.__dict__.get(_KEY, (None, None))
+    transaction, error = getattr(connection, _KEY, (None, None))
     same = transaction is not None and transaction is connection.get_transaction()
     return error if same else None

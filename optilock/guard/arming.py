@@ -12,7 +12,7 @@ is sent first, and the connection answers for the outer flush again when the inn
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
@@ -32,12 +32,8 @@ _CHANGES = (Update, Delete)
 _FLUSH = "_optilock_flush"
 
 
-class Before(NamedTuple):
-    """How a connection answered before: for a flush around this one, or by itself."""
-
-    flush: Flush | None
-    #: What covered its ``execute``.
-    execute: Callable[..., Any] | None
+#: How a connection answered before: for a flush around this one, and what covered its ``execute``.
+Before = tuple["Flush | None", Callable[..., Any] | None]
 
 
 def arm(flush: Flush, connection: Connection) -> None:
@@ -47,7 +43,9 @@ def arm(flush: Flush, connection: Connection) -> None:
     outer: Flush | None = getattr(connection, _FLUSH, None)
     if outer is not None:
         _send_held(outer, connection, before=flush)
-    flush.armed[connection] = Before(outer, connection.__dict__.get("execute"))
+    native = type(connection).execute.__get__(connection)
+    covered = connection.execute
+    flush.armed[connection] = outer, None if covered == native else covered
     _cover(flush, connection)
 
 
@@ -117,13 +115,13 @@ def disarm(flush: Flush) -> None:
     for connection in flush.armed_wholly:
         delattr(connection, "scalar")
         delattr(connection, "exec_driver_sql")
-    for connection, before in flush.armed.items():
+    for connection, (outer, covered) in flush.armed.items():
         delattr(connection, _FLUSH)
-        if before.flush is not None:
-            _cover(before.flush, connection)
-            if connection in before.flush.armed_wholly:
-                _cover_wholly(before.flush, connection)
-        elif execute := flush.known.followed.get(connection, before.execute):
+        if outer is not None:
+            _cover(outer, connection)
+            if connection in outer.armed_wholly:
+                _cover_wholly(outer, connection)
+        elif execute := flush.known.followed.get(connection, covered):
             setattr(connection, "execute", execute)  # noqa: B010
         else:
             delattr(connection, "execute")

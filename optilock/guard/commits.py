@@ -26,7 +26,7 @@ from sqlalchemy.orm import SessionTransaction
 
 from optilock.dialects.transient import ended_by_conflict
 from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_savepoint
-from optilock.guard.state import watched
+from optilock.guard.state import known_of
 
 __all__ = ["guard_commit"]
 
@@ -46,7 +46,9 @@ class _Guarded(SessionTransaction):
     ended = False
 
     def commit(self, *args: Any, **options: Any) -> None:
-        before = sys.exc_info()[1]
+        owner, before = known_of(self.session).owner, sys.exc_info()[1]
+        if owner is not None:
+            owner.committing_now()
         try:
             super().commit(*args, **options)
         except _FAILURES as error:
@@ -54,7 +56,9 @@ class _Guarded(SessionTransaction):
             raise
 
     def prepare(self) -> None:
-        before = sys.exc_info()[1]
+        owner, before = known_of(self.session).owner, sys.exc_info()[1]
+        if owner is not None:
+            owner.committing_now()
         try:
             super().prepare()
         except _FAILURES as error:
@@ -68,7 +72,7 @@ class _Guarded(SessionTransaction):
     def _tell(self, error: Exception, before: BaseException | None) -> None:
         """Raise the conflict behind ``error``, if there is one, with the transaction ended."""
         # A flush that failed has made the transaction inactive.
-        refused = [c for c in watched(self.session).connections if self.is_active and _refused(c)]
+        refused = [c for c in known_of(self.session).connections if self.is_active and _refused(c)]
         clear(refused)
         for reason in _since(before, error):
             if ended_by_conflict(reason, at_commit=bool(refused)):

@@ -27,7 +27,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.guard.state import watched
-from optilock.rows.locked import LOCKED, LockedRows, locked_rows, note_locking
+from optilock.rows.locked import LockedRows, locked_rows, note_locking
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.undocumented import (
     lazily_loaded_by,
@@ -38,23 +38,16 @@ from optilock.undocumented import (
     with_shared_lock,
 )
 
-__all__ = ["has_to_follow", "run_query"]
+__all__ = ["run_query"]
 
 Execute = Callable[..., Any]
 _LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
 
 
-def has_to_follow(session: Session, statement: Any) -> bool:
-    """Does the SELECT lock rows, or may it read again what was locked?"""
-    if LOCKED in session.__dict__ and locked_rows(session) is not None:
-        return True
-    return locks_rows(statement)
-
-
 def run_query(
     session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
 ) -> Any:
-    """Execute a query of which that is so."""
+    """Execute a query that locks rows, or that may read again what was locked."""
     since = next_run()
     if _is_locking(statement):
         result = original(session, statement, params, **options)

@@ -65,7 +65,12 @@ def written(
     if shape.alone or len(uow.states) == 1:
         if flush.waiting:
             flush.drain(connection)
-        return _single(flush, connection, native, write, options)
+        flush.known.sent.append(write)
+        result = native(shape.statement, write.params, **options)
+        if result.rowcount == 0:
+            miss(flush, connection, [write], sent=1)
+            return Unmoved(result, shape)
+        return result
     return flush.hold(connection, write)
 
 
@@ -92,18 +97,6 @@ def _special(
             flush.known.sent.append(write)  # a rollback takes it back
         return answer
     return None
-
-
-def _single(
-    flush: Flush, connection: Connection, native: Native, write: Write, options: Any
-) -> Any:
-    """The plain statement of one row, and its real count."""
-    flush.known.sent.append(write)
-    result = native(write.shape.statement, write.params, **options)
-    if result.rowcount == 0:
-        miss(flush, connection, [write], sent=1)
-        return Unmoved(result, write.shape)
-    return result
 
 
 def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -> Accepted:

@@ -355,9 +355,12 @@ class Record:
     """The record as an attribute of guarded sessions: made when somebody first asks for it."""
 
     def __get__(self, session: Session, cls: type[Session]) -> Watched:
-        return watched(session)
+        known = Watched(getattr(cls, RESOLVER, None), getattr(cls, ON_DELETE, None))
+        session.__dict__[KNOWN] = known
+        return known
 
 
+_RECORD = Record()
 #: :func:`watched` for the session of a guarded class: no call of Python once the record is there.
 known_of: Callable[[Session], Watched] = attrgetter(KNOWN)
 
@@ -365,11 +368,7 @@ known_of: Callable[[Session], Watched] = attrgetter(KNOWN)
 def watched(session: Session) -> Watched:
     """What optilock knows of ``session``."""
     known: Watched | None = session.__dict__.get(KNOWN)
-    if known is None:
-        cls = type(session)
-        known = Watched(getattr(cls, RESOLVER, None), getattr(cls, ON_DELETE, None))
-        session.__dict__[KNOWN] = known
-    return known
+    return _RECORD.__get__(session, type(session)) if known is None else known
 
 
 def options(session: Session, *, on_conflict: Any = None, on_delete: Any = None) -> None:

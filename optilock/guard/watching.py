@@ -263,7 +263,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
         if connection not in known.connections:
             database = database_of(connection.dialect)
             known.connected(connection)
-            if database.ends_transactions or database.release_may_fail_all:
+            if database.errors_end:
                 watch_errors(connection, database)
             if database.autocommits(connection):
                 known.autocommitting = (*known.autocommitting, connection)

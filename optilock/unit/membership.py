@@ -13,7 +13,7 @@ from optilock.unit import running
 from optilock.unit.around import tell_of_units_around
 from optilock.unit.beside import Beside
 from optilock.unit.options import Options
-from optilock.unit.sessions import owner_of, registry_of
+from optilock.unit.sessions import owner_of
 from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
 
 __all__ = ["Membership"]
@@ -35,8 +35,10 @@ class Membership:
 
     def outer(self) -> OwnTransaction | None:
         """The running unit that this one joins."""
-        self._refuse_second_use()
-        if self.options.independent:
+        if self._used:
+            self._refuse_second_use()
+        self._used = True
+        if self.options.independent or not running.inside_unit():
             return None
         outer = running.find(self.sessions, OwnTransaction)
         if outer is None:
@@ -52,7 +54,7 @@ class Membership:
     def announce(self, unit: OwnTransaction) -> None:
         """Let inner units, and a scoped session's proxy, find ``unit``."""
         self._running = running.enter(self.sessions, unit)
-        registry = registry_of(self.sessions)
+        registry = getattr(self.sessions, "registry", None)  # of a scoped session
         if registry is not None:
             previous = registry() if registry.has() else None
             self._cleanup.callback(_put_back, registry, previous)
@@ -75,12 +77,10 @@ class Membership:
                 running.leave(self._running)
 
     def _refuse_second_use(self) -> None:
-        if self._used:
-            raise ConfigurationError(
-                "this unit of work has already been entered: one object is one unit, so make a"
-                " new one for each (or decorate a function with unit_of_work)."
-            )
-        self._used = True
+        raise ConfigurationError(
+            "this unit of work has already been entered: one object is one unit, so make a"
+            " new one for each (or decorate a function with unit_of_work)."
+        )
 
 
 def _put_back(registry: Any, previous: Any) -> None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 from weakref import ref
 
 __all__ = [
@@ -36,7 +36,16 @@ __all__ = [
 ]
 
 U = TypeVar("U")
-_Owner = ref[Any]
+
+
+class _Thread(threading.local):
+    """Each thread has a mark of its own."""
+
+    def __init__(self) -> None:
+        self.mark = object()
+
+
+_thread = _Thread()
 
 
 @dataclass(eq=False)
@@ -45,17 +54,16 @@ class Running:
 
     key: object
     unit: object | None
-    owner: _Owner
+    owner: object
 
 
-@dataclass(frozen=True)
-class RunningAttempt:
+class RunningAttempt(NamedTuple):
     """One attempt of a retry: its number, from 1, and when the first began."""
 
     number: int
     #: ``time.monotonic()``, in seconds.
     started: float
-    owner: _Owner = field(repr=False)
+    owner: object
 
 
 _units: ContextVar[tuple[Running, ...]] = ContextVar("optilock_units", default=())
@@ -72,7 +80,9 @@ def enter(key: object, unit: object) -> Running:
 def leave(running: Running) -> None:
     """The unit has ended, everywhere; leaving it twice does nothing."""
     running.unit = None
-    _units.set(tuple(one for one in _units.get() if one.unit is not None))
+    units = _units.get()
+    alone = units == (running,)
+    _units.set(() if alone else tuple([one for one in units if one.unit is not None]))
 
 
 def find(key: object, kind: type[U]) -> U | None:
@@ -90,7 +100,7 @@ def opened_with() -> list[object]:
 
 def inside_unit() -> bool:
     """Does a unit of work run here, on whatever sessions?"""
-    return bool(_ours())
+    return bool(_units.get()) and bool(_ours())
 
 
 def begin_attempt(number: int, started: float) -> RunningAttempt | None:
@@ -108,25 +118,24 @@ def end_attempt(around: RunningAttempt | None) -> None:
 def current_attempt() -> RunningAttempt | None:
     """The attempt that runs here; ``None`` without a retry."""
     found = _attempt.get()
-    return found if found is not None and found.owner() is _here()() else None
+    return found if found is not None and found.owner is _here() else None
 
 
 def _ours() -> list[Running]:
     running = _units.get()
     if not running:
         return []
-    here = _here()()
-    return [one for one in running if one.unit is not None and one.owner() is here]
+    here = _here()
+    return [one for one in running if one.unit is not None and one.owner is here]
 
 
-def _here() -> _Owner:
-    """The task, or the thread where no task runs.
+def _here() -> object:
+    """Stands for the task, or the thread where no task runs.
 
-    Held weakly: numbers are used again, and a context must not keep its own task alive. Inside
-    SQLAlchemy's ``run_sync`` the task is still the one that called it.
+    A task is held weakly: numbers are used again, and a context must not keep its own task alive.
+    Inside SQLAlchemy's ``run_sync`` the task is still the one that called it.
     """
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return ref(task if task is not None else threading.current_thread())
+    if asyncio._get_running_loop() is None:
+        return _thread.mark
+    task = asyncio.current_task()
+    return _thread.mark if task is None else ref(task)

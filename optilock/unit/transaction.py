@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session
 
 from optilock import events
-from optilock.dialects import database_of
+from optilock.dialects import Database, database_of
 from optilock.dialects.ended import ended_by
 from optilock.dialects.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.errors import (
@@ -30,13 +30,14 @@ from optilock.errors import (
 )
 from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
+from optilock.guard.commits import guard_commit
 from optilock.guard.counting import require_row_counts
-from optilock.guard.state import watched
+from optilock.guard.state import known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.engines import with_options
 from optilock.unit.options import Options
-from optilock.unit.sessions import own
+from optilock.unit.sessions import choose_engines, choose_no_more
 
 __all__ = ["Joined", "OwnTransaction", "Savepoint", "Transaction"]
 
@@ -64,6 +65,8 @@ class OwnTransaction:
         #: The session in whose place of a scope this one is.
         self.beside: Beside | None = None
         self.connections: list[Connection] = []
+        #: Those of them on which an error may end the transaction.
+        self._may_end: list[Connection] = []
         self._leaving = self._committing = False
         self._routes: dict[Engine, Engine] = {}
 
@@ -76,10 +79,15 @@ class OwnTransaction:
         on_conflict, on_delete = self.options.on_conflict, self.options.on_delete
         if on_conflict is not None or on_delete is not None:
             guard_options(self.session, on_conflict=on_conflict, on_delete=on_delete)
-        for part in self.parts:
-            part.begin(self.session)
-        own(self.session, self)
-        self._transaction = _begin_once(self.session)
+        if self.parts:
+            for part in self.parts:
+                part.begin(self.session)
+            choose_engines(self.session, self.route)
+        known_of(self.session).owner = self
+        # SQLAlchemy refuses to go on after a commit inside its own ``with`` block.
+        self._transaction = self.session.begin()
+        guard_commit(self._transaction)
+        self._transaction.__enter__()
 
     def prepare(self) -> None:
         """Everything that comes before COMMIT.
@@ -93,15 +101,17 @@ class OwnTransaction:
             self._refuse_because_of(self.doomed_by)
         if self.beside is not None:
             self.beside.refuse_changes()
-        if not self._running():
+        if not self.session.in_transaction():
             return
         for part in self.parts:
             part.before_flush(self.session)
-        self._refuse_if_ended()
+        if self._may_end:
+            self._refuse_if_ended()
         self.session.flush()
         for part in self.parts:
             part.before_commit(self.session)
-        check_before_commit(self.session)
+        if known_of(self.session).promises:
+            check_before_commit(self.session)
 
     def complete(self, error: BaseException | None) -> None:
         """COMMIT without an ``error``, roll back with one; close in any case.
@@ -130,17 +140,25 @@ class OwnTransaction:
 
     def route(self, bind: Engine | Connection) -> Engine | Connection:
         """The engine whose connections begin as the parts want it; the same one each time."""
-        if not self.parts or isinstance(bind, Connection) or bind in self._routes.values():
+        if isinstance(bind, Connection) or bind in self._routes.values():
             return bind
         if bind not in self._routes:
             wanted = {k: v for part in self.parts for k, v in part.engine_options(bind).items()}
             self._routes[bind] = with_options(bind, wanted) if wanted else bind
         return self._routes[bind]
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: Connection, database: Database) -> None:
         self.connections.append(connection)
+        if database.errors_end:
+            self._may_end.append(connection)
         try:
-            self._take(connection)
+            if not connection.dialect.supports_sane_rowcount:
+                require_row_counts(connection.dialect)
+            if connection in known_of(self.session).autocommitting:
+                raise ConfigurationError(_AUTOCOMMIT)
+            database.begin_savepoints(connection)
+            for part in self.parts:
+                part.connected(self.session, connection)
         except ConfigurationError as error:
             self.doom(error)
             raise
@@ -155,21 +173,10 @@ class OwnTransaction:
             raise ConfigurationError(_COMMITTED_INSIDE)
         self._committing = True
 
-    def _take(self, connection: Connection) -> None:
-        dialect = connection.dialect
-        database = database_of(dialect)
-        if not dialect.supports_sane_rowcount:
-            require_row_counts(dialect)
-        if connection in watched(self.session).autocommitting:
-            raise ConfigurationError(_AUTOCOMMIT)
-        database.begin_savepoints(connection)
-        for part in self.parts:
-            part.connected(self.session, connection)
-
     # -- the end -----------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        if not self._running():
+        if not self.session.in_transaction():
             return
         self._leaving = True
         try:
@@ -184,7 +191,7 @@ class OwnTransaction:
 
     def _give_up(self, error: BaseException) -> None:
         """Roll back, and raise what ``error`` means if that is more than it says."""
-        ended_inside = not self._running() and _is_of_closed_transaction(error)
+        ended_inside = not self.session.in_transaction() and _is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
         ended = self._ended_by() if isinstance(error, PendingRollbackError) else None
         if conflict:
@@ -225,15 +232,13 @@ class OwnTransaction:
             for part in self.parts:
                 part.after(self.session, error)
         finally:
-            own(self.session, None)
+            known_of(self.session).owner = None
+            if self.parts:
+                choose_no_more(self.session)
             self._transaction.__exit__(OptilockError, None, None)
             self.session.close()
 
     # -- questions ---------------------------------------------------------------------------------
-
-    def _running(self) -> bool:
-        """False when the body has rolled back, or closed the session, by itself."""
-        return self.session.get_transaction() is not None
 
     def _refuse_because_of(self, error: BaseException) -> None:
         if isinstance(error, ConfigurationError):
@@ -246,14 +251,14 @@ class OwnTransaction:
 
     def _ended_by(self) -> BaseException | None:
         """The error with which the database ended the transaction."""
-        found = (ended_by(connection) for connection in self.connections)
+        found = (ended_by(connection) for connection in self._may_end)
         return next((error for error in found if error is not None), None)
 
     def _refuse_if_ended(self) -> None:
         error = self._ended_by()
         if error is not None:
             raise OptilockError(f"{_ENDED}.") from error
-        for connection in self.connections:
+        for connection in self._may_end:
             if connection.invalidated or connection.closed:
                 continue
             if database_of(connection.dialect).transaction_failed(connection):
@@ -309,13 +314,6 @@ class Savepoint:
             self._nested.rollback()
         except Exception:
             self.outer.doom(error)
-
-
-def _begin_once(session: Session) -> SessionTransaction:
-    """SQLAlchemy refuses to go on after a commit inside its own ``with`` block."""
-    transaction = session.begin()
-    transaction.__enter__()
-    return transaction
 
 
 def _is_of_closed_transaction(error: BaseException) -> bool:

@@ -201,6 +201,7 @@ class MariaDB(Database):
         ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
         return super().autocommits(connection) if ask is None else bool(ask())
 
+    errors_end = True
     ends_transactions = True
 
     def ends_transaction(self, error: BaseException) -> bool:

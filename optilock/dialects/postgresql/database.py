@@ -151,6 +151,7 @@ class PostgreSQL(Database):
                 " else sets postgresql_readonly on this connection; remove it."
             )
 
+    errors_end = True
     release_may_fail_all = True
 
     def transaction_failed(self, connection: Connection) -> bool:

@@ -35,7 +35,7 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
 from optilock.errors import ConfigurationError
-from optilock.guard.later_reads import has_to_follow, run_query
+from optilock.guard.later_reads import run_query
 from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
     refuse_update_of_table,
@@ -66,9 +66,11 @@ from optilock.guard.statements.while_flushing import in_flush, refuse_by_key_in_
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares, is_guarded
 from optilock.mapping.keys import key_names
+from optilock.rows.locked import LOCKED
 from optilock.rows.seen import version_seen
 from optilock.session.connections import own_connection
 from optilock.undocumented import (
+    lock_of,
     resolved,
     subject_of,
 )
@@ -85,7 +87,7 @@ def guarded_execute(original: Execute) -> Execute:
     @functools.wraps(original)
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         if type(statement) is Select:  # most are
-            if has_to_follow(self, statement):
+            if lock_of(statement) is not None or LOCKED in self.__dict__:
                 return run_query(self, original, statement, params, options)
             return original(self, statement, params, **options)
         if isinstance(statement, StatementLambdaElement):
