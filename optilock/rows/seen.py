@@ -135,9 +135,9 @@ def unread(session: Session) -> Collection[State]:
 
 
 def _is_unread(state: State) -> bool:
-    """``merge(load=False)`` gives a version past all events."""
+    """``merge(load=False)`` gives a version past all events; a touch gives the one that follows."""
     token = _token_of(state.mapper)
-    return token is not None and never_read(state) and state.dict.get(token) is None
+    return token is not None and never_read(state) and version_seen(state, token) is None
 
 
 def never_read(state: State) -> bool:

@@ -11,7 +11,14 @@ import pytest
 from sqlalchemy import Engine, update
 from sqlalchemy.orm import Mapped, Session, make_transient, make_transient_to_detached
 
-from optilock import CompareValues, ConcurrencyError, ConfigurationError, RowVersion, Versioned
+from optilock import (
+    CompareValues,
+    ConcurrencyError,
+    ConfigurationError,
+    RowVersion,
+    Versioned,
+    touch,
+)
 from optilock.testing import count_statements
 from tests.models import Account, Base, Dog, Native, Note, key
 from tests.two_writers import Do
@@ -539,3 +546,29 @@ async def test_an_async_session_is_undone_too(async_engine: Any, end: str) -> No
         with pytest.raises(ConcurrencyError):
             await later.merge(mine)
     await async_engine.dispose()
+
+
+@pytest.mark.parametrize("model", [Account, Sealed, Dog])
+def test_a_copy_that_nobody_has_read_is_not_touched_either(
+    store: Do, watched: Do, stored: Do, model: Any
+) -> None:
+    """The touch is refused before anything is sent, and holds once the row was read."""
+    name = "tricks" if model is Dog else "owner"
+    store(model(id=1, **{name: "Ada"}))
+    session = watched()
+    mine = session.get_one(model, 1)
+    before = mine.version
+    setattr(mine, name, "undone")
+    session.flush()
+    data = pickle.dumps(mine)
+    session.rollback()
+    session.expunge(mine)
+    copied = pickle.loads(data)
+    session.add(copied)
+    touch(copied)
+    with pytest.raises(ConfigurationError, match="without having been read"):
+        session.commit()
+    session.refresh(copied)
+    session.commit()
+    assert stored(model, 1)["version"] != before
+    assert stored(model, 1)[name] == "Ada"
