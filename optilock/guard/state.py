@@ -205,8 +205,8 @@ class Watched:
         self.moved.append(Moved(place_of(state), state, token, before, after, self.at()))
 
     def at(self) -> int:
-        """How many writes of flushes there were."""
-        return len(self.sent)
+        """How many writes of flushes there were; those of a transaction that is over do not count."""
+        return 0 if self.decided else len(self.sent)
 
     def has_flushed(self, place: Place) -> bool:
         """Has a flush of the transaction written the row? Each write is counted in once."""

@@ -71,6 +71,24 @@ def test_a_row_that_the_transaction_before_has_written_is_promised_as_any_other(
     assert failed(session.commit).entries[0].action == "verify"
 
 
+@pytest.mark.needs("resolves-in-place")
+def test_a_row_whose_write_was_refused_after_a_rollback_is_promised_as_any_other(
+    account: type[Account], watched: Do, other: Do, refused: Do
+) -> None:
+    """The refused row is not taken for one that the transaction has written."""
+    session = watched()
+    mine = session.get_one(account, 1)
+    mine.owner = "undone"
+    session.flush()
+    session.rollback()
+    other(account, 1, owner="theirs")
+    mine.note = "mine"
+    refused(session)
+    verify(mine)
+    session.refresh(mine)
+    assert failed(session.commit).entries[0].action == "verify"
+
+
 def test_a_verified_row_that_moved_stops_the_commit(
     account: Any, watched: Do, other: Do, stored: Do
 ) -> None:
