@@ -128,8 +128,8 @@ def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
     return found
 
 
-def remember_values(state: InstanceState[Any], names: Collection[str] | None = None) -> None:
-    """What the object has read will be expired, or ``names`` of it.
+def remember_values(state: InstanceState[Any]) -> None:
+    """What the object has read will be expired, or some of it.
 
     An edit that comes before the row is read again is compared with this.
     """
@@ -137,7 +137,7 @@ def remember_values(state: InstanceState[Any], names: Collection[str] | None = N
     if known is _UNKNOWN:
         return
     seen: Values = {}
-    for name in columns_of(state.mapper) if names is None else names:
+    for name in columns_of(state.mapper):
         value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
         value = original_of(state, name, value)
         if value is not NO_VALUE:

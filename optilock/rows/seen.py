@@ -235,7 +235,7 @@ def remember_expired(obj: Any, names: Collection[str] | None) -> None:
     if names:
         token = _token_of(state.mapper)
         if compares(state.mapper):
-            remember_values(state, names)
+            remember_values(state)
         if token in names and token in state.dict:
             version = state.committed_state.get(token, state.dict[token])
             state.__dict__[_KEY] = _Apart(version)
@@ -357,7 +357,7 @@ def remember_rolled_back(
         if doubt is not None:
             expired.append(state)
         if compared:
-            unknown = doubt is not None or state in written
+            unknown = doubt is not None or state in written or _moved_from_unknown(state, before)
             (values_unknown if unknown else remember_values)(state)
         if token is None or state.key is None:
             continue
@@ -379,6 +379,11 @@ def remember_rolled_back(
             state.__dict__[_KEY] = version
     if expired and nested:
         expire_with_savepoint(session, expired)  # what they have read since is undone, too
+
+
+def _moved_from_unknown(state: State, before: Mapping[Place, Any]) -> bool:
+    """Was the row changed by a statement, before the session had an object of it?"""
+    return bool(before) and state.key is not None and before.get(place_of(state), 0) is None
 
 
 def version_seen(state: State, token: str) -> Any:

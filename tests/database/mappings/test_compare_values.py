@@ -591,6 +591,55 @@ def test_values_that_are_read_inside_the_flush_were_seen_by_nobody(
         session.commit()
 
 
+def test_all_that_was_read_is_compared_though_one_value_was_expired(store, watched, engine):
+    store(Sheet(id=1, title="a", body="b"))
+    session = watched()
+    sheet = session.get_one(Sheet, 1)
+    session.expire(sheet, ["body"])
+    directly(engine, Sheet, 1, title="theirs")
+    sheet.body = "mine"
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    assert value(engine, Sheet, 1, "body") == "b"
+
+
+@pytest.mark.parametrize("model", [Invoice, Sheet, Card])
+@pytest.mark.parametrize("how", ["expire", "refresh"])
+def test_an_edit_is_written_though_another_value_is_read_again(store, watched, engine, model, how):
+    edited, again = {
+        Invoice: ("status", "note"),
+        Sheet: ("title", "body"),
+        Card: ("front", "back"),
+    }[model]
+    store(model(id=1, **{edited: "a"}))
+    session = watched()
+    row = session.get_one(model, 1)
+    setattr(row, edited, "mine")
+    getattr(session, how)(row, [again])
+    session.commit()
+    assert value(engine, model, 1, edited) == "mine"
+
+
+@pytest.mark.parametrize("model", [Invoice, Sheet, Card])
+def test_what_was_read_after_an_undone_statement_of_one_row_must_be_read_again(
+    store, watched, engine, model
+):
+    name = "front" if model is Card else "title" if model is Sheet else "status"
+    store(model(id=1, **{name: "a"}))
+    session = watched()
+    session.execute(update(model.__table__).where(model.__table__.c.id == 1).values({name: "x"}))
+    row = session.get_one(model, 1)
+    session.rollback()
+    setattr(row, name, "mine")
+    with pytest.raises(ConfigurationError, match="never read"):
+        session.commit()
+    session.rollback()
+    assert getattr(row, name) == "a"
+    setattr(row, name, "mine")
+    session.commit()
+    assert value(engine, model, 1, name) == "mine"
+
+
 def test_after_a_rollback_of_ones_own_write_the_row_is_read_first(store, watched, engine):
     store(Invoice(id=1, status="a", amount=1))
     session = watched()
