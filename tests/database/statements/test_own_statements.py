@@ -524,3 +524,21 @@ def test_what_another_session_on_the_connection_has_written_is_not_overwritten(
             mine.flush()
         theirs.close()
         mine.close()
+
+
+def test_of_two_sessions_on_one_connection_each_follows_what_it_executes_itself(
+    papers: None, watched_on: Do, engine: Engine
+) -> None:
+    """On the connection nobody could say whose the statement is; ``session.execute`` says it."""
+    with engine.connect() as connection:
+        options = {"join_transaction_mode": "rollback_only"}
+        mine, theirs = watched_on(connection, **options), watched_on(connection, **options)
+        theirs.connection()
+        mine.connection()
+        paper = mine.get_one(Paper, 1)
+        mine.execute(_all_rows(Paper))
+        paper.text = "mine"
+        mine.flush()
+        assert (paper.note, paper.version) == ("own", 3)
+        theirs.close()
+        mine.close()
