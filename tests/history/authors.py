@@ -71,6 +71,8 @@ class Copy:
     #: It was written in this transaction before it left the session.
     written_in: Transaction | None = None
     before_resolver: dict[str, Span] | None = None
+    #: The version that the object held when it was last looked at.
+    version: Any = None
 
     def base(self) -> Base:
         """What the author has seen of the row up to now."""
@@ -268,7 +270,7 @@ class Author:
                 self._look(self.copy_of(obj, row), locking)
 
     def _look(self, copy: Copy, locking: bool) -> None:
-        held, fresh = copy.obj.__dict__, set()
+        held, fresh, base = copy.obj.__dict__, set(), copy.base()
         for name in copy.kind.columns:
             value = held.get(name, _MISSING)
             if value is _MISSING:
@@ -284,15 +286,17 @@ class Author:
         if fresh and "version" in held and copy.kind.check == "version":  # read with these
             copy.seen = {name: span for name, span in copy.seen.items() if name in copy.held}
         if copy.held.keys() >= set(copy.kind.columns) - {"body"} and fresh:
-            self._remember(copy, fresh)
+            self._remember(copy, fresh, base)
+        copy.version = held.get("version")
         self._settled(copy)
 
     @staticmethod
-    def _remember(copy: Copy, fresh: set[str]) -> None:
-        """Who has read the whole row again remembers nothing older."""
+    def _remember(copy: Copy, fresh: set[str], before: Base) -> None:
+        """Who has read the whole row again remembers nothing older, but for the version it held."""
         if fresh >= copy.held.keys():
+            kept = copy.version is not None and copy.version == copy.obj.__dict__.get("version")
             copy.seen = {name: copy.seen[name] for name in copy.seen if name in copy.held}
-            copy.memory = None
+            copy.memory = before.memory if kept else None
             copy.doubtful = False
 
     def _read_in(self, copy: Copy, name: str, value: Any, locking: bool) -> Span | None:
@@ -335,7 +339,7 @@ class Author:
         """A flush has written the object: with a resolver, all of its row was looked at."""
         if copy.row not in self.done.rows() | self.done.roots.keys():
             return
-        if inspect(copy.obj).modified:
+        if self._is_pending(copy):
             return
         self.done.flushed.add(copy.row)
         if self._only_ignored(copy):
@@ -345,6 +349,15 @@ class Author:
             copy.before_resolver = dict(copy.seen)
             copy.seen = dict.fromkeys(copy.seen, (now, now))
             copy.memory = None
+
+    def _is_pending(self, copy: Copy) -> bool:
+        """Will the next flush write the row: its object was changed, or a part of an aggregate?"""
+        if inspect(copy.obj).modified or copy.obj in self.session.deleted:
+            return True
+        rows = map(self.on.row_of, (*self.session.dirty, *self.session.deleted))
+        return copy.row in self.done.roots and any(
+            row is not None and self.on.kind(row[0]).root == copy.row[0] for row in rows
+        )
 
     def _only_ignored(self, copy: Copy) -> bool:
         """Were nothing but ignored columns of the row written?"""

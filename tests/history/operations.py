@@ -417,7 +417,7 @@ def back_to_savepoint(author: Author, step: Step) -> None:
 @operation
 def expunge(author: Author, step: Step) -> None:
     copy = author.held(row_of(author, step))
-    if copy.row in author.done.deletes or _has_relations(copy):
+    if copy.row in author.done.deletes:
         raise NotNow
     author.done.drop(copy.row, copy.pending())
     author.done.touched.pop(copy.row, None)
@@ -432,8 +432,6 @@ def expunge(author: Author, step: Step) -> None:
 @operation
 def pickle_(author: Author, step: Step) -> None:
     copy = author.held(row_of(author, step))
-    if _has_relations(copy):
-        raise NotNow
     twin = copy.twin(pickle.loads(pickle.dumps(copy.obj)))
     twin.doubtful |= copy.row in author.done.flushed or author.done.stated
     author.detached.append(twin)
@@ -443,7 +441,7 @@ def pickle_(author: Author, step: Step) -> None:
 def add(author: Author, step: Step) -> None:
     """A detached object, with the edits that it has."""
     copy = _detached(author, step)
-    if inspect(copy.obj).key in author.session.identity_map or copy.row in author.done.deletes:
+    if copy.row in author.done.deletes or not _can_be_added(author, copy):
         raise NotNow
     author.detached.remove(copy)
     author.session.add(copy.obj)
@@ -460,7 +458,7 @@ def add(author: Author, step: Step) -> None:
 @operation
 def merge(author: Author, step: Step) -> None:
     copy = _detached(author, step)
-    if copy.row in author.done.deletes or _has_relations(copy):
+    if copy.row in author.done.deletes:
         raise NotNow
     base = copy.base()
     target = author.session.merge(copy.obj)
@@ -483,6 +481,16 @@ def merge(author: Author, step: Step) -> None:
         author.assigned(merged, name, base)
 
 
+def _can_be_added(author: Author, copy: Copy) -> bool:
+    """SQLAlchemy refuses what was deleted, and a second object of a row, also far in the graph."""
+    state, there = inspect(copy.obj), author.session.identity_map
+    along = [one for _, _, one, _ in state.mapper.cascade_iterator("save-update", state)]
+    return all(
+        not one.was_deleted and (one.key is None or there.get(one.key, one.obj()) is one.obj())
+        for one in (state, *along)
+    )
+
+
 def _cascaded(author: Author) -> None:
     """New objects that a copy refers to come along."""
     for obj in author.session.new:
@@ -495,10 +503,6 @@ def _detached(author: Author, step: Step) -> Copy:
     if not author.detached:
         raise NotNow
     return author.detached[step.choice % len(author.detached)]
-
-
-def _has_relations(copy: Copy) -> bool:
-    return any(name in copy.obj.__dict__ for name in inspect(type(copy.obj)).relationships)
 
 
 # -- children and links ---------------------------------------------------------------------------

@@ -317,17 +317,28 @@ class Run:
         for row, entry in zip(rows, conflict.entries, strict=True):
             copies = [*author.attached(), *(author.detached if step.operation == "merge" else ())]
             merged_over_own = step.operation == "merge" and row in author.done.rows()
-            if step.operation == "merge" and self._values_unknown(copies, row):
+            if step.operation == "merge" and self._unknown_to_copies(copies, row):
                 continue
             if not merged_over_own and not self._was_overtaken(author, row, copies):
                 raise Fault("false conflict", f"{_rows([row])}: {entry.describe()}")
             if step.operation not in ("merge", "expect_tag"):  # they compare copies
                 self._judge_entry(author, row, entry, stored.get(row))
+            for copy in copies:
+                if copy.row == row:  # what the flush has read of it was not seen
+                    copy.memory = copy.base().memory
 
-    def _values_unknown(self, copies: list[Copy], row: Row) -> bool:
-        """Was the copy written by a transaction that was undone, and has no version to tell so?"""
-        kind = self.on.kind(row[0])
-        return kind.check != "version" and any(c.doubtful for c in copies if c.row == row)
+    def _unknown_to_copies(self, copies: list[Copy], row: Row) -> bool:
+        """Was it written by a transaction that was undone, and has no version to tell so?
+
+        Compared values have none, nor has a collection, and a row that was never stored.
+        """
+        if row not in self.ledger.revisions:
+            return True
+        kind, roots = self.on.kind(row[0]), self.ledger.roots_of(row)
+        return any(
+            copy.doubtful and (copy.row in roots or (copy.row == row and kind.check != "version"))
+            for copy in copies
+        )
 
     def _row_of_entry(self, entry: Any) -> Row:
         name = next(name for name, cls in self.on.classes.items() if cls is entry.model)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,8 +63,10 @@ def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configur
 # -- the judge ------------------------------------------------------------------------------------
 
 
-def story(on: str, *steps: Step, plain: bool = False) -> History:
-    return History(-1, on, (Settings(plain=plain),) * 2, steps)
+def story(on: str, *steps: Step, plain: bool = False, **settings: Any) -> History:
+    """All authors but the first one have plain settings."""
+    others = Settings(plain=plain)
+    return History(-1, on, (Settings(plain=plain, **settings), others), steps)
 
 
 LOST_UPDATE = (
@@ -107,6 +110,99 @@ def test_a_finding_is_shrunk_to_the_steps_that_it_needs(place: Place) -> None:
     short = shrink(found)
     assert len(short.history.steps) < len(more)
     assert "A.commit" in str(short)
+
+
+#: What the judge has to know, and steps that show it.
+RIGHT = {
+    "a delete that waits for its flush is not settled": story(
+        "pages-counter",
+        Step(A, "delete"),
+        Step(B, "set_"),
+        Step(B, "commit"),
+        Step(A, "select_some_anew"),
+        Step(A, "delete"),
+        Step(A, "commit"),
+        policy="store_wins",
+    ),
+    "nor is a root whose part waits for its flush": story(
+        "orders-counter",
+        Step(A, "add_child"),
+        Step(A, "commit"),
+        Step(B, "touch_", 3),
+        Step(B, "commit"),
+        Step(A, "set_", 3),
+        Step(A, "get"),
+        Step(A, "verify_"),
+        Step(A, "select_some_anew_unflushed"),
+        Step(A, "commit"),
+        policy="merge_fields",
+    ),
+    "what a refused flush has read was seen by nobody": story(
+        "pages-counter",
+        Step(A, "get"),
+        Step(A, "commit"),
+        Step(B, "set_"),
+        Step(B, "commit"),
+        Step(A, "set_", column=2),
+        Step(A, "commit"),
+        Step(A, "rollback"),
+        Step(A, "touch_"),
+        Step(A, "commit"),
+    ),
+    "what is read under a version that is held belongs to that version": story(
+        "orders-counter",
+        Step(A, "get", 1),
+        Step(A, "expire", 1),
+        Step(A, "touch_", 1),
+        Step(A, "commit"),
+        Step(B, "set_", 1),
+        Step(B, "commit"),
+        Step(A, "read", 1),
+        Step(A, "touch_", 4),
+        Step(A, "commit"),
+        expire_on_commit=False,
+    ),
+    "no version tells that a change of a collection was undone": story(
+        "orders-counter",
+        Step(A, "remove_child"),
+        Step(A, "flush"),
+        Step(A, "close"),
+        Step(A, "merge"),
+    ),
+    "nor does one tell that a row was never stored": story(
+        "orders-counter",
+        Step(A, "get", 1),
+        Step(B, "set_", 1),
+        Step(B, "commit"),
+        Step(A, "add_child", 1),
+        Step(A, "commit"),
+        Step(A, "pickle_", 1),
+        Step(A, "rollback"),
+        Step(A, "merge"),
+    ),
+    "SQLAlchemy adds no second object of a row": story(
+        "orders-counter",
+        Step(A, "add_child", 4),
+        Step(A, "close"),
+        Step(A, "merge", choice=1),
+        Step(A, "add"),
+    ),
+    "nor one that was deleted": story(
+        "orders-counter",
+        Step(A, "load_children", 1),
+        Step(A, "delete", 4),
+        Step(A, "flush"),
+        Step(A, "close"),
+        Step(A, "add"),
+    ),
+}
+
+
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.parametrize("known", RIGHT)
+def test_the_judge_reports_nothing_where(place: Place, known: str) -> None:
+    found = finding(place, RIGHT[known])
+    assert found is None, str(found)
 
 
 @pytest.mark.parametrize("seed", range(5))
