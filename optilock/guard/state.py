@@ -205,7 +205,7 @@ class Watched:
         self.moved.append(Moved(place_of(state), state, token, before, after, self.at()))
 
     def at(self) -> int:
-        """How many writes of flushes there were; those of a transaction that is over do not count."""
+        """How many writes of flushes there were in the transaction that runs."""
         return 0 if self.decided else len(self.sent)
 
     def has_flushed(self, place: Place) -> bool:
