@@ -38,7 +38,7 @@ _watched: WeakSet[Dialect] = WeakSet()
 def watch_errors(connection: Connection, database: Database) -> None:
     """From here on, remember on ``connection`` the error that ends its transaction."""
     if not hasattr(connection, _KEY):
-        setattr(connection, _KEY, (None, None))  # noqa: B010
+        setattr(connection, _KEY, (None, None))
     dialect = connection.dialect
     if dialect in _watched:
         return

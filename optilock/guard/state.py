@@ -339,7 +339,7 @@ class Watched:
         elif follower is not None and follower is not self._me:
             connection.__dict__[_FOLLOWER] = _SEVERAL
 
-    def in_transaction(self, root: SessionTransaction) -> None:
+    def in_transaction(self, root: SessionTransaction | None) -> None:
         """Forget what belongs to an earlier transaction than this outermost one."""
         if root is not self.root:
             self.root = root

@@ -60,9 +60,9 @@ from optilock.undocumented import (
 
 __all__ = [
     "BEFORE",
+    "UNREAD",
     "Doubt",
     "Memory",
-    "UNREAD",
     "attached",
     "forget",
     "hold",
