@@ -8,6 +8,7 @@ from pathlib import Path
 from sqlalchemy import Engine, text
 
 from optilock.testing import servers
+from tests.engines.kept import Kept
 from tests.engines.target import Target
 from tests.engines.urls import container, given, kept_open
 
@@ -17,12 +18,16 @@ CAPABILITIES = {
     "postgresql": frozenset({"row-locks", "server", "resolves-in-place", "batch-statement"})
 }
 VARIABLE = "OPTILOCK_TEST_POSTGRESQL_URL"
+_KEPT = Kept()
+_SETTINGS = {"autovacuum": "off", "jit": "off", "synchronous_commit": "off"}
 
 
 def start(stack: ExitStack) -> Engine:
     # Not for ever, when a test has left a transaction open.
     settings = "SET lock_timeout = '5s'; SET client_min_messages = warning"
-    return kept_open(stack, _url(stack), settings)
+    server = kept_open(stack, _url(stack), settings)
+    stack.callback(_KEPT.close)
+    return server
 
 
 def _url(stack: ExitStack) -> str:
@@ -30,7 +35,7 @@ def _url(stack: ExitStack) -> str:
     if url is not None:
         return url
     try:
-        return stack.enter_context(servers.postgresql()).url
+        return stack.enter_context(servers.postgresql(_SETTINGS)).url
     except servers.ServerMissing:
         url = container(stack, FAMILY)
         if url is None:
@@ -46,6 +51,7 @@ def target(name: str, server: Engine, folder: Path) -> Target:
         family=FAMILY,
         url=server.url.render_as_string(hide_password=False),
         capabilities=CAPABILITIES[name],
+        connect=_KEPT.connect,
     )
 
 

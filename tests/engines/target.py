@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
     #: Words that tests ask for; see ``tests/engines/__init__.py``.
     capabilities: frozenset[str] = frozenset()
+    #: What connects in place of the driver, for an engine without options.
+    connect: Callable[..., Any] | None = None
     #: The same database by an async driver, where a test asks for one.
     async_url: str | None = None
 
@@ -34,8 +37,14 @@ class Target:
     def engine(self, **options: Any) -> Engine:
         """A new sync engine; the caller disposes it."""
         engine = create_engine(self.url, **{**self.options, **options})
+        if self.connect is not None and not options:
+            event.listen(engine, "do_connect", self._connected)
         self.prepare(engine)
         return engine
+
+    def _connected(self, dialect: Any, record: Any, positional: Any, named: Any) -> Any:
+        assert self.connect is not None
+        return self.connect(*positional, **named)
 
     def prepare(self, engine: Engine) -> None:
         """Run ``on_connect`` on every new connection of ``engine``."""
