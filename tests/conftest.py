@@ -20,6 +20,7 @@ server cannot be started the tests are skipped, and the summary says why in one 
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     """Who is asked to end, ends as by Ctrl-C: the fixtures then stop their servers."""
     add_get_one()
+    # Or each of the many programs that tests start would compile the library anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.pluginmanager.register(summary)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

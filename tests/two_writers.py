@@ -44,8 +44,11 @@ def tables_of(*classes: type[Any]) -> list[Table]:
 def tables(engine: Engine) -> Do:
     def tables(*classes: type[Any]) -> None:
         wanted = tables_of(*classes)
+        # One question in place of one for each table: most databases are empty.
+        exists = bool(inspect(engine).get_table_names())
         for metadata in {table.metadata for table in wanted}:
-            metadata.create_all(engine, tables=[t for t in wanted if t.metadata is metadata])
+            of_it = [table for table in wanted if table.metadata is metadata]
+            metadata.create_all(engine, tables=of_it, checkfirst=exists)
 
     return tables
 
