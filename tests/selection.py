@@ -1,13 +1,15 @@
 """Which tests run: without more words the quick ones, with ``--full`` all there are.
 
 A test runs on the engines that it is about (``@pytest.mark.engines``, ``@pytest.mark.needs``).
-Without ``--full`` two things are left out, on every machine the same:
+Without ``--full`` three things are left out, on every machine the same:
 
 * what is marked ``@pytest.mark.full``, as the other modes of an engine are by
   ``@pytest.mark.modes(full=True)``;
 * of a test with three or more parameters, the engine among them, what shows no new *pair* of
   values. Two kinds that go wrong together are met once on SQLite and PostgreSQL, and each kind once
-  on MariaDB; every combination of three waits for the full run.
+  on MariaDB; every combination of three waits for the full run;
+* of what a test tries again and again for chance to find it (random histories, cancelled tasks)
+  most: such a test asks for the option itself.
 
 What is named by its id (``tests/unit/test_merge.py::test_...``) runs whole.
 """

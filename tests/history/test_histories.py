@@ -20,8 +20,9 @@ from tests.history.runner import Place
 from tests.history.shrink import finding, shrink
 
 ROOT = Path(__file__).parents[2]
-#: More of them with ``python -m tests.history --seeds 2000 --engines …``.
-SEEDS = {"sqlite-wal": 800, "postgresql": 250, "mariadb": 400}
+#: How many, and with ``--full``; more of them with ``python -m tests.history --seeds 2000 …``.
+SEEDS = {"sqlite-wal": (300, 800), "postgresql": (120, 250), "mariadb": (120, 400)}
+IN_A_PROCESS_OF_ITS_OWN = (120, 300)
 A, B = 0, 1
 
 
@@ -40,16 +41,19 @@ def told(place: Place, seeds: range) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_no_history_breaks_a_promise(place: Place) -> None:
-    found = told(place, range(SEEDS[place.target.name]))
+def test_no_history_breaks_a_promise(place: Place, pytestconfig: pytest.Config) -> None:
+    found = told(place, range(SEEDS[place.target.name][pytestconfig.option.full]))
     assert not found, found
 
 
 @pytest.mark.timeout(300)
-def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configured() -> None:
+def test_nor_does_one_of_sessions_that_were_watched_before_mappers_were_configured(
+    pytestconfig: pytest.Config,
+) -> None:
     """That order is settled once in a process: so this is one of its own."""
     aggregates = [name for name in MAPPINGS if name.startswith("orders")]
-    options = ["--seeds", "300", "--shrink", "--show", "1", "--mappings", *aggregates]
+    seeds = str(IN_A_PROCESS_OF_ITS_OWN[pytestconfig.option.full])
+    options = ["--seeds", seeds, "--shrink", "--show", "1", "--mappings", *aggregates]
     done = subprocess.run(
         [sys.executable, "-m", "tests.history", *options],
         cwd=ROOT,

@@ -23,7 +23,9 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-async def test_no_connection_waits_for_the_garbage_collector(async_engine, caplog, options):
+async def test_no_connection_waits_for_the_garbage_collector(
+    async_engine, caplog, options, pytestconfig
+):
     """SQLAlchemy's pool says so in its log, once for each connection."""
 
     async def unit() -> None:
@@ -36,7 +38,8 @@ async def test_no_connection_waits_for_the_garbage_collector(async_engine, caplo
     loop.set_exception_handler(lambda *_: None)
     caplog.set_level(logging.ERROR, logger="sqlalchemy.pool")
     await unit()
-    for turns in (n % 30 for n in range(240)):
+    times = 8 if pytestconfig.option.full else 2
+    for turns in [*range(30)] * times:
         task = asyncio.ensure_future(unit())
         for _ in range(turns):
             await asyncio.sleep(0)
