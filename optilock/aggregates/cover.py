@@ -19,7 +19,7 @@ from optilock.mapping.makers import made_by_application, touch_state
 from optilock.rows.seen import recall
 from optilock.rows.touched import note_roots
 from optilock.session.before_flush import at_step
-from optilock.session.guarded import stands_still
+from optilock.session.watched import stands_still
 
 __all__ = ["cover"]
 

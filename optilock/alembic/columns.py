@@ -19,10 +19,10 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import database_of
 from optilock.dialects.quoting import plain, quoted, quoted_table
-from optilock.dialects.rollout import Ways
+from optilock.dialects.rollout import Target, Ways
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.mapping.triggers import trigger_name
-from optilock.rollout.target import Target, require_present, target_of
+from optilock.rollout.target import require_present, target_of
 from optilock.tokens import RowVersion, Token
 from optilock.tokens.guard_trigger import is_guard, read_mark, short_name
 

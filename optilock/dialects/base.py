@@ -22,7 +22,7 @@ from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from optilock.guard.writes import Write
+    from optilock.conditions.write import Write
 
 
 class Weakness(NamedTuple):

@@ -3,26 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, tuple_, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    func,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.quoting import plain
 from optilock.errors import ConfigurationError
 from optilock.tokens import Counter, RowVersion, Token, Unique
 
-if TYPE_CHECKING:
-    from optilock.rollout.target import Target
-
-__all__ = ["Filled", "Step", "Ways", "sends"]
+__all__ = ["Filled", "Step", "Target", "Ways", "sends"]
 
 Key = tuple[Any, ...]
 #: How many rows were filled, and the last key among them; None when there was none.
 Filled = tuple[int, Key | None]
 #: What is done in one transaction.
 Step = Callable[[Connection], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table, its token, and what the table has of it."""
+
+    table: Table
+    token: Token
+    #: The version column as the database has it; None while there is none.
+    column: Column[Any] | None
+    #: Has the column a default?
+    has_default: bool = False
+
+    @property
+    def name(self) -> str:
+        """The column's name."""
+        return self.token.column or self.token.name
+
+    @property
+    def keys(self) -> tuple[Column[Any], ...]:
+        return tuple(self.table.primary_key.columns)
+
+    @property
+    def version(self) -> Column[Any]:
+        assert self.column is not None
+        return self.column
 
 
 def sends(*statements: str) -> Step:

@@ -18,8 +18,8 @@ from sqlalchemy.engine import Connection
 from optilock.errors import NotWritten
 
 if TYPE_CHECKING:
+    from optilock.conditions.write import Shape, Write
     from optilock.dialects.base import Database
-    from optilock.guard.writes import Shape, Write
 
 __all__ = ["EachAlone", "LockAndLook", "by_shape", "judge", "mixed", "must_match", "native"]
 

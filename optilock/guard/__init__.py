@@ -3,17 +3,17 @@
 The files in the order of a flush:
 
 *begin*
-    :mod:`watching` wraps the session class, :mod:`counting` asks for row counts, :mod:`state` is
-    what is known of one session. :mod:`flush` is one flush; :mod:`arming` covers its connections.
+    :mod:`watching` wraps the session class, :mod:`counting` asks for row counts. :mod:`flush`
+    is one flush; :mod:`arming` covers its connections.
 *refused at once*
     :mod:`unread` and :mod:`unversioned` rows, the blocks of :mod:`no_bump` where :mod:`still`
     cannot be kept; connections in :mod:`autocommit` mode, and two classes over one table
     (:mod:`one_class`).
 *judged before anything is sent*
     :mod:`before`: deletes with :mod:`dependents`, and :mod:`check_promises`: rows under
-    :mod:`promises`. :mod:`look` locks and compares.
+    promises. :mod:`look` locks and compares.
 *each statement*
-    :mod:`routing` decides; :mod:`shapes`, :mod:`writes`: what it is; :mod:`answers`: what
+    :mod:`routing` decides; :mod:`shapes`: what it is; :mod:`answers`: what
     SQLAlchemy is told; :mod:`onupdate` fills in. Special ways: :mod:`apart` (joined tables),
     :mod:`ignored` columns, compared :mod:`values`, :mod:`links`, a listener's own UPDATE
     :mod:`by_hand`. :mod:`listeners` are told when the row was written.
@@ -37,9 +37,8 @@ only a ``version_id_col``.
 
 from optilock.guard.aftermath import capture, clear, conflict_after_rollback
 from optilock.guard.check_promises import check_before_commit
-from optilock.guard.state import options
 from optilock.guard.watching import watch
-from optilock.session.guarded import is_watched
+from optilock.session.watched import is_watched, options
 
 __all__ = [
     "capture",

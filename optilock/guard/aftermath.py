@@ -17,19 +17,19 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock.conditions.keys import place_of
+from optilock.conditions.write import Write, first_expected
 from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
-from optilock.guard.promises import conflict_of
-from optilock.guard.state import Watched, watched
 from optilock.guard.words import in_sqlalchemys_words
-from optilock.guard.writes import Write, first_expected
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
-from optilock.mapping.keys import place_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_apart, engine_to_write
+from optilock.session.promises import Promise, conflict_of
+from optilock.session.watched import Watched, watched
 from optilock.undocumented import inserted_by, is_over
 
 if TYPE_CHECKING:
@@ -246,7 +246,15 @@ def _tried(known: Watched) -> list[Attempt]:
 
 def _promised(known: Watched) -> list[Attempt]:
     """Rows that were only read, and must not have moved either."""
-    return [promise.attempt() for promise in (known.promises or {}).values()]
+    return [promised_side(promise) for promise in (known.promises or {}).values()]
+
+
+def promised_side(promise: Promise) -> Attempt:
+    """Our side of a conflict, as far as it is known without the object."""
+    token = token_attribute(promise.mapper)
+    assert token is not None
+    seen = {token: promise.version}
+    return Attempt(promise.mapper, promise.identity, "verify", seen, seen, {})
 
 
 def _moved(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optilock.guard.writes import Params, Shape
+    from optilock.conditions.write import Params, Shape
 
 __all__ = ["Accepted", "Counted", "Nothing", "Unmoved"]
 

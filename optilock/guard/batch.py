@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from sqlalchemy.engine import Connection
 
+from optilock.conditions.write import Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import native
-from optilock.guard.writes import Write
 
 __all__ = ["send"]
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
+from optilock.conditions.keys import root_of
 from optilock.conflicts.deletes import settled_by_policy
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
@@ -24,7 +25,6 @@ from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compared_names, compares
-from optilock.mapping.keys import root_of
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Values
 from optilock.undocumented import marked_deleted

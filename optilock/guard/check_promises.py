@@ -19,16 +19,14 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
+from optilock.conditions.keys import Place, place_of, root_of
+from optilock.conditions.write import first_expected
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Action, Entry
-from optilock.guard.aftermath import conflict_before_commit
+from optilock.guard.aftermath import conflict_before_commit, promised_side
 from optilock.guard.look import expected_version
-from optilock.guard.promises import Promise, Promises, conflict_of
-from optilock.guard.state import Watched, watched
-from optilock.guard.writes import first_expected
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.keys import Place, place_of, root_of
 from optilock.rows.sides import (
     Attempt,
     attempt_of,
@@ -39,6 +37,8 @@ from optilock.rows.sides import (
     same,
 )
 from optilock.session.connections import connection_to_write
+from optilock.session.promises import Promise, Promises, conflict_of
+from optilock.session.watched import Watched, watched
 from optilock.undocumented import marked_deleted
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _attempt(session: Session, promised: Promise) -> Attempt:
     state: State | None = None if obj is None else instance_state(obj)
     token = token_attribute(promised.mapper)
     if state is None or token not in state.dict or state.dict[token] != promised.version:
-        return promised.attempt()
+        return promised_side(promised)
     return attempt_of(state, "verify", promised.version)
 
 
@@ -203,7 +203,7 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
         stored = read_stored(connection, mapper, [promised.identity])
         action: Action = "delete" if state in marked_deleted(session) else "update"
         ours = attempt_of(state, action, promised.version)
-        seen = promised.attempt().original
+        seen = promised_side(promised).original
         attempt = Attempt(mapper, promised.identity, action, seen, ours.current, ours.changes)
         yield entry_of(attempt, stored.get(promised.identity))
 

@@ -26,7 +26,7 @@ from sqlalchemy.orm import SessionTransaction
 
 from optilock.dialects.transient import ended_by_conflict
 from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_savepoint
-from optilock.guard.state import known_of
+from optilock.session.watched import known_of
 
 __all__ = ["guard_commit"]
 

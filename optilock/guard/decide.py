@@ -13,8 +13,8 @@ from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
 from optilock.conflicts.resolvers import OnConflict, Resolution, check_resolution, choose
 from optilock.entry import Computed, Entry
 from optilock.errors import ConcurrencyError, ConfigurationError
-from optilock.guard.promises import Promises, conflict_of
 from optilock.rows.sides import Attempt, Values, columns_of
+from optilock.session.promises import Promises, conflict_of
 
 __all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
 

@@ -21,6 +21,8 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
+from optilock.conditions.keys import root_of
+from optilock.conditions.write import Shape, Write
 from optilock.entry import Action
 from optilock.errors import LinkGone
 from optilock.guard.aftermath import attempts_in
@@ -36,12 +38,10 @@ from optilock.guard.listeners import listen_in
 from optilock.guard.missed import Missed
 from optilock.guard.misses import miss
 from optilock.guard.onupdate import fill_in
-from optilock.guard.state import Watched
 from optilock.guard.words import Short
-from optilock.guard.writes import Shape, Write
-from optilock.mapping.keys import root_of
 from optilock.mapping.moves import does_not_move
 from optilock.rows.sides import Attempt
+from optilock.session.watched import Watched
 
 __all__ = ["Flush"]
 

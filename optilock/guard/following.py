@@ -21,12 +21,12 @@ from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
-from optilock.guard.state import Watched, watched
 from optilock.guard.statements.by_table import by_table
 from optilock.guard.statements.own import note_on
 from optilock.guard.statements.unmoved import unmoved_of_table
 from optilock.guard.statements.unseen import classes_changed
 from optilock.session.connections import PLAIN
+from optilock.session.watched import Watched, watched
 
 __all__ = ["guarded_connection"]
 

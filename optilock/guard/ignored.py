@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
 
+from optilock.conditions.write import Write
 from optilock.guard.answers import Unmoved
 from optilock.guard.misses import miss
-from optilock.guard.writes import Write
 from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.compared import changed_names
 

@@ -26,9 +26,9 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
-from optilock.guard.state import watched
 from optilock.rows.locked import LockedRows, locked_rows, note_locking
 from optilock.session.connections import bind_to_write, connection_to_write
+from optilock.session.watched import watched
 from optilock.undocumented import (
     lazily_loaded_by,
     locks_rows,

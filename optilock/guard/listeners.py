@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.session.guarded import KNOWN
+from optilock.session.watched import KNOWN
 from optilock.undocumented import AskingListeners, ask_listeners
 
 if TYPE_CHECKING:

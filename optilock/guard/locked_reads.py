@@ -19,9 +19,9 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import key_names
 from optilock.errors import ConcurrencyError, OptilockError
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.keys import key_names
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write

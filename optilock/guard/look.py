@@ -12,13 +12,13 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import key_names
 from optilock.conflicts.resolvers import Resolution
 from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.guard.unversioned import never_seen, no_version
 from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import is_guarded, values_read, written_by_us
-from optilock.mapping.keys import key_names
 from optilock.rows.seen import never_read
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, locked_table, read_stored
 from optilock.session.connections import connection_to_write

@@ -17,6 +17,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import key_names
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
@@ -24,7 +25,6 @@ from optilock.guard.undone import follow_copy
 from optilock.guard.unversioned import never_seen
 from optilock.mapping.columns import columns_of, ignored_columns, same, token_attribute
 from optilock.mapping.compared import any_compared, compares, values_are_unknown
-from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 from optilock.rows.detached import (
     compare_in_merge,

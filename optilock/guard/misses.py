@@ -12,12 +12,12 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
+from optilock.conditions.write import Write
 from optilock.guard.children import settle_children
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.restore import restore_gone
 from optilock.guard.unversioned import never_seen, no_version
 from optilock.guard.words import Short
-from optilock.guard.writes import Write
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.makers import untouched
 from optilock.rows.seen import never_read

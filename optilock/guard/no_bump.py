@@ -32,8 +32,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.guard.state import watched
-from optilock.session.guarded import Still, is_watched
+from optilock.session.watched import Still, is_watched, watched
 
 __all__ = ["no_bump"]
 

@@ -9,11 +9,11 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.guard.state import Watched
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.one_class import is_shared, two_classes
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import locked_table
+from optilock.session.watched import Watched
 
 __all__ = ["refuse_two_classes"]
 

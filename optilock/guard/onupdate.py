@@ -8,7 +8,7 @@ from sqlalchemy import Column, Table
 from sqlalchemy.engine import Connection
 
 if TYPE_CHECKING:
-    from optilock.guard.writes import Params, Write
+    from optilock.conditions.write import Params, Write
 
 __all__ = ["fill_in", "onupdate_values"]
 

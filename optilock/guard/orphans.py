@@ -22,7 +22,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.rows.seen import remember_removed
-from optilock.session.guarded import is_watched
+from optilock.session.watched import is_watched
 from optilock.undocumented import is_child
 
 __all__ = ["notice_orphans"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
 
+from optilock.conditions.write import Shape, Write
 from optilock.guard.answers import Accepted, Counted, Nothing, Unmoved
 from optilock.guard.apart import look_at_other_tables
 from optilock.guard.counting import require_row_counts
@@ -23,7 +24,6 @@ from optilock.guard.onupdate import fill_in
 from optilock.guard.shapes import shape_for
 from optilock.guard.still import unmoved
 from optilock.guard.values import judge_values, write_one
-from optilock.guard.writes import Shape, Write
 from optilock.mapping.compared import any_compared
 
 if TYPE_CHECKING:

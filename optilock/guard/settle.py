@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
+from optilock.conditions.keys import key_names
 from optilock.errors import ConcurrencyError
 from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
 from optilock.guard.decide import decide
@@ -27,7 +28,6 @@ from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
 from optilock.guard.words import in_sqlalchemys_words
-from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_database
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import columns_of, read_stored

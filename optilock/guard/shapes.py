@@ -12,8 +12,8 @@ from sqlalchemy.orm.unitofwork import UOWTransaction
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
+from optilock.conditions.write import Condition, Shape
 from optilock.guard.natives import refuse_deferred
-from optilock.guard.writes import Condition, Shape
 from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import compares
 from optilock.mapping.one_class import is_shared, share_one_table, two_classes

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock.conditions.write import Write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.guard.state import watched
-from optilock.guard.writes import Write
 from optilock.mapping.makers import moves_by_itself
 from optilock.session.connections import connection_to_write
-from optilock.session.guarded import stands_still
+from optilock.session.watched import stands_still, watched
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush

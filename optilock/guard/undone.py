@@ -22,29 +22,24 @@ along, and :mod:`optilock.guard.merging` decides when it comes back.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import place_of, root_of
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares, values_unknown
-from optilock.mapping.keys import Place, place_of, root_of
 from optilock.mapping.makers import made_by_application
-from optilock.rows.seen import BEFORE, Doubt, hold, hold_nothing
-from optilock.session.guarded import KNOWN
+from optilock.rows.seen import BEFORE, hold, hold_nothing
+from optilock.session.records import Before, Departed, Point
+from optilock.session.watched import KNOWN, Watched
 from optilock.undocumented import deleted_in, inserted_in
 
-if TYPE_CHECKING:
-    from optilock.guard.state import Watched
-
 __all__ = [
-    "Before",
-    "Departed",
-    "Point",
     "abandoned",
     "ended",
     "follow_copy",
@@ -57,25 +52,8 @@ __all__ = [
 State = InstanceState[Any]
 #: In the place of a version: the row was not written, and what the object holds is stored.
 _STORED = object()
-#: How many writes, moves and statements there were.
-Point = tuple[int, int, int]
 #: Sessions that objects have left before the outcome.
 _open: WeakSet[Watched] = WeakSet()
-
-
-class Before(NamedTuple):
-    """What was known of rows before the transaction, or a part of it, wrote them."""
-
-    versions: Mapping[Place, Any]
-    doubts: Mapping[Mapper[Any], Doubt]
-
-
-class Departed(NamedTuple):
-    """Objects that left the session together."""
-
-    states: Collection[State]
-    #: How much had been written by then.
-    at: Point
 
 
 # -- who leaves -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import key_names
 from optilock.dialects import database_of
 from optilock.guard.answers import Counted
 from optilock.guard.look import look
@@ -29,7 +30,6 @@ from optilock.mapping.compared import (
     values_read,
     values_written,
 )
-from optilock.mapping.keys import key_names
 from optilock.rows.sides import attempt_of, read_stored
 
 if TYPE_CHECKING:

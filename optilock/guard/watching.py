@@ -24,6 +24,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.write import Write
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
 from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.dialects import database_of
@@ -43,7 +44,6 @@ from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
 from optilock.guard.one_class import refuse_two_classes
 from optilock.guard.settle import settle
-from optilock.guard.state import ON_DELETE, RESOLVER, Record, Watched, known_of
 from optilock.guard.statements.by_key import (
     guarded_bulk_insert,
     guarded_bulk_save,
@@ -51,10 +51,9 @@ from optilock.guard.statements.by_key import (
 )
 from optilock.guard.statements.execute import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
-from optilock.guard.undone import ended, give_back, guarded_expunge, guarded_expunge_all
+from optilock.guard.undone import abandoned, ended, give_back, guarded_expunge, guarded_expunge_all
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
-from optilock.guard.writes import Write
 from optilock.mapping.compared import compares, values_in_mind, values_unknown
 from optilock.mapping.kinds import there_are
 from optilock.mapping.makers import made_by_application
@@ -74,7 +73,15 @@ from optilock.rows.seen import (
 from optilock.rows.touched import TOUCHED, touch_again
 from optilock.session.before_flush import at_step
 from optilock.session.connections import refuse_shards
-from optilock.session.guarded import GUARDED, KNOWN
+from optilock.session.watched import (
+    GUARDED,
+    KNOWN,
+    ON_DELETE,
+    RESOLVER,
+    Record,
+    Watched,
+    known_of,
+)
 from optilock.undocumented import last_deleted, marked_deleted
 
 __all__ = ["guard_class", "watch"]
@@ -184,7 +191,7 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
         try:
             original(self, objects)
         except DBAPIError as error:
-            running = known.flush
+            running: Flush | None = known.flush
             if running is None or running.outer_error is error:
                 raise
             conflict = conflict_in_flush(self, running, error)
@@ -253,6 +260,7 @@ def _remembering_all(original: Callable[..., None]) -> Callable[..., None]:
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Any) -> None:
     """Remember the session's own connections; one that begins inside a flush is guarded at once."""
     known = known_of(session)
+    known.abandoned = abandoned
     if transaction.nested:
         known.in_transaction(session.get_transaction())
         known.in_savepoint(transaction)
@@ -303,7 +311,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
 
 
 def _after_flush(session: Session, uow: Any) -> None:
-    running = known_of(session).flush
+    running: Flush | None = known_of(session).flush
     if running is not None and running.uow is uow and not running.settled:
         running.settled = True
         try:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.guard.writes import Shape
+from optilock.conditions.write import Shape
 
 __all__ = ["Short", "in_sqlalchemys_words"]
 

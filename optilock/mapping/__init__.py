@@ -3,7 +3,7 @@
 :mod:`checks` refuses what cannot carry a version. :mod:`attribute` keeps the version loaded and
 unassigned. :mod:`makers` says who makes the next one, :mod:`moves` whether it really moves, and
 :mod:`triggers` moves it in the database. :mod:`compared` is the other way, without a version, and
-:mod:`originals` keeps what was read of values that are changed in place. :mod:`columns`,
-:mod:`tables` and :mod:`keys` are the words for attributes, tables and rows; :mod:`one_class` knows
-of tables with two classes.
+:mod:`originals` keeps what was read of values that are changed in place. :mod:`columns`
+and :mod:`tables` are the words for attributes and tables; :mod:`one_class` knows of tables with
+two classes, and :mod:`kinds` which of all that there is at all.
 """

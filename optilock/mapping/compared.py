@@ -25,7 +25,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapping.columns import columns_of, ignored_columns, same
 from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import original_of
-from optilock.session.guarded import is_watched
+from optilock.session.watched import is_watched
 from optilock.tokens import CompareValues
 
 __all__ = [

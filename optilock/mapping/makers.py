@@ -24,7 +24,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.errors import ConfigurationError
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import ignored_columns
-from optilock.session.guarded import is_watched, stands_still
+from optilock.session.watched import is_watched, stands_still
 from optilock.tokens import Token
 from optilock.undocumented import mark_changed
 

@@ -25,14 +25,14 @@ from typing import Any, TypeVar
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
+from optilock.conditions.keys import Identity, key_names
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.mapping.columns import GIVE_ONE, token_attribute
-from optilock.mapping.keys import Identity, key_names
 from optilock.preconditions.demanded import check_version, demanded_version, matches
 from optilock.preconditions.expect import expect, failed, loaded_version
 from optilock.rows.sides import Attempt, entry_of
 from optilock.session.connections import session_given
-from optilock.session.guarded import is_watched
+from optilock.session.watched import is_watched
 
 __all__ = ["apply"]
 

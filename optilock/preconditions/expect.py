@@ -36,7 +36,7 @@ from optilock.guard.look import expected_version
 from optilock.mapping.columns import GIVE_ONE, token_attribute
 from optilock.preconditions.demanded import GONE, check_version, demanded_version, matches
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
-from optilock.session.guarded import is_watched
+from optilock.session.watched import is_watched
 
 __all__ = ["expect", "failed", "loaded_version", "state_in_watched_session"]
 

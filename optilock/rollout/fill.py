@@ -15,7 +15,7 @@ from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress
 
 if TYPE_CHECKING:
-    from optilock.rollout.target import Target
+    from optilock.dialects.rollout import Target
 
 __all__ = ["Filler"]
 

@@ -10,13 +10,13 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from optilock.dialects import database_of
-from optilock.dialects.rollout import Step, Ways
+from optilock.dialects.rollout import Step, Target, Ways
 from optilock.errors import ConfigurationError, OptilockError, described
 from optilock.rollout.attempts import Attempts
 from optilock.rollout.fill import Filler
 from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress, Report, Silent
-from optilock.rollout.target import Target, target_of
+from optilock.rollout.target import target_of
 from optilock.rollout.triggers import Missing, guard_of, missing, require_known
 from optilock.session.connections import require_engine
 from optilock.tokens import Counter, RowVersion, Token

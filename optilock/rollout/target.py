@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, Table, inspect
@@ -10,39 +9,13 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import NoSuchTableError
 
 from optilock.dialects import database_of
+from optilock.dialects.rollout import Target
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 
-__all__ = ["Target", "require_present", "target_of"]
-
+__all__ = ["require_present", "target_of"]
 
 _DEFAULT = "optilock_default"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A table, its token, and what the table has of it."""
-
-    table: Table
-    token: Token
-    #: The version column as the database has it; None while there is none.
-    column: Column[Any] | None
-    #: Has the column a default?
-    has_default: bool = False
-
-    @property
-    def name(self) -> str:
-        """The column's name."""
-        return self.token.column or self.token.name
-
-    @property
-    def keys(self) -> tuple[Column[Any], ...]:
-        return tuple(self.table.primary_key.columns)
-
-    @property
-    def version(self) -> Column[Any]:
-        assert self.column is not None
-        return self.column
 
 
 def target_of(connection: Connection, name: str, schema: str | None, token: Token) -> Target:

@@ -14,9 +14,10 @@ from sqlalchemy.engine import Connection
 
 from optilock.dialects import database_of
 from optilock.dialects.guard_triggers import Found, GuardTriggers
+from optilock.dialects.rollout import Target
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_ddl, trigger_name
-from optilock.rollout.target import Target, require_present
+from optilock.rollout.target import require_present
 from optilock.schema import keys_without_rowid
 from optilock.tokens import RowVersion, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy

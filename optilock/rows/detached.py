@@ -18,11 +18,11 @@ from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import key_names
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
-from optilock.mapping.keys import key_names
 from optilock.rows.seen import forget, may_be_undone, never_read, version_seen
 from optilock.rows.sides import (
     Attempt,

@@ -38,6 +38,7 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import Place, key_names, place_of, root_of
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import (
     any_compared,
@@ -47,9 +48,9 @@ from optilock.mapping.compared import (
     values_seen,
     values_unknown,
 )
-from optilock.mapping.keys import Place, key_names, place_of, root_of
 from optilock.rows.locked import expire_older
-from optilock.session.guarded import is_watched
+from optilock.session.records import Doubt
+from optilock.session.watched import is_watched
 from optilock.undocumented import (
     deleted_since,
     expire_with_savepoint,
@@ -61,7 +62,6 @@ from optilock.undocumented import (
 __all__ = [
     "BEFORE",
     "UNREAD",
-    "Doubt",
     "Memory",
     "attached",
     "forget",
@@ -69,6 +69,7 @@ __all__ = [
     "hold_nothing",
     "may_be_undone",
     "memories",
+    "moved_back",
     "moved_by_us",
     "never_read",
     "recall",
@@ -242,15 +243,6 @@ def remember_expired(obj: Any, names: Collection[str] | None) -> None:
         return
     related = (s for _, _, s, _ in state.mapper.cascade_iterator("refresh-expire", state))
     remember((state, *related))
-
-
-class Doubt(NamedTuple):
-    """An UPDATE statement was undone, and nobody knows which rows it had moved."""
-
-    #: The versions that objects of the session held before it.
-    held: Mapping[State, Any]
-    #: Rows that a flush had written before it.
-    written: Collection[Place]
 
 
 def recall(state: State) -> None:
@@ -427,6 +419,11 @@ def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
     else:
         seen = state.__dict__[_KEY]
         state.__dict__[_KEY] = _Apart(after) if isinstance(seen, _Apart) else after
+
+
+def moved_back(state: State, token: str, before: Any, after: Any) -> Callable[[], None]:
+    """What takes :func:`moved_by_us` back, when the statement is undone."""
+    return functools.partial(moved_by_us, state, token, after, before)
 
 
 def watch_loads(mapper: Mapper[Any]) -> None:

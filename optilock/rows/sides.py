@@ -23,6 +23,7 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
+from optilock.conditions.keys import Identity, Place, root_of
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
 from optilock.mapping.columns import (
@@ -34,7 +35,6 @@ from optilock.mapping.columns import (
     token_attribute,
 )
 from optilock.mapping.compared import as_read, compared_names
-from optilock.mapping.keys import Identity, Place, root_of
 from optilock.mapping.makers import made_by_application
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write

@@ -22,7 +22,7 @@ from optilock.errors import ConfigurationError, described
 from optilock.mapping.columns import GIVE_ONE, token_attribute
 from optilock.mapping.makers import made_by_application
 from optilock.rows.touched import touch_with_next_flush
-from optilock.session.guarded import stands_still
+from optilock.session.watched import stands_still
 
 __all__ = ["touch"]
 

@@ -31,22 +31,21 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
+from optilock.conditions.keys import Identity
+from optilock.conditions.write import Write
 from optilock.entry import Entry
 from optilock.guard.autocommit import refuse_autocommit
 from optilock.guard.batch import send
 from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
-from optilock.guard.state import watched
 from optilock.guard.statements.own import flush_before
-from optilock.guard.writes import Write
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import values_moved
-from optilock.mapping.keys import Identity
 from optilock.mapping.makers import made_by_database
 from optilock.rows.seen import moved_by_us, version_seen
 from optilock.rows.sides import Attempt, columns_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write, session_given
-from optilock.session.guarded import is_watched
+from optilock.session.watched import is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.undocumented import expire_with_savepoint
 

@@ -12,12 +12,12 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import ClauseElement
 
+from optilock.conditions.keys import key_names
+from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
 from optilock.guard.shapes import shape_of
 from optilock.guard.statements.by_key import refuse_compared
-from optilock.guard.writes import Shape, Write
 from optilock.mapping.columns import GIVE_ONE, columns_of, token_attribute
-from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]

@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, inspect, or_
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import key_names
 from optilock.errors import ConfigurationError, described
 from optilock.mapping.columns import GIVE_ONE, token_attribute
-from optilock.mapping.keys import key_names
 
 __all__ = ["unchanged"]
 

@@ -17,10 +17,9 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
 from optilock.guard.counting import require_row_counts_of
-from optilock.guard.state import Owner, Watched
 from optilock.guard.watching import guard_class
 from optilock.session.connections import refuse_shards
-from optilock.session.guarded import KNOWN
+from optilock.session.watched import KNOWN, Owner, Watched
 
 __all__ = [
     "SyncSessions",

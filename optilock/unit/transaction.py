@@ -32,7 +32,7 @@ from optilock.guard import capture, check_before_commit, clear, conflict_after_r
 from optilock.guard import options as guard_options
 from optilock.guard.commits import guard_commit
 from optilock.guard.counting import require_row_counts
-from optilock.guard.state import known_of
+from optilock.session.watched import known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.engines import with_options

@@ -8,12 +8,12 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock.conditions.keys import place_of
 from optilock.errors import ConfigurationError
 from optilock.guard.check_promises import promises_of
-from optilock.guard.promises import Promise
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares
-from optilock.mapping.keys import place_of
+from optilock.session.promises import Promise
 from optilock.unit.parts import Part
 
 __all__ = ["VerifyReads"]

@@ -24,7 +24,7 @@ from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from optilock.guard.writes import Write
+    from optilock.conditions.write import Write
 
 
 #: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).

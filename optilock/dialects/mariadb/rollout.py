@@ -11,19 +11,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from sqlalchemy import String, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.rollout import Filled, Key, Step, Ways, fill_keys, names, next_keys, sends
+from optilock.dialects.rollout import (
+    Filled,
+    Key,
+    Step,
+    Target,
+    Ways,
+    fill_keys,
+    names,
+    next_keys,
+    sends,
+)
 from optilock.dialects.undo import undo_with
 from optilock.errors import OptilockError
 from optilock.tokens import Timestamp, Unique
-
-if TYPE_CHECKING:
-    from optilock.rollout.target import Target
 
 __all__ = ["MariaDBWays"]
 

@@ -26,8 +26,8 @@ from optilock.dialects.rows import LockAndLook, judge, mixed, must_match
 from optilock.undocumented import has_bind_expression
 
 if TYPE_CHECKING:
+    from optilock.conditions.write import Shape, Write
     from optilock.dialects.base import Database
-    from optilock.guard.writes import Shape, Write
 
 __all__ = ["JoinedRows", "joined_rows"]
 

@@ -23,7 +23,7 @@ from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from optilock.guard.writes import Write
+    from optilock.conditions.write import Write
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3

@@ -8,17 +8,13 @@ one scans beside the writers (https://www.postgresql.org/docs/current/sql-altert
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, func, literal_column, select, text, update
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.quoting import quoted_table
-from optilock.dialects.rollout import Filled, Key, Step, Ways, names, next_keys, sends
+from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, names, next_keys, sends
 from optilock.tokens import Timestamp, Unique
-
-if TYPE_CHECKING:
-    from optilock.rollout.target import Target
 
 __all__ = ["PostgreSQLWays"]
 

@@ -28,7 +28,7 @@ from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from optilock.guard.writes import Write
+    from optilock.conditions.write import Write
 
 
 #: An option of the table, behind its columns.

@@ -13,7 +13,7 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import select, text, update
 from sqlalchemy.engine import Connection, Dialect
@@ -22,6 +22,7 @@ from optilock.dialects.rollout import (
     Filled,
     Key,
     Step,
+    Target,
     Ways,
     beyond,
     count,
@@ -32,9 +33,6 @@ from optilock.dialects.rollout import (
 from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
-
-if TYPE_CHECKING:
-    from optilock.rollout.target import Target
 
 __all__ = ["SQLiteWays"]
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, Dialect
 from optilock.dialects.rows import by_shape
 
 if TYPE_CHECKING:
-    from optilock.guard.writes import Write
+    from optilock.conditions.write import Write
 
 __all__ = ["RowByRow"]
 

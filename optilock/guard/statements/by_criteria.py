@@ -17,8 +17,8 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.functions import FunctionElement
 
+from optilock.conditions.keys import key_names, place_of
 from optilock.dialects import database_of
-from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
     move_apart,
     moving,
@@ -29,11 +29,11 @@ from optilock.guard.statements.own import binds_of, flush_before, keep_promises,
 from optilock.guard.statements.unmoved import stands_still, unmoved
 from optilock.guard.statements.while_flushing import in_flush, refuse_apart_in_flush
 from optilock.mapping.columns import ignored_columns, token_attribute
-from optilock.mapping.keys import key_names
 from optilock.mapping.makers import made_by_application
-from optilock.rows.seen import version_seen
+from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import locked_table, read_stored
 from optilock.session.connections import own_connection
+from optilock.session.watched import watched
 from optilock.undocumented import (
     criteria_of,
     expire_with_savepoint,
@@ -282,5 +282,6 @@ def take_over(
     known = watched(session)
     for state, before in matched:
         if after[state] is not None:
-            known.move(state, key, before, after[state])
+            moved_by_us(state, key, before, after[state])
+            known.move(place_of(state), before, moved_back(state, key, before, after[state]))
     expire_with_savepoint(session, [state for state, _ in matched])  # a savepoint expires them, too

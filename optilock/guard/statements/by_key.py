@@ -28,19 +28,19 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
+from optilock.conditions.keys import key_names, place_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.autocommit import refuse_autocommit
-from optilock.guard.state import Moved, watched
 from optilock.guard.statements.own import note
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import compares, is_guarded
-from optilock.mapping.keys import key_names, place_of
 from optilock.mapping.makers import made_by_application
-from optilock.rows.seen import recall, version_seen
+from optilock.rows.seen import moved_back, recall, version_seen
 from optilock.rows.sides import Attempt, Values, entry_of, read_stored
 from optilock.session.connections import connection_to_write, engine_to_write
+from optilock.session.watched import watched
 from optilock.tokens import Counter
 from optilock.undocumented import take_as_stored
 
@@ -229,7 +229,7 @@ def _follow(session: Session, states: Iterable[State]) -> None:
         for state in some:
             before, after = state.dict[key], following[state]
             state.dict[key] = after
-            known.moved.append(Moved(place_of(state), state, key, before, after, known.at()))
+            known.move(place_of(state), before, moved_back(state, key, before, after))
             take_as_stored(state)
 
 

@@ -28,10 +28,10 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter
 
+from optilock.conditions.keys import Identity, Place, key_names, root_of
 from optilock.dialects import database_of
 from optilock.dialects.locks import require_locks
 from optilock.guard.refresh import equal_to_stored
-from optilock.guard.state import Moved, Watched, watched
 from optilock.guard.statements.own import keep_promises, note_on, promised_rows
 from optilock.mapping.columns import columns_of, token_attribute
 from optilock.mapping.compared import (
@@ -42,10 +42,10 @@ from optilock.mapping.compared import (
     remembered_values,
     values_moved,
 )
-from optilock.mapping.keys import Identity, Place, key_names, root_of
 from optilock.mapping.tables import owner_of
-from optilock.rows.seen import moved_by_us, version_seen
+from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import Values, read_stored, same
+from optilock.session.watched import Watched, watched
 from optilock.undocumented import criteria_of, expire_with_savepoint, now_deleted
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def by_table(
     if promised or (moves and identity is None):
         note_on(session, mapper)
     elif moves and identity is not None and not held:
-        known.moved.append(Moved((root_of(mapper), identity), None, "", None, None, known.at()))
+        known.move((root_of(mapper), identity), None)
     wanted = {*held, *promised} if identity is None else {identity} & {*held, *promised}
     found = _locked(connection, mapper, statement, params, wanted) if wanted else {}
     token = token_attribute(mapper)
@@ -270,8 +270,8 @@ def _follow(
 def _take(known: Watched, state: State, before: Values, after: Values) -> None:
     token, columns = token_attribute(state.mapper), columns_of(state.mapper)
     if token is not None and before[token] != after[token]:
-        moved = Moved(_place(state), state, token, before[token], after[token], known.at())
-        known.moved.append(moved)
+        back = moved_back(state, token, before[token], after[token])
+        known.move(_place(state), before[token], back)
         _take_version(state, token, before[token], after[token])
     values = {
         name: value

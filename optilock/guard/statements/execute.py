@@ -34,9 +34,9 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
+from optilock.conditions.keys import key_names
 from optilock.errors import ConfigurationError
 from optilock.guard.later_reads import run_query
-from optilock.guard.state import watched
 from optilock.guard.statements.apart import (
     refuse_update_of_table,
     versioned_children,
@@ -65,10 +65,10 @@ from optilock.guard.statements.upserts import refuse_insert
 from optilock.guard.statements.while_flushing import in_flush, refuse_by_key_in_flush
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import compares, is_guarded
-from optilock.mapping.keys import key_names
 from optilock.rows.locked import LOCKED
 from optilock.rows.seen import version_seen
 from optilock.session.connections import own_connection
+from optilock.session.watched import watched
 from optilock.undocumented import (
     lock_of,
     resolved,

@@ -15,14 +15,15 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper, Session
 
+from optilock.conditions.keys import root_of
 from optilock.errors import ConfigurationError
-from optilock.guard.promises import Promise
-from optilock.guard.state import Stated, watched
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
-from optilock.mapping.keys import root_of
 from optilock.rows.seen import version_seen
 from optilock.session.connections import bind_to_write, own_connection
+from optilock.session.promises import Promise
+from optilock.session.records import Stated
+from optilock.session.watched import watched
 from optilock.undocumented import is_flushing
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Delete, Update
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.guard.state import watched
 from optilock.mapping.columns import ignored_columns
 from optilock.mapping.tables import owner_of
+from optilock.session.watched import watched
 from optilock.undocumented import is_ordered, names_set_by
 
 __all__ = ["stands_still", "unmoved", "unmoved_of_table"]

@@ -20,9 +20,9 @@ from typing import Any
 from sqlalchemy import Insert, TextClause
 from sqlalchemy.orm import Mapper
 
+from optilock.conditions.keys import root_of
 from optilock.guard.statements.sql_text import calls_code, tables_changed
 from optilock.mapping.compared import comparing
-from optilock.mapping.keys import root_of
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.undocumented import upsert_of
 

@@ -14,9 +14,9 @@ from sqlalchemy import Delete, Update
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError
-from optilock.guard.state import watched
 from optilock.guard.statements.own import binds_of
 from optilock.session.connections import own_connection
+from optilock.session.watched import watched
 
 __all__ = ["in_flush", "refuse_apart_in_flush", "refuse_by_key_in_flush"]
 

@@ -20,7 +20,7 @@ from optilock import (
     touch,
     verify,
 )
-from optilock.guard.state import watched as watched_state
+from optilock.session.watched import watched as watched_state
 from optilock.testing import count_statements
 from tests.models import Animal, Base, Note, Page, key
 from tests.two_writers import Do

@@ -5,29 +5,26 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
-from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import Place
+from optilock.conditions.write import Write, first_expected, places_of
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
 from optilock.conflicts.resolvers import OnConflict, check_on_conflict
-from optilock.guard.promises import Promises, places_of
-from optilock.guard.undone import Before, Departed, Point, abandoned
-from optilock.guard.writes import Write, first_expected
-from optilock.mapping.keys import Place, place_of
-from optilock.rows.seen import Doubt, moved_by_us
-from optilock.rows.sides import Attempt
-from optilock.session.guarded import KNOWN, Still
+from optilock.dialects import Database
+from optilock.session.promises import Promises
+from optilock.session.records import Before, Departed, Doubt, Moved, Point, Stated
 
-if TYPE_CHECKING:
-    from optilock.dialects import Database
-    from optilock.guard.flush import Flush
-
+#: An attribute of a session class: ``watch`` was told of it.
+GUARDED = "_optilock_guarded"
+#: An attribute of a session: its :class:`Watched`, once there is something.
+KNOWN = "_optilock_watched"
 #: Attributes of a session class: what was said to ``watch``.
 RESOLVER = "_optilock_on_conflict"
 ON_DELETE = "_optilock_on_delete"
@@ -37,41 +34,33 @@ _FOLLOWER = "_optilock_follower"
 _SEVERAL = object()
 
 __all__ = [
+    "GUARDED",
+    "KNOWN",
     "ON_DELETE",
     "RESOLVER",
     "Owner",
     "Record",
+    "Still",
     "Watched",
+    "is_watched",
     "known_of",
     "options",
+    "stands_still",
     "watched",
 ]
 
 
 @dataclass(frozen=True, eq=False)
-class Stated:
-    """An UPDATE statement of the session."""
+class Still:
+    """Rows whose version is not moved: of these classes, or these objects; without any, all."""
 
-    #: The base mapper of the rows that it may have moved.
-    mapper: Mapper[Any]
-    #: The versions that the session's objects of these rows held before it.
-    held: dict[InstanceState[Any], Any]
-    #: How many writes of flushes came before it.
-    sent: int
-    #: Promised rows that it found in the promised version, and has moved or deleted.
-    rows: set[Place] = field(default_factory=set)
+    classes: tuple[type[Any], ...] = ()
+    objects: tuple[object, ...] = ()
 
-
-class Moved(NamedTuple):
-    """A statement moved the version of a row; without an object nobody knows from which one."""
-
-    place: Place
-    state: InstanceState[Any] | None
-    token: str
-    before: Any
-    after: Any
-    #: How many writes of flushes came before it.
-    sent: int
+    def covers(self, obj: object) -> bool:
+        if not (self.classes or self.objects):
+            return True
+        return isinstance(obj, self.classes) or any(obj is one for one in self.objects)
 
 
 class Owner(Protocol):
@@ -102,11 +91,14 @@ class Watched:
     promises: Promises | None = None
     #: A savepoint is being released.
     releasing: bool = False
-    #: A flush is running; ``flush`` is there once it has something to do.
+    #: A flush is running; ``flush`` is the guard's record of it, once it has something to do.
     flushing: bool = False
-    flush: Flush | None = None
-    #: What was not yet written when the transaction failed.
-    wanted: list[Attempt] | None = None
+    flush: Any = None
+    #: Our sides of the rows that were not yet written when the transaction failed.
+    wanted: list[Any] | None = None
+    #: Called if the session is collected as garbage inside of a transaction, which then comes to
+    #: nothing.
+    abandoned: Callable[[Watched, SessionTransaction], None] | None = None
     #: Objects of compared rows that the running transaction has written.
     compared: frozenset[Any] = frozenset()
     #: The session itself sends a statement, whose rows it has looked at.
@@ -154,16 +146,15 @@ class Watched:
         self._begun: list[Any] = []
 
     def __del__(self) -> None:
-        """The session was collected as garbage: inside of a transaction, that comes to nothing."""
-        root = self.root
-        if root is not None and not self.decided:
+        root, abandoned = self.root, self.abandoned
+        if abandoned is not None and root is not None and not self.decided:
             with suppress(Exception):
                 abandoned(self, root)
 
     @property
     def is_writing(self) -> bool:
         """Is a flush sending its rows? Its listeners may send statements between them."""
-        return self.flush is not None and self.flush.is_writing()
+        return self.flush is not None and bool(self.flush.is_writing())
 
     def in_savepoint(self, transaction: SessionTransaction) -> None:
         """Note how far the writes were when the savepoint began."""
@@ -199,10 +190,9 @@ class Watched:
         """Is there anything that may yet be undone, but for new rows?"""
         return not self.decided and bool(self.sent or self.moved or self.stated or self.compared)
 
-    def move(self, state: InstanceState[Any], token: str, before: Any, after: Any) -> None:
-        """A statement of the session moved the version of the object's row."""
-        moved_by_us(state, token, before, after)
-        self.moved.append(Moved(place_of(state), state, token, before, after, self.at()))
+    def move(self, place: Place, before: Any, take_back: Callable[[], None] | None = None) -> None:
+        """A statement of the session moved the version of a row; an object of it has followed."""
+        self.moved.append(Moved(place, before, self.at(), take_back))
 
     def at(self) -> int:
         """How many writes of flushes there were in the transaction that runs."""
@@ -231,7 +221,9 @@ class Watched:
 
         for number in reversed(gone):
             del self.sent[number]
-        self.moved = [Moved(*moved[:-1], now(moved.sent)) for moved in self.moved]
+        self.moved = [
+            Moved(place, before, now(sent), back) for place, before, sent, back in self.moved
+        ]
         self.stated = [replace(stated, sent=now(stated.sent)) for stated in self.stated]
         self.departed = [Departed(who, (now(at[0]), *at[1:])) for who, at in self.departed]
         self._savepoints = {one: (now(at[0]), *at[1:]) for one, at in self._savepoints.items()}
@@ -294,9 +286,9 @@ class Watched:
         return undone
 
     def _move_back(self, start: int) -> None:
-        for _, state, token, before, after, _ in reversed(self.moved[start:]):
-            if state is not None:
-                moved_by_us(state, token, after, before)
+        for moved in reversed(self.moved[start:]):
+            if moved.take_back is not None:
+                moved.take_back()
         del self.moved[start:]
         self._before = None
 
@@ -378,3 +370,14 @@ def options(session: Session, *, on_conflict: Any = None, on_delete: Any = None)
         known.on_conflict = check_on_conflict(on_conflict)
     if on_delete is not None:
         known.on_delete = check_on_delete(on_delete)
+
+
+def is_watched(session: Session) -> bool:
+    """Does the guard see this session's flushes?"""
+    return hasattr(type(session), GUARDED)
+
+
+def stands_still(session: Session, obj: object) -> bool:
+    """Is there a ``no_bump`` block open for the object's row?"""
+    known = session.__dict__.get(KNOWN)
+    return known is not None and any(still.covers(obj) for still in known.still)

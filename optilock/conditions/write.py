@@ -19,9 +19,9 @@ from sqlalchemy import Column, Delete, Table, Update, bindparam
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.elements import BindParameter
 
-from optilock.mapping.keys import Place, root_of
+from optilock.conditions.keys import Place, root_of
 
-__all__ = ["Condition", "Shape", "Write", "first_expected"]
+__all__ = ["Condition", "Shape", "Write", "first_expected", "places_of"]
 
 Params = dict[str, Any]
 
@@ -136,6 +136,11 @@ class Shape:
             by_attribute[self.mapper.get_property_by_column(column).key]
             for column in self.mapper.primary_key
         )
+
+
+def places_of(writes: Iterable[Write]) -> set[Place]:
+    """The rows that these writes have written."""
+    return {place for write in writes for place in write.places()}
 
 
 def first_expected(

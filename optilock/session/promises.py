@@ -14,14 +14,11 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
 
+from optilock.conditions.keys import Identity, Place, root_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
-from optilock.guard.writes import Write
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.keys import Identity, Place, root_of
-from optilock.rows.sides import Attempt
 
-__all__ = ["Promise", "Promises", "conflict_of", "places_of"]
+__all__ = ["Promise", "Promises", "conflict_of"]
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,6 @@ class Promise:
     version: Any
     #: By a client: then nothing is resolved, and the error is ``PreconditionFailed``.
     demanded: bool
-
-    def attempt(self) -> Attempt:
-        """Our side of a conflict, as far as it is known without the object."""
-        token = token_attribute(self.mapper)
-        assert token is not None
-        seen = {token: self.version}
-        return Attempt(self.mapper, self.identity, "verify", seen, seen, {})
 
 
 class Promises(dict[Place, Promise]):
@@ -66,11 +56,6 @@ class Promises(dict[Place, Promise]):
         """Has a client named the version of this row?"""
         promise = self.get(place)
         return promise is not None and promise.demanded
-
-
-def places_of(writes: Iterable[Write]) -> set[Place]:
-    """The rows that these writes have written."""
-    return {place for write in writes for place in write.places()}
 
 
 def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> ConcurrencyError:
