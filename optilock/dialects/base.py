@@ -183,6 +183,8 @@ class Database:
         """Would COMMIT silently roll back, because of an error earlier in the transaction?"""
         return False
 
+    #: Does COMMIT roll back after an error earlier in the transaction, and say nothing?
+    commits_in_silence: bool = False
     #: Does an error at RELEASE leave a transaction that goes nowhere but to ROLLBACK?
     release_may_fail_all: bool = False
     #: Is there an error with which the database rolls back the *whole* transaction, and takes the

@@ -23,6 +23,7 @@ from weakref import WeakSet
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Dialect, ExceptionContext
 
+from optilock.dialects.failed import look_at_commit
 from optilock.undocumented import demand_rollback
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def watch_errors(connection: Connection, database: Database) -> None:
         given = context.connection
         if given is None or _KEY not in given.__dict__ or context.is_disconnect:
             return
+        outside = context.statement is not None and not given.in_nested_transaction()
+        if database.commits_in_silence and outside:
+            look_at_commit(given, database, context.original_exception)
         at_release = database.release_may_fail_all and _is_release(context.statement)
         if not (at_release or database.ends_transaction(context.original_exception)):
             return
@@ -58,7 +62,7 @@ def watch_errors(connection: Connection, database: Database) -> None:
         if given.in_nested_transaction():
             context.is_disconnect = True
             context.invalidate_pool_on_disconnect = False  # the others are as good as before
-        elif context.statement is not None:  # COMMIT has ended it anyway
+        elif outside:  # COMMIT has ended it anyway
             demand_rollback(given)
 
 

@@ -153,6 +153,7 @@ class PostgreSQL(Database):
 
     errors_end = True
     release_may_fail_all = True
+    commits_in_silence = True
 
     def transaction_failed(self, connection: Connection) -> bool:
         """COMMIT of a failed transaction is answered with ROLLBACK, and no error.
