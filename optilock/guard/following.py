@@ -22,9 +22,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
 from optilock.guard.statements.by_table import by_table
-from optilock.guard.statements.own import note_on
+from optilock.guard.statements.own import note_unseen_on
 from optilock.guard.statements.unmoved import unmoved_of_table
-from optilock.guard.statements.unseen import classes_changed
+from optilock.guard.statements.unseen import unseen_of
 from optilock.session.connections import PLAIN
 from optilock.session.watched import Watched, watched
 
@@ -61,8 +61,7 @@ def _following(session: Session, known: Watched, connection: Connection) -> Call
         if session is None or known.stating:
             return native(statement, parameters, **options)
         if type(statement) not in _CHANGES:
-            for mapper in classes_changed(statement):
-                note_on(session, mapper)
+            note_unseen_on(session, unseen_of(statement))
             return native(statement, parameters, **options)
         if not known.follows(connection):
             return native(statement, parameters, **options)

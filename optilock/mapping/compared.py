@@ -74,7 +74,8 @@ def compares(mapper: Mapper[Any]) -> bool:
 
 def comparing(table: Any) -> Mapper[Any] | None:
     """A class that compares values, and whose rows are in ``table``."""
-    return next((mapper for mapper in _rules if mapper.local_table is table), None)
+    # Equal, not the same: a statement of a class carries a copy of its table, with annotations.
+    return next((mapper for mapper in _rules if mapper.local_table == table), None)
 
 
 def is_guarded(mapper: Mapper[Any]) -> bool:

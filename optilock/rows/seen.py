@@ -346,6 +346,8 @@ def remember_rolled_back(
             token = _token_of(manager.mapper)
             compared = any_compared() and compares(manager.mapper)
         doubt = doubts.get(root_of(state.mapper)) if doubts else None
+        if doubt is not None and doubt.adds and state in doubt.held:
+            doubt = None
         if doubt is not None:
             expired.append(state)
         if compared:

@@ -20,7 +20,7 @@ Point = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Stated:
-    """An UPDATE statement of the session."""
+    """An UPDATE or INSERT statement of the session."""
 
     #: The base mapper of the rows that it may have moved.
     mapper: Mapper[Any]
@@ -28,6 +28,8 @@ class Stated:
     held: dict[State, Any]
     #: How many writes of flushes came before it.
     sent: int
+    #: It is an INSERT: rows of objects that were held before it are not its own.
+    adds: bool = False
     #: Promised rows that it found in the promised version, and has moved or deleted.
     rows: set[Place] = field(default_factory=set)
 
@@ -44,12 +46,14 @@ class Moved(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """An UPDATE statement was undone, and nobody knows which rows it had moved."""
+    """A statement was undone, and nobody knows which rows it had moved, or inserted."""
 
     #: The versions that objects of the session held before it.
     held: Mapping[State, Any]
     #: Rows that a flush had written before it.
     written: Collection[Place]
+    #: It has only inserted rows, which are none of those.
+    adds: bool = False
 
 
 class Before(NamedTuple):

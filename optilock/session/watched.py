@@ -137,6 +137,8 @@ class Watched:
         self.stated: list[Stated] = []
         #: Stands for the session on a connection that it shares with others.
         self._me = object()
+        #: Classes that statements have inserted rows of, since the last savepoint began.
+        self.added_to: set[Mapper[Any]] = set()
         #: Connections that somebody has asked for, and how they answer.
         self.followed: dict[Connection, Any] = {}
         #: Who has left the session in the running transaction.
@@ -159,6 +161,7 @@ class Watched:
     def in_savepoint(self, transaction: SessionTransaction) -> None:
         """Note how far the writes were when the savepoint began."""
         self._savepoints.setdefault(transaction, self.now())
+        self.added_to.clear()
 
     def savepoints(self) -> Iterable[SessionTransaction]:
         """Those that are open, the innermost first."""
@@ -234,14 +237,18 @@ class Watched:
         start, _, first = self.start_of(savepoint)
         found = self._doubts(start, self.stated[first:])
         del self.stated[first:]
+        self.added_to.clear()
         return found
 
     def _doubts(self, start: int, some: list[Stated]) -> dict[Mapper[Any], Doubt]:
         found: dict[Mapper[Any], Doubt] = {}
         for stated in some:
-            if stated.mapper not in found:
+            known = found.get(stated.mapper)
+            if known is None:
                 written = places_of(self.sent[start : stated.sent])
-                found[stated.mapper] = Doubt(stated.held, written)
+                found[stated.mapper] = Doubt(stated.held, written, stated.adds)
+            elif known.adds and not stated.adds:
+                found[stated.mapper] = known._replace(adds=False)
         return found
 
     def before(self, start: Point, end: Point) -> Before:
@@ -283,6 +290,7 @@ class Watched:
         del self.sent[start:]
         self._flushed, self._counted = set(), 0
         del self.stated[stated:]
+        self.added_to.clear()
         return undone
 
     def _move_back(self, start: int) -> None:
@@ -297,6 +305,7 @@ class Watched:
         self.decided = self._forgotten = True
         self.sent, self.undone, self.moved, self.stated = [], [], [], []
         self._flushed, self._counted = set(), 0
+        self.added_to.clear()
         self.undone_before = {}
         self._savepoints, self.departed = {}, []
         self.compared, self._before = frozenset(), None

@@ -6,7 +6,12 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
-from optilock.guard.statements.sql_text import calls_code, tables_changed, written_unversioned
+from optilock.guard.statements.sql_text import (
+    calls_code,
+    tables_added_to,
+    tables_changed,
+    written_unversioned,
+)
 
 
 class Base(DeclarativeBase):
@@ -83,6 +88,24 @@ def test_so_is_one_that_moves_the_version():
 @pytest.mark.parametrize("sql", [s for s in (*FOUND, *PASSING) if s.startswith("DELETE")])
 def test_a_delete_changes_no_row_that_can_be_read_later(sql):
     assert not tables_changed(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO coffers (id, version) VALUES (1, 1)",
+        "insert into public.coffers select * from old",
+        "WITH x AS (SELECT 1) INSERT INTO coffers (id) SELECT * FROM x",
+    ],
+)
+def test_a_text_that_adds_rows_is_found(sql):
+    assert tables_added_to(sql) == {"coffers"}
+    assert not tables_changed(sql)
+
+
+@pytest.mark.parametrize("sql", ["SELECT 'INSERT INTO coffers'", "INSERT INTO chests VALUES (1)"])
+def test_a_text_that_adds_none_is_left_alone(sql):
+    assert not tables_added_to(sql)
 
 
 @pytest.mark.parametrize("sql", [s for s in PASSING if "version" not in s])

@@ -32,7 +32,7 @@ from optilock.conditions.keys import key_names, place_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.autocommit import refuse_autocommit
-from optilock.guard.statements.own import note
+from optilock.guard.statements.own import note, note_added
 from optilock.mapping.checks import check_tokens
 from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import compares, is_guarded
@@ -168,6 +168,8 @@ def guarded_bulk_insert(original: Execute) -> Execute:
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
             refuse_first_versions(found, rows)
+            if is_guarded(found):
+                note_added(self, found, {})
         original(self, mapper, rows, *args, **options)
 
     return bulk_insert_mappings
@@ -194,6 +196,9 @@ def guarded_bulk_save(original: Execute) -> Execute:
         for mapper in {state.mapper: None for state in written if state.key is not None}:
             if token_attribute(mapper) is not None:
                 note(self, mapper, {})
+        for mapper in {state.mapper: None for state in written if state.key is None}:
+            if is_guarded(mapper):
+                note_added(self, mapper, {})
         with _telling(self, lambda: _attempts_of(written)):
             original(self, saved, *args, **options)
         _follow(self, states)

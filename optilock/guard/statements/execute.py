@@ -55,12 +55,12 @@ from optilock.guard.statements.own import (
     flush_before,
     keep_promises,
     note,
-    note_on,
+    note_unseen_on,
     promised_rows,
     refuse_elsewhere,
 )
 from optilock.guard.statements.unmoved import unmoved_of_table
-from optilock.guard.statements.unseen import classes_changed
+from optilock.guard.statements.unseen import unseen_of
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.guard.statements.while_flushing import in_flush, refuse_by_key_in_flush
 from optilock.mapping.columns import token_attribute
@@ -179,11 +179,10 @@ def _of_table(
 
 
 def _note_unseen(session: Session, statement: Any, options: Mapping[str, Any]) -> None:
-    changed = classes_changed(statement)
-    if changed:  # the transaction begins, where the statement is sent
+    unseen = unseen_of(statement)
+    if any(unseen):  # the transaction begins, where the statement is sent
         own_connection(session, {"clause": statement, **(options.get("bind_arguments") or {})})
-    for mapper in changed:
-        note_on(session, mapper)
+        note_unseen_on(session, unseen)
 
 
 def _synchronizes(statement: Update, options: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.conditions.keys import root_of
 from optilock.errors import ConfigurationError
+from optilock.guard.statements.unseen import Unseen
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import is_guarded
 from optilock.rows.seen import version_seen
@@ -31,7 +32,9 @@ __all__ = [
     "flush_before",
     "keep_promises",
     "note",
+    "note_added",
     "note_on",
+    "note_unseen_on",
     "promised_rows",
     "refuse_elsewhere",
 ]
@@ -43,15 +46,32 @@ def note(session: Session, mapper: Mapper[Any], options: Mapping[str, Any]) -> N
     note_on(session, mapper)
 
 
-def note_on(session: Session, mapper: Mapper[Any]) -> None:
-    """The same, where the transaction has begun."""
+def note_on(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
+    """The same, where the transaction has begun; ``adds``: it changes no row that was stored."""
     known, base = watched(session), root_of(mapper)
     held = {
         state: version_seen(state, key) if (key := token_attribute(state.mapper)) else None
         for state in session.identity_map.all_states()
         if root_of(state.mapper) is base
     }
-    known.stated.append(Stated(base, held, len(known.sent)))
+    known.stated.append(Stated(base, held, len(known.sent), adds))
+
+
+def note_added(session: Session, mapper: Mapper[Any], options: Mapping[str, Any]) -> None:
+    """If the statement is rolled back, objects of the rows that it inserts must be read again."""
+    own_connection(session, binds_of(mapper, options))  # begins the transaction
+    note_unseen_on(session, Unseen(added=[mapper]))
+
+
+def note_unseen_on(session: Session, unseen: Unseen) -> None:
+    """The statement is about to be sent, in the transaction that has begun."""
+    known = watched(session)
+    for mapper in unseen.changed:
+        note_on(session, mapper)
+    for mapper in unseen.added:
+        if root_of(mapper) not in known.added_to:  # whoever was read since is in doubt already
+            known.added_to.add(root_of(mapper))
+            note_on(session, mapper, adds=True)
 
 
 def refuse_elsewhere(

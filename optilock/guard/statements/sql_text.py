@@ -15,7 +15,7 @@ from sqlalchemy import Column
 
 from optilock.mapping.tables import joined_tables, versioned_tables
 
-__all__ = ["calls_code", "tables_changed", "written_unversioned"]
+__all__ = ["calls_code", "tables_added_to", "tables_changed", "written_unversioned"]
 
 _NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
 _NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
@@ -32,6 +32,7 @@ _WRITES = re.compile(
 #: A look that costs little, before the long one.
 _CHANGES = re.compile(r"UPDATE|REPLACE|MERGE", re.IGNORECASE)
 _VERBS = ("UPDATE", "REPLACE", "MERGE")
+_ADDS = re.compile(r"INSERT", re.IGNORECASE)
 _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 _UPSERT = re.compile(r"\bON\s+(CONFLICT\b.*\bDO\s+UPDATE|DUPLICATE\s+KEY\s+UPDATE)\b", re.I | re.S)
 #: Several tables: what is listed, and where their names and aliases are.
@@ -70,6 +71,15 @@ def tables_changed(sql: str) -> set[str]:
         for name, verb in (*_first(text), *_further(text, tables))
         if name in tables and (verb in _VERBS or (verb == "INSERT" and _UPSERT.search(text)))
     }
+
+
+def tables_added_to(sql: str) -> set[str]:
+    """The names of the versioned tables that get new rows from it; mostly none."""
+    if not _ADDS.search(sql):
+        return set()
+    tables = _by_name()
+    added = {name for name, verb in _first(_NOISE.sub(" ", sql)) if verb == "INSERT"}
+    return added & tables.keys()
 
 
 def calls_code(sql: str) -> bool:

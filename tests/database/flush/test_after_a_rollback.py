@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import ForeignKey, event, select, text, update
+from optilock.guard.state import watched as watched_state
+from sqlalchemy import ForeignKey, event, insert, inspect, select, text, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
 
 from optilock import (
+    CompareValues,
     ConcurrencyError,
     PreconditionFailed,
     Versioned,
@@ -44,6 +46,16 @@ class Widget(Versioned, Base):
     __tablename__ = "counted_things"
     id: Mapped[int] = key()
     box_id: Mapped[int] = mapped_column(ForeignKey("counted_boxes.id"))
+
+
+class Pair(Versioned, Base):
+    """Values are compared."""
+
+    __tablename__ = "compared_pairs"
+    __version_token__ = CompareValues("left", "right")
+    id: Mapped[int] = key()
+    left: Mapped[str | None]
+    right: Mapped[str | None]
 
 
 @event.listens_for(Widget, "after_insert")
@@ -333,3 +345,88 @@ def test_edits_of_a_child_that_a_refresh_of_its_parent_has_dropped(
     with pytest.raises(ConcurrencyError):
         session.commit()
     assert stored(Comment, 1)["text"] == "theirs"
+
+
+# -- rows that a statement has inserted -----------------------------------------------------------
+
+
+_NEW = {"id": 3, "owner": "dropped"}
+_INSERT = "INSERT INTO accounts (id, owner, balance, version) VALUES (3, 'dropped', 0, 1)"
+_ADDED: dict[str, Any] = {
+    "class": lambda s: s.execute(insert(Account).values(_NEW)),
+    "rows": lambda s: s.execute(insert(Account), [_NEW]),
+    "table": lambda s: s.execute(insert(Account.__table__).values(_NEW)),
+    "connection": lambda s: s.connection().execute(insert(Account.__table__).values(_NEW)),
+    "text": lambda s: s.execute(text(_INSERT)),
+    "mappings": lambda s: s.bulk_insert_mappings(Account, [_NEW]),
+    "objects": lambda s: s.bulk_save_objects([Account(**_NEW)]),
+}
+_UNDONE: dict[str, Any] = {
+    "rollback": lambda s, account: s.rollback(),
+    "close": lambda s, account: s.close(),
+    "expunge": lambda s, account: (s.expunge(account), s.rollback()),
+    "savepoint": lambda s, account: (s.get_nested_transaction().rollback(), s.commit()),
+}
+
+
+@pytest.mark.parametrize("way", _ADDED)
+@pytest.mark.parametrize("end", _UNDONE)
+def test_a_row_that_a_statement_inserted_in_vain_is_not_that_of_somebody_else(
+    session: Session, store: Do, stored: Do, way: str, end: str
+) -> None:
+    """It has the same first version."""
+    session.connection()
+    if end == "savepoint":
+        session.begin_nested()
+    _ADDED[way](session)
+    account = session.get_one(Account, 3)
+    _UNDONE[end](session, account)
+    store(Account(id=3, owner="theirs"))
+    session.add(account)
+    account.note = "mine"
+    with pytest.raises(ConfigurationError, match="without having been read"):
+        session.commit()
+    session.refresh(account)
+    account.note = "mine"
+    session.commit()
+    assert (stored(Account, 3)["owner"], stored(Account, 3)["note"]) == ("theirs", "mine")
+
+
+def test_so_it_is_where_values_are_compared(store: Do, watched: Do, stored: Do) -> None:
+    store(Pair(id=1))
+    session = watched()
+    session.execute(insert(Pair).values(id=2, left="dropped"))
+    pair = session.get_one(Pair, 2)
+    session.rollback()
+    store(Pair(id=2, left="theirs"))
+    pair.right = "mine"
+    with pytest.raises(ConfigurationError, match="never read"):
+        session.commit()
+    assert stored(Pair, 2)["left"] == "theirs"
+
+
+@pytest.mark.parametrize("end", ["rollback", "savepoint"])
+def test_what_was_read_before_the_insert_is_left_alone(
+    session: Session, stored: Do, end: str
+) -> None:
+    """A get-or-create idiom: neither edits nor values of other objects go with its savepoint."""
+    account, bob = session.get_one(Account, 1), session.get_one(Account, 2)
+    account.owner = "mine"
+    if end == "rollback":
+        account.owner = "Ada"
+    savepoint = session.begin_nested() if end == "savepoint" else session
+    session.execute(insert(Account).values(_NEW))
+    session.get_one(Account, 3)
+    savepoint.rollback()
+    assert end == "rollback" or inspect(bob).dict["owner"] == "Bob"
+    account.note = bob.note = "mine"
+    session.commit()
+    assert stored(Account, 1)["owner"] == ("mine" if end == "savepoint" else "Ada")
+    assert stored(Account, 2)["note"] == "mine"
+
+
+def test_many_inserts_are_noted_once(session: Session) -> None:
+    for number in range(3, 9):
+        session.execute(insert(Account).values(id=number))
+        session.execute(insert(Note).values(id=number))
+    assert len(watched_state(session).stated) == 2
