@@ -118,8 +118,10 @@ def database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -
 
 
 @pytest.fixture
-def engine(database: Target) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, database: Target) -> Iterator[Engine]:
     made = database.engine()
+    if request.node.get_closest_marker("reflects") is not None:
+        database.share(made)
     yield made
     made.dispose()
 

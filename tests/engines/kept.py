@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that outlive a test: a new one costs its server more than most tests.
+"""Connections to PostgreSQL that outlive a test: a new one costs its server more than a test does.
 
 The driver gives the next test one that an earlier test has closed, as ``DISCARD ALL`` leaves it:
 without settings, temporary tables, prepared statements and locks. What is broken or within a

@@ -58,6 +58,7 @@ def target(name: str, server: Engine, folder: Path) -> Target:
         family=FAMILY,
         url=url.render_as_string(hide_password=False),
         capabilities=CAPABILITIES[name],
+        like=server,
     )
 
 

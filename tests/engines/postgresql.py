@@ -52,6 +52,7 @@ def target(name: str, server: Engine, folder: Path) -> Target:
         url=server.url.render_as_string(hide_password=False),
         capabilities=CAPABILITIES[name],
         connect=_KEPT.connect,
+        like=server,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from sqlalchemy import Engine, create_engine
+
 from tests.engines.target import Target
 
 FAMILY = "sqlite"
@@ -13,11 +15,15 @@ _MODES = {"sqlite-journal": "DELETE", "sqlite-wal": "WAL"}
 CAPABILITIES = dict.fromkeys(NAMES, frozenset({"resolves-in-place"}))
 
 
-def start(stack: ExitStack) -> None:
-    """SQLite needs no server."""
+def start(stack: ExitStack) -> Engine:
+    """SQLite needs no server: this is an engine for the others to be like."""
+    engine = create_engine("sqlite://")
+    engine.connect().close()
+    stack.callback(engine.dispose)
+    return engine
 
 
-def target(name: str, server: None, folder: Path) -> Target:
+def target(name: str, server: Engine, folder: Path) -> Target:
     path = folder / f"{name}.db"
     return Target(
         name=name,
@@ -26,5 +32,6 @@ def target(name: str, server: None, folder: Path) -> Target:
         on_connect=(f"PRAGMA journal_mode={_MODES[name]}", "PRAGMA synchronous=OFF"),
         # A writer that waits for a test that steps sessions by hand waits in vain: not for long.
         options={"connect_args": {"timeout": 0.2}},
+        like=server,
         capabilities=CAPABILITIES[name],
     )

@@ -24,6 +24,8 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
     #: Words that tests ask for; see ``tests/engines/__init__.py``.
     capabilities: frozenset[str] = frozenset()
+    #: An engine of the same kind that outlives the test.
+    like: Engine | None = None
     #: What connects in place of the driver, for an engine without options.
     connect: Callable[..., Any] | None = None
     #: The same database by an async driver, where a test asks for one.
@@ -41,6 +43,11 @@ class Target:
             event.listen(engine, "do_connect", self._connected)
         self.prepare(engine)
         return engine
+
+    def share(self, engine: Engine) -> None:
+        """What was compiled for the dialect of an earlier engine serves this one, too."""
+        if self.like is not None:
+            engine.dialect, engine._compiled_cache = self.like.dialect, self.like._compiled_cache
 
     def _connected(self, dialect: Any, record: Any, positional: Any, named: Any) -> Any:
         assert self.connect is not None

@@ -22,7 +22,7 @@ from optilock import (
 from optilock.rollout import roll_out
 from tests.migrating import migrate, revise, shape
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"), pytest.mark.reflects]
 TOKENS = [Counter(), Unique(), Timestamp(), RowVersion()]
 each_token = pytest.mark.parametrize("token", TOKENS, ids=lambda token: type(token).__name__)
 
