@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Before", "arm", "arm_wholly", "disarm"]
 
 _CHANGES = (Update, Delete)
-#: An attribute of a connection: the flush that it answers for.
-_FLUSH = "_optilock_flush"
 
 
 #: How a connection answered before: for a flush around this one, and what covered its ``execute``.
@@ -40,13 +38,12 @@ def arm(flush: Flush, connection: Connection) -> None:
     """Answer for ``connection``, after what another flush holds for it was sent."""
     if connection in flush.armed:
         return
-    outer: Flush | None = getattr(connection, _FLUSH, None)
+    outer: Flush | None = getattr(connection, "_optilock_flush", None)
     if outer is not None:
         _send_held(outer, connection, before=flush)
-    native = type(connection).execute.__get__(connection)
-    covered = connection.execute
+    native, covered = type(connection).execute.__get__(connection), connection.execute
     flush.armed[connection] = outer, None if covered == native else covered
-    _cover(flush, connection)
+    _cover(flush, connection, native)
 
 
 def _send_held(outer: Flush, connection: Connection, *, before: Flush) -> None:
@@ -58,9 +55,7 @@ def _send_held(outer: Flush, connection: Connection, *, before: Flush) -> None:
         raise
 
 
-def _cover(flush: Flush, connection: Connection) -> None:
-    native = type(connection).execute.__get__(connection)
-
+def _cover(flush: Flush, connection: Connection, native: Callable[..., Any]) -> None:
     def execute(statement: Any, parameters: Any = None, **options: Any) -> Any:
         try:
             if flush.broken is not None:
@@ -81,8 +76,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
             raise
 
     # As an attribute, not through __dict__: CPython keeps the object compact that way.
-    setattr(connection, "execute", execute)  # noqa: B010
-    setattr(connection, _FLUSH, flush)
+    connection.execute = execute  # type: ignore[method-assign]
+    connection._optilock_flush = flush  # type: ignore[attr-defined]
 
 
 def arm_wholly(flush: Flush, connection: Connection) -> None:
@@ -116,12 +111,12 @@ def disarm(flush: Flush) -> None:
         delattr(connection, "scalar")
         delattr(connection, "exec_driver_sql")
     for connection, (outer, covered) in flush.armed.items():
-        delattr(connection, _FLUSH)
+        del connection._optilock_flush  # type: ignore[attr-defined]
         if outer is not None:
-            _cover(outer, connection)
+            _cover(outer, connection, type(connection).execute.__get__(connection))
             if connection in outer.armed_wholly:
                 _cover_wholly(outer, connection)
         elif execute := flush.known.followed.get(connection, covered):
-            setattr(connection, "execute", execute)  # noqa: B010
+            connection.execute = execute  # type: ignore[method-assign]
         else:
-            delattr(connection, "execute")
+            del connection.execute

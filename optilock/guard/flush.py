@@ -84,7 +84,7 @@ class Flush:
         self.session = session
         self.known = known
         #: How many writes the transaction had sent before.
-        self.began = len(known.sent)
+        self.began = known.at()
         #: Connections that answer for the guard, and how they answered before: ``execute``, and
         #: everything else as well.
         self.armed: dict[Connection, Before] = {}

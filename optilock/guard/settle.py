@@ -47,8 +47,7 @@ __all__ = ["carry_out", "settle"]
 
 def settle(flush: Flush) -> None:
     """Resolve the rows that missed, or remember the error that ``flush()`` will raise."""
-    if flush.waiting:
-        flush.drain_all()
+    flush.drain_all()
     for state in flush.skipped:
         if state not in flush.missed_states:
             unmark_deleted(flush.session, state)  # gone before the flush

@@ -209,7 +209,7 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             running, known.flush = known.flush, None
             if running is not None:
                 disarm(running)
-        if running is not None:
+        if running is not None and (running.misses or running.gone_links):
             running.conclude()
 
     return flush
@@ -317,7 +317,8 @@ def _after_flush(session: Session, uow: Any) -> None:
         try:
             if running.broken is not None:
                 raise running.broken
-            settle(running)
+            if running.waiting or running.skipped or running.misses:
+                settle(running)
             if running.known.announced:
                 withdraw(session)
             if there_are.kept:

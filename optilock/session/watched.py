@@ -303,12 +303,14 @@ class Watched:
     def committed(self) -> None:
         """What was written is stored."""
         self.decided = self._forgotten = True
-        self.sent, self.undone, self.moved, self.stated = [], [], [], []
-        self._flushed, self._counted = set(), 0
-        self.added_to.clear()
-        self.undone_before = {}
-        self._savepoints, self.departed = {}, []
-        self.compared, self._before = frozenset(), None
+        self.sent, self._counted, self._before = [], 0, None
+        if self._flushed or self._savepoints or self.departed or self.undone or self.undone_before:
+            self._flushed, self._savepoints, self.departed = set(), {}, []
+            self.undone, self.undone_before = [], {}
+        if self.moved or self.stated or self.compared:
+            self.moved, self.stated, self.compared = [], [], frozenset()
+        if self.added_to:
+            self.added_to = set()
 
     def ended(self) -> None:
         """The transaction is over, whatever came of it."""
