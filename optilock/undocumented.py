@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Delete, Insert, Select, Update
 from sqlalchemy.engine import Connection, Dialect, Engine
@@ -43,6 +43,7 @@ __all__ = [
     "is_of_the_orm",
     "is_ordered",
     "is_over",
+    "keep_with_mapping",
     "last_deleted",
     "lazily_loaded_by",
     "left_out",
@@ -73,6 +74,7 @@ __all__ = [
 ]
 
 State = InstanceState[Any]
+T = TypeVar("T")
 Change = Update | Delete | Insert
 
 # -- objects and sessions -------------------------------------------------------------------------
@@ -208,6 +210,13 @@ def mapped_key(mapper: Mapper[Any]) -> Any:
 def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
     """The columns that no ``load_only()`` and no ``defer("*")`` leaves out."""
     mapper.__dict__["_should_undefer_in_wildcard"] = columns
+
+
+def keep_with_mapping(mapper: Mapper[Any], key: str, value: T) -> T:
+    """Keep what was worked out of a mapping in its mapper, until the mapping is changed."""
+    mapper.__dict__[key] = value
+    mapper._memoized_keys |= {key}
+    return value
 
 
 def load_with_parent(parent: Mapper[Any], mapper: Mapper[Any]) -> None:

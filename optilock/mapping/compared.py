@@ -8,10 +8,10 @@ written, the attributes that must be stored as they were read.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from sqlalchemy import Column, event
 from sqlalchemy.engine import Connection
@@ -22,7 +22,7 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.columns import columns_of, ignored_columns, same
+from optilock.mapping.facts import Facts, facts
 from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched
@@ -57,9 +57,8 @@ _SEEN = "_optilock_values"
 _WRITTEN = "_optilock_written"
 #: Kept where nobody knows: compared by identity.
 _UNKNOWN: Values = {}
-_rules: WeakKeyDictionary[Mapper[Any], CompareValues] = WeakKeyDictionary()
-#: Resolved when they are first needed: names of a whole hierarchy are known only then.
-_names: WeakKeyDictionary[Mapper[Any], frozenset[str]] = WeakKeyDictionary()
+#: The classes whose values are compared.
+_mappers: WeakSet[Mapper[Any]] = WeakSet()
 
 
 def any_compared() -> bool:
@@ -69,25 +68,25 @@ def any_compared() -> bool:
 
 def compares(mapper: Mapper[Any]) -> bool:
     """Are values of ``mapper``'s rows compared?"""
-    return mapper in _rules
+    return facts(mapper).compares
 
 
 def comparing(table: Any) -> Mapper[Any] | None:
     """A class that compares values, and whose rows are in ``table``."""
     # Equal, not the same: a statement of a class carries a copy of its table, with annotations.
-    return next((mapper for mapper in _rules if mapper.local_table == table), None)
+    return next((mapper for mapper in _mappers if mapper.local_table == table), None)
 
 
 def is_guarded(mapper: Mapper[Any]) -> bool:
     """Do ``mapper``'s rows have a token of any kind?"""
-    return mapper.version_id_col is not None or mapper in _rules
+    return facts(mapper).guarded
 
 
 def compare(mapper: Mapper[Any], cls: type[Any], rule: CompareValues) -> None:
     """From here on values of ``cls`` are compared; a session that would not do so is refused."""
     for name in rule.names:
         _check_name(mapper, cls, name)
-    _rules[mapper] = rule
+    _mappers.add(mapper)
     there_are.compared = True
     event.listen(cls, "refresh", _read_again, raw=True)
     if mapper.version_id_col is None:
@@ -99,13 +98,10 @@ def compared_names(
     mapper: Mapper[Any], *, changed: Collection[str], deleting: bool
 ) -> Collection[str]:
     """The attributes that a write of ``changed`` ones compares."""
-    rule = _rules.get(mapper)
-    if rule is None:
-        return ()
-    known = _comparable(mapper, rule)
-    if rule.which == "changed" and not deleting:
-        return known.intersection(changed)
-    return known
+    known = facts(mapper)
+    if known.rule is not None and known.rule.which == "changed" and not deleting:
+        return known.comparable.intersection(changed)
+    return known.comparable
 
 
 def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
@@ -115,7 +111,7 @@ def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
         ConfigurationError: a value that must be compared was never read.
     """
     mapper = state.mapper
-    rule = _rules.get(mapper)
+    rule = facts(mapper).rule
     if rule is None:
         return {}
     changed = changed_names(state)
@@ -138,7 +134,7 @@ def remember_values(state: InstanceState[Any]) -> None:
     if known is _UNKNOWN:
         return
     seen: Values = {}
-    for name in columns_of(state.mapper):
+    for name in facts(state.mapper).columns:
         value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
         value = original_of(state, name, value)
         if value is not NO_VALUE:
@@ -183,7 +179,7 @@ def values_written(state: InstanceState[Any]) -> None:
 
 def nulls_stored(state: InstanceState[Any]) -> None:
     """A new row was inserted: what nobody has set, and no default fills, is NULL."""
-    for name, column in columns_of(state.mapper).items():
+    for name, column in facts(state.mapper).columns.items():
         made = (column.default, column.server_default, column.computed, column.identity)
         if name not in state.dict and not any(one is not None for one in made):
             state.dict[name] = None
@@ -223,41 +219,24 @@ def _read_again(state: InstanceState[Any], context: Any, attrs: Collection[str] 
 
 def changed_names(state: InstanceState[Any]) -> set[str]:
     """Column attributes that hold another value than the one that was read."""
-    columns = columns_of(state.mapper)
+    known = facts(state.mapper)
     return {
         name
-        for name, before in state.committed_state.items()
-        if name in columns
-        and name in state.dict
-        and not _unchanged(state, columns[name], name, before)
+        for name in state.committed_state
+        if name in known.columns and name in state.dict and not _unchanged(known, state, name)
     }
 
 
-def _unchanged(state: InstanceState[Any], column: Column[Any], name: str, before: Any) -> bool:
-    now = state.dict[name]
+def _unchanged(known: Facts, state: InstanceState[Any], name: str) -> bool:
+    now, before = state.dict[name], as_read(state, name)
     if isinstance(now, ClauseElement) or hasattr(now, "__clause_element__"):
         return False
-    before = as_read(state, name)
-    return before is not NO_VALUE and same(column, now, before)
+    return before is not NO_VALUE and known.same(name, now, before)
 
 
 def values_are_unknown(state: InstanceState[Any]) -> bool:
     """Was what the object holds never stored?"""
     return state.__dict__.get(_SEEN) is _UNKNOWN
-
-
-def _comparable(mapper: Mapper[Any], rule: CompareValues) -> frozenset[str]:
-    if mapper not in _names:
-        _names[mapper] = frozenset(rule.names) if rule.names else frozenset(_every(mapper))
-    return _names[mapper]
-
-
-def _every(mapper: Mapper[Any]) -> Iterable[str]:
-    left_out = {*mapper.primary_key, mapper.version_id_col, *ignored_columns(mapper)}
-    for name in columns_of(mapper):
-        attribute = mapper.column_attrs[name]
-        if left_out.isdisjoint(attribute.columns):
-            yield name
 
 
 def _check_name(mapper: Mapper[Any], cls: type[Any], name: str) -> None:

@@ -22,10 +22,8 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.checks import check_tokens
-from optilock.mapping.columns import ignored_columns
+from optilock.mapping.facts import facts
 from optilock.session.watched import is_watched, stands_still
-from optilock.tokens import Token
 from optilock.undocumented import mark_changed
 
 __all__ = [
@@ -49,45 +47,22 @@ _AGAIN = "optilock_written_again"
 
 def made_by_database(mapper: Mapper[Any]) -> bool:
     """Is the version of ``mapper``'s rows known only after the write?"""
-    return mapper.version_id_generator is False and _has_server_side_value(mapper)
+    return facts(mapper).by_database
 
 
 def moves_by_itself(mapper: Mapper[Any]) -> bool:
     """Does the database move the version at every write, whatever the statement says?"""
-    column: Any = mapper.version_id_col
-    return made_by_database(mapper) and column.onupdate is None
+    return facts(mapper).by_itself
 
 
 def made_by_application(mapper: Mapper[Any]) -> bool:
     """Does the version of ``mapper``'s rows move only when somebody assigns it?"""
-    return (
-        mapper.version_id_col is not None
-        and mapper.version_id_generator is False
-        and not _has_server_side_value(mapper)
-    )
-
-
-def _has_server_side_value(mapper: Mapper[Any]) -> bool:
-    """SQLAlchemy's own rule for asking for a version with RETURNING."""
-    column: Any = mapper.version_id_col
-    if not isinstance(column, Column):
-        return column is not None
-    default = column.default
-    return column.server_default is not None or (
-        default is not None and not default.is_scalar and not default.is_callable
-    )
+    return facts(mapper).by_application
 
 
 def made_again(mapper: Mapper[Any], version: Any) -> Any:
     """The version of a row that is inserted again after ``version``; ``None``: the database's."""
-    token = _token_of(mapper)
-    return None if token is None else token.again(version)
-
-
-def _token_of(mapper: Mapper[Any]) -> Token | None:
-    if not hasattr(mapper.class_, "__version_token__"):
-        return None
-    return check_tokens(mapper.class_)[0]
+    return facts(mapper).again(version)
 
 
 def touch_of(mapper: Mapper[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
@@ -95,11 +70,7 @@ def touch_of(mapper: Mapper[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
 
     Empty where Python makes the version, or the application does.
     """
-    column: Any = mapper.version_id_col
-    token = _token_of(mapper)
-    if token is not None:
-        return token.touch(column)
-    return {column: column} if made_by_database(mapper) else {}
+    return facts(mapper).touch
 
 
 def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
@@ -107,7 +78,7 @@ def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
 
     A watched session leaves it where they are ignored, or the row is held still (``no_bump``).
     """
-    touch = touch_of(mapper)
+    touch = facts(mapper).touch
     if len(mapper.tables) < 2 or not touch:
         return
     beside, elsewhere = _attributes(mapper, column)
@@ -122,7 +93,7 @@ def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:
             return
         session = state.session
         if session is not None and is_watched(session):
-            ignored = ignored_columns(mapper)
+            ignored = facts(mapper).ignored
             counts = {name for name in elsewhere if not ignored.issuperset(_columns(mapper, name))}
             if stands_still(session, state.obj()) or not any_changed(state, counts):
                 return
@@ -162,7 +133,7 @@ def set_expressions(
 ) -> None:
     """Let the next UPDATE of the object's row set these columns, without events."""
     for column, expression in expressions.items():
-        name = state.mapper.get_property_by_column(column).key
+        name = facts(state.mapper).names[column]
         loaded = state.manager[name].impl.get(state, state.dict)  # read now if it is expired
         mark_changed(state, name, loaded)
         state.dict[name] = expression
@@ -171,15 +142,13 @@ def set_expressions(
 def touch_state(state: InstanceState[Any]) -> None:
     """Let the next flush move the version of a persistent object, by one step."""
     mapper = state.mapper
-    column: Any = mapper.version_id_col
-    token = mapper.get_property_by_column(column).key
+    token, touch = facts(mapper).token, facts(mapper).touch
     if token in state.committed_state:
         return  # touched already
     following: Any = mapper.version_id_generator
     if not following:
-        touch = touch_of(mapper)
-        if touch and column not in touch:
-            _write_again(state, _plain(mapper, column))
+        if touch and mapper.version_id_col not in touch:
+            _write_again(state, _plain(mapper, facts(mapper).version))
         else:
             set_expressions(state, touch)
         return
@@ -197,7 +166,7 @@ def untouched(state: InstanceState[Any], columns: Iterable[Column[Any]]) -> None
         else:
             state.committed_state[again] = value
     for column in columns:
-        name = state.mapper.get_property_by_column(column).key
+        name = facts(state.mapper).names[column]
         if name in state.committed_state:
             state.dict[name] = state.committed_state.pop(name)
 
@@ -224,8 +193,7 @@ def check_post_update(mapper: Mapper[Any], cls: type[Any]) -> None:
             continue
         written = {pair[1].table for pair in relationship.synchronize_pairs}
         for row in (mapper, relationship.mapper):
-            version: Any = row.version_id_col
-            if made_by_database(row) and version.table in written:
+            if facts(row).by_database and facts(row).table_if_any in written:
                 raise ConfigurationError(
                     f"{cls.__name__}.{relationship.key} has post_update=True, which writes rows of"
                     f" {row.class_.__name__} a second time, and SQLAlchemy does not read back the"

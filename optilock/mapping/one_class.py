@@ -16,6 +16,7 @@ from sqlalchemy import Table
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
+from optilock.mapping.facts import facts
 from optilock.mapping.kinds import there_are
 
 __all__ = [
@@ -33,7 +34,7 @@ _shared: WeakSet[Table] = WeakSet()
 
 def share_table(mapper: Mapper[Any]) -> None:
     """Note whose rows are in the table, and whether those of another hierarchy are there, too."""
-    table = _table_of(mapper)
+    table = facts(mapper).table_if_any
     if table is None:
         return
     known = _first.get(table)
@@ -47,28 +48,25 @@ def share_table(mapper: Mapper[Any]) -> None:
 
 def is_shared(mapper: Mapper[Any]) -> bool:
     """Is there a class of another hierarchy over the table with the version?"""
-    return _table_of(mapper) in _shared
+    return facts(mapper).table_if_any in _shared
 
 
 def share_one_table(one: Mapper[Any], other: Mapper[Any]) -> bool:
     """Are they of two hierarchies, and have their rows in one table?"""
-    return one.base_mapper is not other.base_mapper and _table_of(one) is _table_of(other)
+    return (
+        one.base_mapper is not other.base_mapper
+        and facts(one).table_if_any is facts(other).table_if_any
+    )
 
 
 def two_classes(one: Mapper[Any], other: Mapper[Any]) -> ConfigurationError:
     """Both take part in one flush."""
+    table = facts(one).table_if_any
     names = sorted((one.class_.__name__, other.class_.__name__))
     return ConfigurationError(
-        f"{' and '.join(names)} are two classes over the table {_table_of(one)}, and objects of"
+        f"{' and '.join(names)} are two classes over the table {table}, and objects of"
         " both are changed in one transaction: each holds a version of its own, so the second"
         " UPDATE would be taken for another writer's conflict, or for one of the other class."
         f" Change them through {names[0]} alone, or {names[1]} alone, in a transaction; better,"
         " map the table once and read less of it by load_only() or mapped_column(deferred=True)."
     )
-
-
-def _table_of(mapper: Mapper[Any]) -> Table | None:
-    """The table whose row stands for the whole."""
-    version: Any = mapper.version_id_col
-    table = mapper.base_mapper.local_table if version is None else getattr(version, "table", None)
-    return table if isinstance(table, Table) else None

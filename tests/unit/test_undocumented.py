@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import (
     ForeignKey,
+    Integer,
     LargeBinary,
     TypeDecorator,
     create_engine,
@@ -93,6 +94,26 @@ def test_nothing_else_of_it_is_used():
                 if not of_self and not node.attr.startswith("__") and node.attr not in ours:
                     found.add(f"{path.name}: {node.attr}")
     assert found <= {"counting.py: _statements"}
+
+
+def test_what_is_kept_with_a_mapping_goes_when_it_changes():
+    class Own(DeclarativeBase):
+        pass
+
+    class Shape(Own):
+        __tablename__ = "shapes"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    mapper = Shape.__mapper__
+    for change in (
+        lambda: setattr(Shape, "colour", mapped_column(Integer)),
+        lambda: type("Circle", (Shape,), {}),
+    ):
+        Own.registry.configure()
+        assert undocumented.keep_with_mapping(mapper, "optilock_test", 1) == 1
+        assert mapper.__dict__["optilock_test"] == 1
+        change()
+        assert "optilock_test" not in mapper.__dict__
 
 
 def test_a_change_can_be_told_without_events(session):

@@ -1,0 +1,260 @@
+"""What is known of a mapper, in one record that is made once.
+
+::
+
+    facts(mapper).token               # "version", the attribute; "" where rows have none
+    facts(mapper).names[column]       # the attribute of a column
+    facts(mapper).ignored             # columns that neither move the version nor conflict
+
+Each fact is worked out when it is first asked for: some are not known before the whole hierarchy of
+a class is. The record is kept in the mapper and goes with it, and a mapping that is changed later
+(``add_property()``, a new subclass) begins another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, FromClause, Join, Table
+from sqlalchemy.orm import Mapper
+
+from optilock.errors import ConfigurationError
+from optilock.tokens import CompareValues, Token
+from optilock.undocumented import keep_with_mapping
+
+__all__ = ["GIVE_ONE", "Facts", "facts", "same", "tokens_of"]
+
+#: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
+GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
+
+_KEY = "_optilock_facts"
+
+
+def facts(mapper: Mapper[Any]) -> Facts:
+    """What is known of ``mapper``."""
+    known: Facts | None = mapper.__dict__.get(_KEY)
+    return keep_with_mapping(mapper, _KEY, Facts(mapper)) if known is None else known
+
+
+def tokens_of(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
+    """The token with a column, and the one that compares values; both may be missing."""
+    given = getattr(cls, "__version_token__", ())
+    tokens = given if isinstance(given, tuple) else (given,)
+    moving = (token for token in tokens if isinstance(token, Token))
+    compared = (token for token in tokens if isinstance(token, CompareValues))
+    return next(moving, None), next(compared, None)
+
+
+def same(column: Column[Any], a: Any, b: Any) -> bool:
+    """Are two values of a column the same value? NaN, which equals nothing, is itself here."""
+    if isinstance(a, float) and isinstance(b, float) and a != a and b != b:
+        return True
+    return column.type.compare_values(a, b) is True
+
+
+class _Names(dict[Any, str]):
+    """Column -> attribute, for whatever column the mapper knows."""
+
+    def __init__(self, mapper: Mapper[Any]) -> None:
+        self._mapper = mapper
+
+    def __missing__(self, column: Column[Any]) -> str:
+        name = self[column] = self._mapper.get_property_by_column(column).key
+        return name
+
+
+class Facts:
+    """The record of one mapper."""
+
+    def __init__(self, mapper: Mapper[Any]) -> None:
+        self.mapper = mapper
+        #: The column of the version; ``None`` where rows have none.
+        self.version: Any = mapper.version_id_col
+        #: The attribute of each column.
+        self.names = _Names(mapper)
+
+    # -- attributes and columns ----------------------------------------------------------------
+
+    @cached_property
+    def token(self) -> str:
+        """The attribute of the version; empty, as no attribute is, where rows have none."""
+        return "" if self.version is None else self.names[self.version]
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The attributes of the primary key, in its order."""
+        return tuple(self.names[column] for column in self.mapper.primary_key)
+
+    @cached_property
+    def columns(self) -> Mapping[str, Column[Any]]:
+        """Attribute -> column of the mapper's own tables (the nearest, where they are joined)."""
+        mapper = self.mapper
+        if self.maps_a_select:
+            behind = {a.key: self._behind(a.columns[0]) for a in mapper.column_attrs}
+            return {name: column for name, column in behind.items() if column is not None}
+        return {
+            attribute.key: column
+            for attribute in mapper.column_attrs
+            if isinstance(column := attribute.columns[0], Column) and column.table in mapper.tables
+        }
+
+    @property
+    def ignored(self) -> frozenset[Column[Any]]:
+        """Columns of the whole hierarchy that neither move the version nor conflict."""
+        return facts(self.mapper.base_mapper).ignored_of_all
+
+    @cached_property
+    def ignored_of_all(self) -> frozenset[Column[Any]]:
+        """The same, kept at the root of the hierarchy."""
+        return frozenset(
+            column
+            for member in self.mapper.self_and_descendants
+            for name in getattr(member.class_, "__version_ignore__", ())
+            if name in member.column_attrs
+            for column in member.column_attrs[name].columns
+            if isinstance(column, Column)
+        )
+
+    def same(self, name: str, a: Any, b: Any) -> bool:
+        """Are two values of an attribute the same value?"""
+        return same(self.columns[name], a, b)
+
+    # -- where the rows are --------------------------------------------------------------------
+
+    @cached_property
+    def root(self) -> Mapper[Any]:
+        """The mapper that stands for all classes a row of this one may be read as.
+
+        That is the root of its hierarchy. Classes of concrete tables have rows of their own there,
+        and a row of one has nothing to do with that of another which has the same key.
+        """
+        mapper = self.mapper
+        lines: Iterable[Mapper[Any]] = mapper.iterate_to_root() if mapper.inherits else ()
+        return next((one for one in lines if one.concrete), mapper.base_mapper)
+
+    @cached_property
+    def maps_a_select(self) -> bool:
+        """Is the class mapped to a SELECT, or an alias, and its rows are stored elsewhere?"""
+        return not isinstance(self.mapper.persist_selectable, (Table, Join))
+
+    def _behind(self, column: Any) -> Column[Any] | None:
+        """The column that a column of the SELECT shows, in the table that has the version."""
+        version = self.version
+        for base in column.base_columns:
+            if isinstance(base, Column) and version is not None and base.table is version.table:
+                return base
+        return None
+
+    @cached_property
+    def table(self) -> Table:
+        """The table whose row stands for the whole: the version's, or the base.
+
+        Raises:
+            ConfigurationError: ``version_id_col`` is the column of a SELECT, which SQLAlchemy
+                neither compares nor moves when it writes the table behind it.
+        """
+        table = self.table_if_any
+        if table is None:
+            name = self.version.key
+            raise ConfigurationError(
+                f"{self.mapper.class_.__name__} is mapped to a SELECT, and its version_id_col is"
+                f" {name!r} of the SELECT: SQLAlchemy checks no version when it writes the table"
+                f" behind it. Name the column of the table, version_id_col=table.c.{name}. Nothing"
+                " was written."
+            )
+        return table
+
+    @cached_property
+    def table_if_any(self) -> Table | None:
+        """That table; ``None`` where the class is mapped to a SELECT that hides it."""
+        mapper = self.mapper
+        table = (
+            mapper.base_mapper.local_table
+            if self.version is None
+            else getattr(self.version, "table", None)
+        )
+        return table if isinstance(table, Table) else None
+
+    @cached_property
+    def rows(self) -> tuple[list[Any], FromClause]:
+        """The columns of the primary key, and where the stored rows are."""
+        keys = list(self.mapper.primary_key)
+        if not self.maps_a_select:
+            return keys, self.mapper.persist_selectable
+        return [self._behind(key) for key in keys], self.version.table
+
+    # -- its tokens ----------------------------------------------------------------------------
+
+    @cached_property
+    def kind(self) -> Token | None:
+        """The token of the mixin with a column."""
+        return tokens_of(self.mapper.class_)[0]
+
+    @cached_property
+    def rule(self) -> CompareValues | None:
+        """Which values are compared."""
+        return tokens_of(self.mapper.class_)[1]
+
+    @property
+    def compares(self) -> bool:
+        """Are values of the rows compared?"""
+        return self.rule is not None
+
+    @cached_property
+    def guarded(self) -> bool:
+        """Do the rows have a token of any kind?"""
+        return self.version is not None or self.rule is not None
+
+    @cached_property
+    def comparable(self) -> frozenset[str]:
+        """The attributes that the rule compares, of a row whose every column is changed."""
+        if self.rule is None or self.rule.names:
+            return frozenset(self.rule.names if self.rule else ())
+        left_out = {*self.mapper.primary_key, self.version, *self.ignored}
+        attributes = self.mapper.column_attrs
+        return frozenset(n for n in self.columns if left_out.isdisjoint(attributes[n].columns))
+
+    # -- who makes the next version ------------------------------------------------------------
+
+    @cached_property
+    def by_database(self) -> bool:
+        """Is the version known only after the write?"""
+        return self.mapper.version_id_generator is False and self._has_server_side_value
+
+    @cached_property
+    def by_itself(self) -> bool:
+        """Does the database move the version at every write, whatever the statement says?"""
+        return self.by_database and self.version.onupdate is None
+
+    @cached_property
+    def by_application(self) -> bool:
+        """Does the version move only when somebody assigns it?"""
+        generated = self.mapper.version_id_generator is not False or self._has_server_side_value
+        return self.version is not None and not generated
+
+    @property
+    def _has_server_side_value(self) -> bool:
+        """SQLAlchemy's own rule for asking for a version with RETURNING."""
+        column = self.version
+        if not isinstance(column, Column):
+            return column is not None
+        default = column.default
+        return column.server_default is not None or (
+            default is not None and not default.is_scalar and not default.is_callable
+        )
+
+    def again(self, version: Any) -> Any:
+        """The version of a row that is inserted again after ``version``; ``None``: any other's."""
+        return None if self.kind is None else self.kind.again(version)
+
+    @cached_property
+    def touch(self) -> Mapping[Column[Any], ColumnElement[Any]]:
+        """What an UPDATE sets so that the version moves though nothing else changes.
+
+        Empty where Python makes the version, or the application does.
+        """
+        if self.kind is not None:
+            return self.kind.touch(self.version)
+        return {self.version: self.version} if self.by_database else {}
