@@ -19,7 +19,7 @@ from sqlalchemy import Column, Table, inspect
 from sqlalchemy.orm import Mapper
 
 from optilock.mapping.checks import check_tokens
-from optilock.mapping.columns import ignored_columns
+from optilock.mapping.facts import facts
 from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import RowVersion, Token
 from optilock.tokens.guard_trigger import GuardTrigger
@@ -50,7 +50,7 @@ class Expected:
         if policy is None:
             return None
         columns = [column for column in self.table.columns if column is not self.column]
-        without = ignored_columns(self.mapper)
+        without = facts(self.mapper).ignored
         ignore = [c.name for c in columns if c in without or c.computed is not None]
         return GuardTrigger(
             self.table.name,

@@ -13,9 +13,9 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
 from optilock.errors import ConfigurationError
-from optilock.mapping.columns import ignored_columns
 from optilock.mapping.compared import changed_names
-from optilock.mapping.makers import made_by_application, touch_state
+from optilock.mapping.facts import facts
+from optilock.mapping.makers import touch_state
 from optilock.rows.seen import recall
 from optilock.rows.touched import note_roots
 from optilock.session.before_flush import at_step
@@ -105,7 +105,7 @@ def _row_changed(session: Session, state: State) -> bool:
         return True
     if stands_still(session, obj):
         return False
-    ignored = ignored_columns(state.mapper)
+    ignored = facts(state.mapper).ignored
     columns = state.mapper.columns
     changed = changed_names(state)
     if any(columns[name] not in ignored for name in changed):
@@ -145,7 +145,7 @@ def _covers_from(mapper: Mapper[Any]) -> tuple[Cover, ...]:
 
 def _relationship(mapper: Mapper[Any], name: str) -> RelationshipProperty[Any]:
     what = f"{mapper.class_.__name__}.__version_root_of__ names {name!r}, which is"
-    if mapper.version_id_col is None or made_by_application(mapper):
+    if mapper.version_id_col is None or facts(mapper).by_application:
         raise ConfigurationError(
             f"{mapper.class_.__name__} has __version_root_of__, but no version that moves by"
             " itself: give it a token that has a column and is not Manual, such as Counter()."

@@ -24,7 +24,9 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import LoaderCallableStatus
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.keys import identity_of
 from optilock.dialects import database_of
+from optilock.mapping.facts import facts
 from optilock.rows.sides import read_stored
 from optilock.session.connections import connection_to_write
 
@@ -95,7 +97,7 @@ def _foreign_keys(
 ) -> Iterator[Values]:
     """Root's column -> value: as stored, and as it is to be."""
     pairs = [
-        (parent, state.mapper.get_property_by_column(child).key)
+        (parent, facts(state.mapper).names[child])
         for parent, child in relationship.local_remote_pairs or ()
     ]
     now = {parent: _value(state, name) for parent, name in pairs}
@@ -122,9 +124,8 @@ def _value(state: State, name: str) -> Any:
 
 def _stored(session: Session, state: State, pairs: list[tuple[Any, str]]) -> Values:
     """What the row says: for what was left out of the load, or set without having been read."""
-    assert state.key is not None
     connection = connection_to_write(session, state.mapper)
-    identity = tuple(state.key[1])
+    identity = identity_of(state)
     names = tuple(dict.fromkeys(name for _, name in pairs))
     found = read_stored(connection, state.mapper, [identity], only=names, lock=False)
     row = found.get(identity)
@@ -142,8 +143,7 @@ def _is_unknown(value: Any) -> bool:
 def _has_key(obj: Any, values: Values) -> bool:
     root = instance_state(obj)
     return all(
-        root.dict.get(root.mapper.get_property_by_column(column).key) == value
-        for column, value in values.items()
+        root.dict.get(facts(root.mapper).names[column]) == value for column, value in values.items()
     )
 
 

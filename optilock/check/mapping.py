@@ -9,8 +9,8 @@ from sqlalchemy import Column, types
 from sqlalchemy.orm import Mapper
 
 from optilock.check.finding import Finding, Severity
-from optilock.mapping.columns import columns_of, ignored_columns
-from optilock.mapping.compared import compared_names, is_guarded
+from optilock.mapping.compared import compared_names
+from optilock.mapping.facts import facts
 from optilock.versioned import Versioned
 
 __all__ = ["check_mapping"]
@@ -19,7 +19,7 @@ __all__ = ["check_mapping"]
 def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
     """Is there a version, and does anything make it move, or conflict, without need?"""
     name = mapper.class_.__name__
-    if not is_guarded(mapper):
+    if not facts(mapper).guarded:
         yield Finding(
             "no-version",
             Severity.WARNING,
@@ -43,9 +43,9 @@ def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
 def _moving_by_itself(mapper: Mapper[Any]) -> Iterator[Finding]:
     """Compared columns that every save writes: then any two saves conflict."""
     compared = compared_names(mapper, changed=(), deleting=True)
-    for attribute, column in columns_of(mapper).items():
+    for attribute, column in facts(mapper).columns.items():
         written = column.onupdate is not None or column.server_onupdate is not None
-        if written and attribute in compared and column not in ignored_columns(mapper):
+        if written and attribute in compared and column not in facts(mapper).ignored:
             yield Finding(
                 "rewritten",
                 Severity.WARNING,
@@ -64,7 +64,7 @@ def _too_coarse(mapper: Mapper[Any]) -> Iterator[Finding]:
             yield Finding(
                 "clock",
                 Severity.WARNING,
-                f"{mapper.class_.__name__}.{mapper.get_property_by_column(token).key}",
+                f"{mapper.class_.__name__}.{facts(mapper).names[token]}",
                 "The version is a time that the program's own clock makes: two writes in one tick,"
                 " or two clocks, can give the same version.",
                 "Use Timestamp(), whose time is the server's and always moves on, or Counter().",

@@ -19,8 +19,8 @@ from optilock.check.finding import Finding, Severity
 from optilock.check.resolution import microseconds
 from optilock.check.stored import StoredTable
 from optilock.dialects import database_of
-from optilock.mapping.columns import columns_of, ignored_columns, same
-from optilock.mapping.compared import compared_names, is_guarded
+from optilock.mapping.compared import compared_names
+from optilock.mapping.facts import facts, same
 
 __all__ = ["check_values"]
 
@@ -32,14 +32,14 @@ def check_values(
     connection: Connection, mapper: Mapper[Any], stored: Mapping[Table, StoredTable | None]
 ) -> Iterator[Finding]:
     """Look at the columns of a class with a version."""
-    if not is_guarded(mapper):
+    if not facts(mapper).guarded:
         return
     compared = compared_names(mapper, changed=(), deleting=True)
-    inherited = () if mapper.inherits is None else columns_of(mapper.inherits)
+    inherited = () if mapper.inherits is None else facts(mapper.inherits).columns
     columns = {
         name: column
-        for name, column in columns_of(mapper).items()
-        if name not in inherited and column not in ignored_columns(mapper)
+        for name, column in facts(mapper).columns.items()
+        if name not in inherited and column not in facts(mapper).ignored
     }
     yield from _never_equal(connection, mapper, columns, compared, stored)
     for name in compared:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
+from optilock.mapping.facts import facts
 from optilock.undocumented import always_load
 
 __all__ = ["close", "load_always", "require"]
@@ -25,7 +26,7 @@ __all__ = ["close", "load_always", "require"]
 
 def require(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
     """The application assigns the version of ``cls``, and must: NULL is none."""
-    key = mapper.get_property_by_column(column).key
+    key = facts(mapper).names[column]
 
     def set_version(state: InstanceState[Any], value: Any, old: Any, initiator: Any) -> None:
         if value is None and state.key is not None:
@@ -46,7 +47,7 @@ def require(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
 
 def close(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
     """From here on the version of ``cls`` cannot be assigned."""
-    key = mapper.get_property_by_column(column).key
+    key = facts(mapper).names[column]
     attribute = getattr(cls, key)
 
     def set_version(state: InstanceState[Any], value: Any, old: Any, initiator: Any) -> None:

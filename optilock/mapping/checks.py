@@ -13,6 +13,7 @@ from sqlalchemy.orm import Mapper
 from optilock.conflicts.deletes import check_policy
 from optilock.conflicts.resolvers import check_resolver_for
 from optilock.errors import ConfigurationError
+from optilock.mapping.facts import facts
 from optilock.tokens import CompareValues, RowVersion, Token
 from optilock.tokens.guard_trigger import check_guard
 from optilock.undocumented import mapped_key
@@ -177,7 +178,7 @@ def _two_columns(
 def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | None) -> None:
     """The class's other options name what exists, and can be so treated."""
     _check_spelling(cls)
-    key = "" if version is None else mapper.get_property_by_column(version).key
+    key = "" if version is None else facts(mapper).names[version]
     ignored: Any = cls.__version_ignore__
     if isinstance(ignored, str):
         raise ConfigurationError(

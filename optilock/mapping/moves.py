@@ -20,6 +20,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
+from optilock.mapping.facts import facts
 from optilock.mapping.makers import any_changed
 from optilock.session.connections import connection_to_write
 from optilock.tokens import RowVersion
@@ -33,7 +34,7 @@ _MISSED = object()
 
 def require_moves(mapper: Mapper[Any], column: Column[Any], token: RowVersion) -> None:
     """Read the version of ``mapper``'s rows as the trigger leaves it; refuse one that stays."""
-    key = mapper.get_property_by_column(column).key
+    key = facts(mapper).names[column]
     if token.xmin:
 
         def before_insert(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
@@ -76,7 +77,7 @@ def _read_again(state: InstanceState[Any], session: Any, column: Column[Any], ke
     if state.key is None and identity not in session.identity_map:  # otherwise a row switch
         return
     keys = tuple(column.table.primary_key) or mapper.primary_key
-    where = (k == state.dict[mapper.get_property_by_column(k).key] for k in keys)
+    where = (k == state.dict[facts(mapper).names[k]] for k in keys)
     statement = select(column).where(*where)
     state.dict[key] = type(connection).execute(connection, statement).scalar_one()
 

@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.conditions.keys import Identity, key_names
+from optilock.conditions.keys import Identity
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.mapping.columns import GIVE_ONE, token_attribute
+from optilock.mapping.facts import GIVE_ONE, facts
 from optilock.preconditions.demanded import check_version, demanded_version, matches
 from optilock.preconditions.expect import expect, failed, loaded_version
 from optilock.rows.sides import Attempt, entry_of
@@ -83,7 +83,7 @@ def _checked(session: Session, model: Any) -> Mapper[Any]:
     mapper = inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):
         raise ConfigurationError(f"apply() got {model!r}, which is not a mapped class.")
-    if token_attribute(mapper) is None:
+    if not facts(mapper).token:
         raise ConfigurationError(
             f"apply() got {mapper.class_.__name__}, whose rows have no version: {GIVE_ONE}."
         )
@@ -122,7 +122,7 @@ def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
     columns = mapper.column_attrs[name].columns
     if any(column in mapper.primary_key for column in columns):
         return "it is the primary key, by which the row is found"
-    if name == token_attribute(mapper):
+    if name == facts(mapper).token:
         return "it is the version, which moves by itself"
     if mapper.polymorphic_on is not None and mapper.polymorphic_on in columns:
         return "it says which class the row is"
@@ -133,7 +133,7 @@ def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
 
 def _identity(mapper: Mapper[Any], pk: Any) -> Identity:
     """The key in the order of the mapper's primary key columns."""
-    names = key_names(mapper)
+    names = facts(mapper).keys
     if isinstance(pk, Mapping):
         given = tuple(pk[name] for name in names) if set(pk) == set(names) else ()
     else:
@@ -159,8 +159,7 @@ def _read_again_if_older(session: Session, obj: object, expected: object) -> Non
 def _gone(
     mapper: Mapper[Any], identity: Identity, changes: Mapping[str, Any], expected: object
 ) -> PreconditionFailed:
-    token = token_attribute(mapper)
-    assert token is not None
+    token = facts(mapper).token
     seen = {token: demanded_version(mapper, expected)}
     attempt = Attempt(mapper, identity, "update", seen, {**seen, **changes}, dict(changes))
     return PreconditionFailed([entry_of(attempt, None)])

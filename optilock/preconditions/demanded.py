@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.columns import columns_of, same, token_attribute
+from optilock.mapping.facts import facts
 from optilock.preconditions.etag import etag_text
 
 __all__ = ["GONE", "check_version", "demanded_version", "matches"]
@@ -66,9 +66,8 @@ def matches(call: str, state: State, version: Any, given: object) -> bool:
     tag = _TAG.fullmatch(given) if isinstance(given, str) else None
     if tag is not None:
         return tag[0] == etag_text(version, state.class_.__name__)
-    token = token_attribute(state.mapper)
-    assert token is not None
-    return same(columns_of(state.mapper)[token], version, _as_version(call, state, version, given))
+    token = facts(state.mapper).token
+    return facts(state.mapper).same(token, version, _as_version(call, state, version, given))
 
 
 def _as_version(call: str, state: State, version: Any, given: object) -> object:

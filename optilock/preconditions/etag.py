@@ -26,6 +26,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError, described
+from optilock.mapping.facts import facts
 
 __all__ = ["etag_of", "etag_text"]
 
@@ -87,7 +88,7 @@ def _version_attribute(mapper: Mapper[Any]) -> str:
             f"{mapper.class_.__name__} has no version, so there is nothing to make an ETag of: give"
             " the class one (optilock.Versioned, with a token that has a column: Counter())."
         )
-    return mapper.get_property_by_column(mapper.version_id_col).key
+    return facts(mapper).token
 
 
 def _opaque(version: Any, name: str) -> str:

@@ -29,11 +29,12 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
+from optilock.conditions.keys import identity_of
 from optilock.entry import Action
 from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.guard.check_promises import promise
 from optilock.guard.look import expected_version
-from optilock.mapping.columns import GIVE_ONE, token_attribute
+from optilock.mapping.facts import GIVE_ONE, facts
 from optilock.preconditions.demanded import GONE, check_version, demanded_version, matches
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
@@ -77,7 +78,7 @@ def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
             f" {described(obj)}."
         )
     what = f"{name}() got an object of {state.class_.__name__}"
-    if token_attribute(state.mapper) is None:
+    if not facts(state.mapper).token:
         raise ConfigurationError(
             f"{what}, whose rows have no version: {GIVE_ONE}, or run the work with"
             " optilock.serializable()."
@@ -107,8 +108,7 @@ def loaded_version(state: State, name: str) -> Any:
 
     ``GONE`` where the row is; ``name`` is the function that was called.
     """
-    token = token_attribute(state.mapper)
-    assert token is not None
+    token = facts(state.mapper).token
     session = state.session
     if token not in state.dict and session is not None and _must_wait(session, state):
         raise ConfigurationError(
@@ -145,21 +145,18 @@ def failed(
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> PreconditionFailed:
     """The error for another version than the one ``given``, which was meant for ``changes``."""
-    token = token_attribute(state.mapper)
-    assert state.key is not None and token is not None
+    identity = identity_of(state)
     action: Action = "delete" if state.obj() in session.deleted else "verify"
     if action == "verify" and (state.modified or changes):
         action = "update"
-    seen = {token: demanded_version(state.mapper, given)}
-    attempt = Attempt(
-        state.mapper, tuple(state.key[1]), action, seen, {**seen, **changes}, dict(changes)
-    )
+    seen = {facts(state.mapper).token: demanded_version(state.mapper, given)}
+    attempt = Attempt(state.mapper, identity, action, seen, {**seen, **changes}, dict(changes))
     if version is GONE:
         return PreconditionFailed([entry_of(attempt, None)])
     ours = attempt_of(state, action, version)
     ours.current.update(changes)
     ours.changes.update(changes)
-    attempt = Attempt(state.mapper, ours.identity, action, seen, ours.current, ours.changes)
+    attempt = Attempt(state.mapper, identity, action, seen, ours.current, ours.changes)
     return PreconditionFailed([entry_of(attempt, _as_loaded(session, state, ours.original))])
 
 

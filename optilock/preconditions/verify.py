@@ -30,6 +30,7 @@ there is no version to verify. :func:`optilock.serializable` promises all.
 
 from __future__ import annotations
 
+from optilock.conditions.keys import identity_of
 from optilock.errors import ConcurrencyError
 from optilock.guard.check_promises import promise
 from optilock.preconditions.demanded import GONE
@@ -51,7 +52,6 @@ def verify(obj: object) -> None:
     state, session = state_in_watched_session(obj, "verify")
     version = loaded_version(state, "verify")
     if version is GONE:
-        assert state.key is not None
-        attempt = Attempt(state.mapper, tuple(state.key[1]), "verify", {}, {}, {})
+        attempt = Attempt(state.mapper, identity_of(state), "verify", {}, {}, {})
         raise ConcurrencyError([entry_of(attempt, None)])
     promise(session, state, version, demanded=False)

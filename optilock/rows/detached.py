@@ -18,20 +18,13 @@ from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import key_names
+from optilock.conditions.keys import identity_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
-from optilock.mapping.columns import columns_of, same, token_attribute
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
+from optilock.mapping.facts import facts
 from optilock.rows.seen import forget, may_be_undone, never_read, version_seen
-from optilock.rows.sides import (
-    Attempt,
-    Values,
-    attempt_of,
-    entry_of,
-    read_stored,
-    stored_or_loaded,
-)
+from optilock.rows.sides import Values, attempt_of, entry_of, read_stored, stored_or_loaded
 from optilock.session.connections import connection_to_write
 
 __all__ = [
@@ -59,31 +52,31 @@ def is_stale(source: State, merged: State) -> bool:
         return False
     if is_undone(source):
         return True
-    token = token_attribute(source.mapper)
+    token = facts(source.mapper).token
     if has_other_values(source, merged):
         return True
-    if token is None or token_attribute(merged.mapper) != token:
+    if not token or facts(merged.mapper).token != token:
         return False
     seen, held = version_seen(source, token), version_seen(merged, token)
     if seen is None or held is None:
         return False
-    return not same(columns_of(merged.mapper)[token], seen, held)
+    return not facts(merged.mapper).same(token, seen, held)
 
 
 def is_undone(source: State) -> bool:
     """Does the copy hold values of which nobody knows whether they ever were stored?"""
     if may_be_undone(source):
         return True
-    token = token_attribute(source.mapper)
-    if token is None or not never_read(source) or source.dict.get(token) is not None:
+    token = facts(source.mapper).token
+    if not token or not never_read(source) or source.dict.get(token) is not None:
         return False
-    keys = key_names(source.mapper)
-    return any(name in source.dict for name in columns_of(source.mapper) if name not in keys)
+    known = facts(source.mapper)
+    return any(name in source.dict for name in known.columns if name not in known.keys)
 
 
 def has_other_values(source: State, merged: State) -> bool:
     """Was a compared value of the copy read as another one than what is stored?"""
-    columns = columns_of(merged.mapper)
+    known = facts(merged.mapper)
     names = compared_names(merged.mapper, changed=(), deleting=True)
     if values_are_unknown(source) and any(name in source.dict for name in names):
         return True
@@ -91,7 +84,7 @@ def has_other_values(source: State, merged: State) -> bool:
         seen, stored = as_read(source, name), as_read(merged, name)
         if seen is NO_VALUE or stored is NO_VALUE:
             continue
-        if not same(columns[name], seen, stored):
+        if not known.same(name, seen, stored):
             return True
     return False
 
@@ -136,12 +129,9 @@ def undone(session: Session, source: State, merged: State) -> ConcurrencyError:
 
 def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
     """What the copy was, what it is now, and what is stored."""
-    token = token_attribute(source.mapper)
-    attempt: Attempt = attempt_of(
-        source, "update", None if token is None else version_seen(source, token)
-    )
-    assert merged.key is not None
-    identity = tuple(merged.key[1])
+    token = facts(source.mapper).token
+    attempt = attempt_of(source, "update", version_seen(source, token) if token else None)
+    identity = identity_of(merged)
     connection = connection_to_write(session, merged.mapper)
     found = read_stored(connection, merged.mapper, [identity], lock=False)
     return entry_of(attempt, found.get(identity))
@@ -149,8 +139,8 @@ def moved_entry(session: Session, source: State, merged: State) -> Entry[Any]:
 
 def stored_of(session: Session, merged: State) -> Values:
     """The row as the session has loaded it, or read if a column is missing."""
-    token = token_attribute(merged.mapper)
-    held = None if token is None else version_seen(merged, token)
+    token = facts(merged.mapper).token
+    held = version_seen(merged, token) if token else None
     return stored_or_loaded(session, merged, attempt_of(merged, "update", held).original)
 
 

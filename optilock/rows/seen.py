@@ -38,16 +38,15 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import Place, key_names, place_of, root_of
-from optilock.mapping.columns import token_attribute
+from optilock.conditions.keys import Place, place_of
 from optilock.mapping.compared import (
     any_compared,
-    compares,
     remember_values,
     remembered_values,
     values_seen,
     values_unknown,
 )
+from optilock.mapping.facts import facts
 from optilock.rows.locked import expire_older
 from optilock.session.records import Doubt
 from optilock.session.watched import is_watched
@@ -190,7 +189,7 @@ def remember(states: Iterable[State]) -> None:
         if state.manager is not manager:
             manager = state.manager
             token = _token_of(manager.mapper)
-            compared = any_compared() and compares(manager.mapper)
+            compared = any_compared() and facts(manager.mapper).compares
         if compared:
             remember_values(state)
         if token is not None and (obj := state.obj()) is not None:
@@ -235,7 +234,7 @@ def remember_expired(obj: Any, names: Collection[str] | None) -> None:
         return  # SQLAlchemy says so
     if names:
         token = _token_of(state.mapper)
-        if compares(state.mapper):
+        if facts(state.mapper).compares:
             remember_values(state)
         if token in names and token in state.dict:
             version = state.committed_state.get(token, state.dict[token])
@@ -258,7 +257,7 @@ def recall(state: State) -> None:
     if seen is None:
         return
     state.__dict__.pop(_KEY)  # held from here on: what a flush reads after its write is newer
-    keys = zip(key_names(mapper), state.key[1], strict=True)
+    keys = zip(facts(mapper).keys, state.key[1], strict=True)
     for name, value in ((token, seen), *keys):
         state.dict[name] = value
         state.expired_attributes.discard(name)
@@ -291,7 +290,7 @@ def _decide(state: State, stands: Callable[[], bool] | None) -> None:
     token = _token_of(state.mapper)
     if token is not None:
         state.__dict__[_DECIDED] = _Decided(version_seen(state, token), stands)
-    if any_compared() and compares(state.mapper):
+    if any_compared() and facts(state.mapper).compares:
         remember_values(state)
 
 
@@ -316,7 +315,7 @@ def remember_revived(
     So is a delete that was refused, and wrote nothing.
     """
     state: State = instance_state(obj)
-    if any_compared() and compares(state.mapper):
+    if any_compared() and facts(state.mapper).compares:
         (values_unknown if state in written else remember_values)(state)
     token = _token_of(state.mapper)
     if token is not None and state.key is not None:
@@ -344,8 +343,8 @@ def remember_rolled_back(
         if state.manager is not manager:
             manager = state.manager
             token = _token_of(manager.mapper)
-            compared = any_compared() and compares(manager.mapper)
-        doubt = doubts.get(root_of(state.mapper)) if doubts else None
+            compared = any_compared() and facts(manager.mapper).compares
+        doubt = doubts.get(facts(state.mapper).root) if doubts else None
         if doubt is not None and doubt.adds and state in doubt.held:
             doubt = None
         if doubt is not None:
@@ -438,7 +437,7 @@ def _token_of(mapper: Mapper[Any]) -> str | None:
     try:
         return _tokens[mapper]
     except KeyError:
-        token = _tokens[mapper] = token_attribute(mapper)
+        token = _tokens[mapper] = facts(mapper).token or None
         if token is not None:
             _watch_loads(mapper, token)
         return token
@@ -488,7 +487,7 @@ def _without_older(state: State, context: Any, attrs: Collection[str] | None) ->
     if attrs is not None:
         expire_older(state, context, attrs)
     elif state not in marked_deleted(context.session):
-        keys = key_names(state.mapper)
+        keys = facts(state.mapper).keys
         expire_older(state, context, [name for name in list(state.dict) if name not in keys])
 
 

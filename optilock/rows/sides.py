@@ -23,19 +23,12 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
-from optilock.conditions.keys import Identity, Place, root_of
+from optilock.conditions.keys import Identity, Place, identity_of
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
-from optilock.mapping.columns import (
-    columns_of,
-    ignored_columns,
-    rows_of,
-    same,
-    table_of_version,
-    token_attribute,
-)
+from optilock.mapping.columns import columns_of, same
 from optilock.mapping.compared import as_read, compared_names
-from optilock.mapping.makers import made_by_application
+from optilock.mapping.facts import facts
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write
 
@@ -87,7 +80,7 @@ class Attempt:
     @property
     def place(self) -> Place:
         """The row, whatever class of the hierarchy it was read as."""
-        return root_of(self.mapper), self.identity
+        return facts(self.mapper).root, self.identity
 
 
 def attempt_of(
@@ -99,15 +92,14 @@ def attempt_of(
     computed: Iterable[Column[Any]] = (),
 ) -> Attempt:
     """Our side, from the object. ``computed`` columns were filled in for us, not changed by us."""
-    mapper = state.mapper
-    token = token_attribute(mapper)
-    names = columns_of(mapper)
-    filled = {mapper.get_property_by_column(column).key for column in computed}
+    mapper, known = state.mapper, facts(state.mapper)
+    token = known.token
+    filled = {known.names[column] for column in computed}
     younger = younger_names(state, version)
     original: Values = {}
     current: Values = {}
     changes: Values = {}
-    for name in names:
+    for name in known.columns:
         if name in filled and name not in state.committed_state:
             continue
         if name in state.dict:
@@ -119,10 +111,10 @@ def attempt_of(
         if edited and not _equal(state, name, state.dict[name], before):
             changes[name] = current[name]
     for column in expressions or ():
-        name = mapper.get_property_by_column(column).key
+        name = known.names[column]
         changes[name] = current[name] = Computed(name)
-    if token is not None:
-        assigned = made_by_application(mapper) and token in state.dict
+    if token:
+        assigned = known.by_application and token in state.dict
         original[token] = version
         current[token] = detached(state.dict[token], token) if assigned else version
     identity = tuple(state.key[1]) if state.key else mapper.primary_key_from_instance(state.obj())
@@ -134,7 +126,7 @@ def expressions_of(state: InstanceState[Any]) -> dict[Column[Any], Any]:
 
     To be asked before SQLAlchemy has sent them: then it takes them from the object.
     """
-    columns, found = columns_of(state.mapper), {}
+    columns, found = facts(state.mapper).columns, {}
     for name in state.committed_state:
         value: Any = state.dict.get(name)
         if name in columns and _is_expression(value):
@@ -150,7 +142,7 @@ def _is_expression(value: Any) -> bool:
 def _equal(state: InstanceState[Any], name: str, a: Any, b: Any) -> bool:
     if _is_expression(a):
         return False
-    return b is not NO_VALUE and same(columns_of(state.mapper)[name], a, b)
+    return b is not NO_VALUE and facts(state.mapper).same(name, a, b)
 
 
 def detached(value: Any, name: str) -> Any:
@@ -171,10 +163,10 @@ def read_stored(
     deleting: bool = False,
 ) -> dict[Identity, Values]:
     """What is stored now, every column (or ``only`` some), for those of the rows that exist."""
-    names = columns_of(mapper)
+    names = facts(mapper).columns
     if only:
         names = {name: names[name] for name in only}
-    keys, rows = rows_of(mapper)
+    keys, rows = facts(mapper).rows
     database = database_of(connection.dialect)
     found: dict[Identity, Values] = {}
     query = select(*keys, *names.values()).select_from(rows)
@@ -192,19 +184,16 @@ def read_stored(
 
 def stored_or_loaded(session: Session, state: InstanceState[Any], loaded: Values) -> Values:
     """The row as the session has loaded it; read, without a lock, if a column is missing there."""
-    if loaded.keys() >= columns_of(state.mapper).keys():
+    if loaded.keys() >= facts(state.mapper).columns.keys():
         return loaded
-    assert state.key is not None
-    identity = tuple(state.key[1])
+    identity = identity_of(state)
     connection = connection_to_write(session, state.mapper)
     return read_stored(connection, state.mapper, [identity], lock=False).get(identity, loaded)
 
 
 def locked_table(mapper: Mapper[Any]) -> Table:
     """The table whose row stands for the whole: the version's, or the base."""
-    token = mapper.version_id_col
-    table = mapper.base_mapper.local_table if token is None else token.table
-    return table if isinstance(table, Table) else table_of_version(mapper)
+    return facts(mapper).table
 
 
 def _where(query: Select[Any], keys: list[Any], identities: list[Identity]) -> Select[Any]:
@@ -217,12 +206,11 @@ def has_moved(attempt: Attempt, stored: Values | None) -> bool:
     """Is the row gone, in another version, or different in a value that is compared?"""
     if stored is None:
         return True
-    token = token_attribute(attempt.mapper)
-    if token is not None and stored[token] != attempt.original[token]:
+    known = facts(attempt.mapper)
+    if known.token and stored[known.token] != attempt.original[known.token]:
         return True
-    names = columns_of(attempt.mapper)
     return any(
-        name in attempt.original and not same(names[name], attempt.original[name], stored[name])
+        name in attempt.original and not known.same(name, attempt.original[name], stored[name])
         for name in compared_names(
             attempt.mapper, changed=attempt.changes, deleting=attempt.action == "delete"
         )
@@ -241,7 +229,7 @@ def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
         database=stored,
         changes=attempt.changes,
         conflicting=_conflicting(attempt, stored),
-        token=token_attribute(attempt.mapper),
+        token=facts(attempt.mapper).token or None,
     )
 
 
@@ -253,15 +241,12 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
     """
     if stored is None:
         return frozenset()
-    names = columns_of(attempt.mapper)
-    ignored = ignored_columns(attempt.mapper)
+    known, original = facts(attempt.mapper), attempt.original
     return frozenset(
         name
         for name, ours in attempt.changes.items()
         if name in stored
-        and names[name] not in ignored
-        and not (
-            name in attempt.original and same(names[name], attempt.original[name], stored[name])
-        )
-        and (isinstance(ours, Computed) or not same(names[name], ours, stored[name]))
+        and known.columns[name] not in known.ignored
+        and not (name in original and known.same(name, original[name], stored[name]))
+        and (isinstance(ours, Computed) or not known.same(name, ours, stored[name]))
     )

@@ -19,8 +19,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
-from optilock.mapping.columns import GIVE_ONE, token_attribute
-from optilock.mapping.makers import made_by_application
+from optilock.mapping.facts import GIVE_ONE, facts
 from optilock.rows.touched import touch_with_next_flush
 from optilock.session.watched import stands_still
 
@@ -49,9 +48,9 @@ def touch(obj: object) -> None:
             f"This {name} is in no session, so nothing would write its version: add it to one, or"
             " touch the object that the session has loaded."
         )
-    if token_attribute(state.mapper) is None:
+    if not facts(state.mapper).token:
         raise ConfigurationError(f"{name} has no version to move: {GIVE_ONE}.")
-    if made_by_application(state.mapper):
+    if facts(state.mapper).by_application:
         raise ConfigurationError(
             f"The version of {name} moves when your program assigns it (Manual): assign the next"
             " one instead."

@@ -11,8 +11,7 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.conditions.keys import place_of
 from optilock.errors import ConfigurationError
 from optilock.guard.check_promises import promises_of
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import compares
+from optilock.mapping.facts import facts
 from optilock.session.promises import Promise
 from optilock.unit.parts import Part
 
@@ -30,12 +29,12 @@ def _loaded(session: Session, obj: Any) -> None:
     """Note the version, not the object: the session forgets objects that nobody holds."""
     state = instance_state(obj)
     mapper = state.mapper
-    token = token_attribute(mapper)
-    if token is not None and token in state.dict:
+    token = facts(mapper).token
+    if token and token in state.dict:
         promises_of(session).add(
             Promise(mapper, place_of(state)[1], state.dict[token], demanded=False)
         )
-    elif token is None and compares(mapper):
+    elif not token and facts(mapper).compares:
         raise ConfigurationError(
             f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"
             " values (CompareValues) and has no version. Give it a version as well, read it in a"

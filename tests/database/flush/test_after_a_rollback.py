@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from optilock.guard.state import watched as watched_state
 from sqlalchemy import ForeignKey, event, insert, inspect, select, text, update
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column, relationship
@@ -20,6 +19,7 @@ from optilock import (
     verify,
 )
 from optilock.errors import ConfigurationError
+from optilock.session.watched import watched as watched_state
 from tests.models import Account, Base, Comment, Note, Post, key
 from tests.two_writers import Do
 
