@@ -19,7 +19,8 @@ from sqlalchemy import Column, Delete, Table, Update, bindparam
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.elements import BindParameter
 
-from optilock.conditions.keys import Place, root_of
+from optilock.conditions.keys import Place
+from optilock.mapping.facts import facts
 
 __all__ = ["Condition", "Shape", "Write", "first_expected", "places_of"]
 
@@ -46,7 +47,7 @@ class Write(NamedTuple):
     def places(self) -> list[Place]:
         """The row, by the key that it had, and by the one that the write gives it."""
         shape, params = self
-        of = root_of(shape.mapper)
+        of = facts(shape.mapper).root
         place = of, shape.identity_of(params)
         if not shape.changes_key:
             return [place]
@@ -129,12 +130,10 @@ class Shape:
     def identity_of(self, params: Params) -> tuple[Any, ...]:
         """The key in the order of the mapper's primary key."""
         by_attribute = {
-            self.mapper.get_property_by_column(key.column).key: params[key.parameter]
-            for key in self.keys
+            facts(self.mapper).names[key.column]: params[key.parameter] for key in self.keys
         }
         return tuple(
-            by_attribute[self.mapper.get_property_by_column(column).key]
-            for column in self.mapper.primary_key
+            by_attribute[facts(self.mapper).names[column]] for column in self.mapper.primary_key
         )
 
 

@@ -24,7 +24,7 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.words import in_sqlalchemys_words
 from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import is_guarded
+from optilock.mapping.facts import facts
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_apart, engine_to_write
@@ -78,11 +78,11 @@ def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt
     attempts = []
     for state, deleting in states.items():
         mapper = state.mapper
-        token = token_attribute(mapper)
-        if state.key is None or state in inserted or not is_guarded(mapper):
+        token = facts(mapper).token
+        if state.key is None or state in inserted or not facts(mapper).guarded:
             continue
-        seen = None if token is None else version_seen(state, token)
-        if token is not None and seen is None:
+        seen = version_seen(state, token) if token else None
+        if token and seen is None:
             continue
         version = expected.get(place_of(state), seen)
         if deleting or state.modified:
@@ -94,11 +94,10 @@ def _attempt_of_write(write: Write) -> Attempt:
     """Our side of a row that an earlier flush of the transaction wrote: key, version and values."""
     shape, params = write
     mapper = shape.mapper
-    token = token_attribute(mapper)
-    assert token is not None
+    token = facts(mapper).token
     version = params[shape.token.parameter]
     values = {
-        mapper.get_property_by_column(column).key: params[name]
+        facts(mapper).names[column]: params[name]
         for name, column in shape.sets.items()
         if name in params and column is not shape.token.column
     }

@@ -21,7 +21,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapping.compared import is_guarded
+from optilock.mapping.facts import facts
 from optilock.session.connections import engine_to_write
 from optilock.undocumented import has_begin_listeners, level_on_connect
 
@@ -83,7 +83,7 @@ def refuse_guarded_writes(session: Session, connections: Iterable[Connection]) -
         return
     for obj in (*session.new, *session.dirty, *session.deleted):
         mapper = instance_state(obj).mapper
-        if is_guarded(mapper) and engine_to_write(session, mapper) in engines:
+        if facts(mapper).guarded and engine_to_write(session, mapper) in engines:
             raise ConfigurationError(
                 f"{mapper.class_.__name__} would be written over a connection in AUTOCOMMIT mode:"
                 " every statement is stored at once, so a refused flush could not be taken back,"

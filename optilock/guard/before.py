@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
-from optilock.conditions.keys import root_of
 from optilock.conflicts.deletes import settled_by_policy
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
@@ -23,8 +22,8 @@ from optilock.guard.doomed import Doomed
 from optilock.guard.listeners import listen_in
 from optilock.guard.look import Stale, State, look
 from optilock.guard.refresh import equal_to_stored, stale_relationships
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import compared_names, compares
+from optilock.mapping.compared import compared_names
+from optilock.mapping.facts import facts
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Values
 from optilock.undocumented import marked_deleted
@@ -44,7 +43,8 @@ def check_before(flush: Flush, objects: Any) -> None:
         (
             state
             for state in deleted
-            if has_dependents(state.mapper) or (state.key in replaced and compares(state.mapper))
+            if has_dependents(state.mapper)
+            or (state.key in replaced and facts(state.mapper).compares)
         ),
         deleting=True,
     )
@@ -57,12 +57,12 @@ def _taken_over(session: Session, deleted: Iterable[State]) -> set[Any]:
 
     SQLAlchemy then sends an UPDATE for the new object, and that has read nothing.
     """
-    bases = {root_of(state.mapper) for state in deleted if compares(state.mapper)}
+    bases = {facts(state.mapper).root for state in deleted if facts(state.mapper).compares}
     if not bases:
         return set()
     new = ((instance_state(obj).mapper, obj) for obj in session.new)
     return {
-        mapper.identity_key_from_instance(obj) for mapper, obj in new if root_of(mapper) in bases
+        mapper.identity_key_from_instance(obj) for mapper, obj in new if facts(mapper).root in bases
     }
 
 
@@ -130,7 +130,7 @@ def _apply(flush: Flush, row: Stale) -> None:
 
 def _compared_part(state: State, stored: Values) -> Values:
     """What the DELETE will compare: the version, and the values of ``CompareValues``."""
-    token = token_attribute(state.mapper)
+    token = facts(state.mapper).token
     names = compared_names(state.mapper, changed=(), deleting=True)
     return {n: stored[n] for n in (*names, *([token] if token else ()))}
 

@@ -20,8 +20,8 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.statements.by_table import by_table, key_named
 from optilock.guard.statements.unmoved import unmoved_of_table
-from optilock.mapping.columns import columns_of, ignored_columns, token_attribute
 from optilock.mapping.compared import changed_names
+from optilock.mapping.facts import facts
 from optilock.undocumented import is_ordered, values_of
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def _own_row(
 
 def _is_moved(flush: Flush, state: InstanceState[Any]) -> bool:
     """Does the flush itself insert, delete or update the row, so that its version moves?"""
-    token = token_attribute(state.mapper)
+    token = facts(state.mapper).token
     if state.key is None or flush.is_delete(state) or token in state.committed_state:
         return True
-    columns, ignored = columns_of(state.mapper), ignored_columns(state.mapper)
+    columns, ignored = facts(state.mapper).columns, facts(state.mapper).ignored
     if any(columns[name] not in ignored for name in changed_names(state)):
         return True
     return any(  # its foreign key is yet to be set
@@ -89,7 +89,7 @@ def _is_moved(flush: Flush, state: InstanceState[Any]) -> bool:
 
 def _is_ignored(statement: Update, state: InstanceState[Any]) -> bool:
     """Does it set only columns that leave the version?"""
-    ignored = {column.key for column in ignored_columns(state.mapper)}
+    ignored = {column.key for column in facts(state.mapper).ignored}
     return bool(ignored) and all(
         getattr(name, "key", name) in ignored for name in values_of(statement)
     )

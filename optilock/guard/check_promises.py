@@ -19,22 +19,19 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
-from optilock.conditions.keys import Place, place_of, root_of
+from optilock.conditions.keys import Place, place_of
 from optilock.conditions.write import first_expected
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Action, Entry
 from optilock.guard.aftermath import conflict_before_commit, promised_side
 from optilock.guard.look import expected_version
-from optilock.mapping.columns import token_attribute
+from optilock.mapping.facts import facts
 from optilock.rows.sides import (
     Attempt,
     attempt_of,
-    columns_of,
     entry_of,
-    locked_table,
     read_stored,
-    same,
 )
 from optilock.session.connections import connection_to_write
 from optilock.session.promises import Promise, Promises, conflict_of
@@ -162,15 +159,14 @@ def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]
     by_table: dict[Mapper[Any], list[Promise]] = {}
     for one in promises:
         by_table.setdefault(_read_as(one.mapper), []).append(one)
-    for mapper, some in sorted(by_table.items(), key=lambda item: str(locked_table(item[0]))):
+    for mapper, some in sorted(by_table.items(), key=lambda item: str(facts(item[0]).table)):
         yield from _moved_in(session, mapper, some)
 
 
 def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Iterator[Entry[Any]]:
-    token = token_attribute(mapper)
-    assert token is not None
+    token = facts(mapper).token
     connection = connection_to_write(session, mapper)
-    database_of(connection.dialect).begin_writing(connection, locked_table(mapper))
+    database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities = [one.identity for one in some]
     found = read_stored(connection, mapper, identities, only=(token,), share=True)
     moved: dict[Mapper[Any], list[Promise]] = {}
@@ -189,7 +185,7 @@ def _attempt(session: Session, promised: Promise) -> Attempt:
     key = promised.mapper.identity_key_from_primary_key(promised.identity)
     obj = session.identity_map.get(key)
     state: State | None = None if obj is None else instance_state(obj)
-    token = token_attribute(promised.mapper)
+    token = facts(promised.mapper).token
     if state is None or token not in state.dict or state.dict[token] != promised.version:
         return promised_side(promised)
     return attempt_of(state, "verify", promised.version)
@@ -210,13 +206,12 @@ def _entries_of(session: Session, moved: dict[State, Promise]) -> Iterator[Entry
 
 def _read_as(mapper: Mapper[Any]) -> Mapper[Any]:
     """The mapper that finds every class of the table with the version."""
-    base = root_of(mapper)
+    base = facts(mapper).root
     return base if base.version_id_col is mapper.version_id_col else mapper
 
 
 def _held(state: State) -> Any:
-    token = token_attribute(state.mapper)
-    assert token is not None
+    token = facts(state.mapper).token
     try:
         return expected_version(state, token)
     except ObjectDeletedError:
@@ -224,9 +219,8 @@ def _held(state: State) -> Any:
 
 
 def _is(mapper: Mapper[Any], version: Any, promised: Any) -> bool:
-    token = token_attribute(mapper)
-    assert token is not None
-    return same(columns_of(mapper)[token], version, promised)
+    token = facts(mapper).token
+    return facts(mapper).same(token, version, promised)
 
 
 def _among(obj: Any, objects: Any) -> bool:

@@ -20,9 +20,8 @@ from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
 from optilock.guard.missed import Missed
 from optilock.guard.onupdate import onupdate_values
-from optilock.mapping.columns import maps_a_select, table_of_version, token_attribute
-from optilock.mapping.makers import made_again, made_by_application, made_by_database, touch_of
-from optilock.rows.sides import Values, columns_of, read_stored, same
+from optilock.mapping.facts import facts
+from optilock.rows.sides import Values, read_stored, same
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
 
@@ -58,7 +57,7 @@ def plan_update(missed: Missed) -> Correction:
         return Correction(missed)
     values: Values = dict(entry.changes) if entry.action == "update" else {}
     values.update(resolution.values)
-    names = columns_of(missed.state.mapper)
+    names = facts(missed.state.mapper).columns
     wanted = {
         name: _expression(missed, name) if isinstance(value, Computed) else value
         for name, value in values.items()
@@ -77,7 +76,7 @@ def plan_update(missed: Missed) -> Correction:
 
 
 def _expression(missed: Missed, name: str) -> Any:
-    return missed.expressions[columns_of(missed.state.mapper)[name]]
+    return missed.expressions[facts(missed.state.mapper).columns[name]]
 
 
 def update_rows(connection: Connection, mapper: Mapper[Any], rows: list[Correction]) -> None:
@@ -97,13 +96,13 @@ def _has_expression(row: Correction) -> bool:
 
 
 def _move_token(mapper: Mapper[Any], row: Correction) -> None:
-    token = token_attribute(mapper)
+    token = facts(mapper).token
     assert row.missed.stored is not None
-    if token is None:
+    if not token:
         return
     if mapper.version_id_generator:
         row.values[token] = mapper.version_id_generator(row.missed.stored[token])
-    elif made_by_application(mapper):
+    elif facts(mapper).by_application:
         attempt = row.missed.attempt
         assigned = attempt.current[token] != attempt.original[token]
         row.values[token] = (attempt.current if assigned else row.missed.stored)[token]
@@ -120,7 +119,7 @@ def _update_table(
     if not touched:
         if token is None or token.table is not table:
             return
-        expressions.update(touch_of(mapper))
+        expressions.update(facts(mapper).touch)
     where = [*table.primary_key, *([token] if token is not None and token.table is table else [])]
     statement = table.update().where(
         *(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where)
@@ -187,11 +186,11 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
     mapper = missed.state.mapper
     assert missed.resolution is not None
     values = {**missed.attempt.current, **missed.resolution.values}
-    token = token_attribute(mapper)
-    if token is not None and mapper.version_id_generator:
+    token = facts(mapper).token
+    if token and mapper.version_id_generator:
         values[token] = mapper.version_id_generator(missed.attempt.original[token])
-    elif token is not None and made_by_database(mapper):
-        again = made_again(mapper, missed.attempt.original[token])
+    elif token and facts(mapper).by_database:
+        again = facts(mapper).again(missed.attempt.original[token])
         if again is None:
             del values[token]
         else:
@@ -200,7 +199,7 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
         names = {n: c for n, c in _names_in(mapper, table).items() if c.computed is None}
         row = {c.key: values[n] for n, c in names.items() if n in values}
         type(connection).execute(connection, table.insert(), row)
-    if token is not None and token not in values:
+    if token and token not in values:
         identity = mapper.primary_key_from_instance(missed.obj)
         stored = read_stored(connection, mapper, [tuple(identity)], only=(token,))
         values.update(stored[tuple(identity)])
@@ -209,8 +208,8 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
 
 def tables_of(mapper: Mapper[Any]) -> list[Table]:
     """The mapper's tables, the base first."""
-    if maps_a_select(mapper):
-        return [table_of_version(mapper)]
+    if facts(mapper).maps_a_select:
+        return [facts(mapper).table]
     tables = [m.local_table for m in reversed(list(mapper.iterate_to_root()))]
     if mapper.concrete:
         tables = [mapper.local_table]
@@ -226,12 +225,12 @@ def _names_in(mapper: Mapper[Any], table: Table) -> dict[str, Column[Any]]:
 
 
 def _mapped(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> Iterable[Column[Any]]:
-    if maps_a_select(mapper):
-        mapped: set[Any] = set(columns_of(mapper).values())
+    if facts(mapper).maps_a_select:
+        mapped: set[Any] = set(facts(mapper).columns.values())
     else:
         mapped = {c for attribute in mapper.column_attrs for c in attribute.columns}
     return (column for column in columns if column in mapped)
 
 
 def _name_of(mapper: Mapper[Any], column: Column[Any]) -> str:
-    return mapper.get_property_by_column(column).key
+    return facts(mapper).names[column]

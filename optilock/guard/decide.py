@@ -13,7 +13,8 @@ from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
 from optilock.conflicts.resolvers import OnConflict, Resolution, check_resolution, choose
 from optilock.entry import Computed, Entry
 from optilock.errors import ConcurrencyError, ConfigurationError
-from optilock.rows.sides import Attempt, Values, columns_of
+from optilock.mapping.facts import facts
+from optilock.rows.sides import Attempt, Values
 from optilock.session.promises import Promises, conflict_of
 
 __all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
@@ -149,7 +150,7 @@ def _of_another_class(row: Conflicting, stored: Values) -> str | None:
     mapper = row.attempt.mapper
     if mapper.polymorphic_on is None:
         return None
-    names = (n for n, column in columns_of(mapper).items() if column is mapper.polymorphic_on)
+    names = (n for n, column in facts(mapper).columns.items() if column is mapper.polymorphic_on)
     now = mapper.polymorphic_map.get(stored.get(next(names, "")))
     if now is None or now.isa(mapper):
         return None
@@ -164,7 +165,7 @@ def _not_insertable(row: Conflicting, resolution: Resolution) -> str | None:
     attempt = row.attempt
     values = {**attempt.current, **resolution.values}
     made_by_database = row.connection.dialect.supports_identity_columns
-    for name, column in columns_of(attempt.mapper).items():
+    for name, column in facts(attempt.mapper).columns.items():
         if made_by_database and column.identity is not None and column.identity.always:
             return f"{row.entry.describe()}: {name} is always made by the database (Identity)"
         if isinstance(values.get(name), Computed):

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapper, RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.shapes import compared_columns
+from optilock.mapping.facts import facts
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -112,5 +113,5 @@ class LeftOut:
 
 def key_in(state: State, column: Any) -> Any:
     """The stored value of a key column of the object's row."""
-    name = state.mapper.get_property_by_column(column).key
+    name = facts(state.mapper).names[column]
     return state.committed_state.get(name, state.dict.get(name))

@@ -14,7 +14,8 @@ from sqlalchemy import ForeignKeyConstraint, Table
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.dependents import key_in
-from optilock.rows.sides import Values, columns_of
+from optilock.mapping.facts import facts
+from optilock.rows.sides import Values
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -36,7 +37,7 @@ class Doomed:
         """Those to which the row of ``state``, as it is stored, has a foreign key."""
         if not self._states:
             return
-        names = {column: name for name, column in columns_of(state.mapper).items()}
+        names = {column: name for name, column in facts(state.mapper).columns.items()}
         for table in state.mapper.tables:
             for key in table.foreign_key_constraints if isinstance(table, Table) else ():
                 held = tuple(stored.get(names.get(one.parent, "")) for one in key.elements)

@@ -21,7 +21,6 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
-from optilock.conditions.keys import root_of
 from optilock.conditions.write import Shape, Write
 from optilock.entry import Action
 from optilock.errors import LinkGone
@@ -39,6 +38,7 @@ from optilock.guard.missed import Missed
 from optilock.guard.misses import miss
 from optilock.guard.onupdate import fill_in
 from optilock.guard.words import Short
+from optilock.mapping.facts import facts
 from optilock.mapping.moves import does_not_move
 from optilock.rows.sides import Attempt
 from optilock.session.watched import Watched
@@ -201,7 +201,7 @@ class Flush:
 
     def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:
         """The object of this flush with that key."""
-        return self.states().get((root_of(mapper), identity))
+        return self.states().get((facts(mapper).root, identity))
 
     def states(self) -> dict[Any, State]:
         """The objects of this flush by their rows."""
@@ -217,7 +217,7 @@ class Flush:
         for state, (is_delete, _) in self.uow.states.items():
             mapper = state.mapper
             key = state.key or mapper.identity_key_from_instance(state.obj())
-            place = (root_of(mapper), tuple(key[1]))
+            place = (facts(mapper).root, tuple(key[1]))
             if place not in found or not is_delete:
                 found[place] = state
         return found

@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 from optilock.conditions.write import Write
 from optilock.guard.answers import Unmoved
 from optilock.guard.misses import miss
-from optilock.mapping.columns import ignored_columns, token_attribute
 from optilock.mapping.compared import changed_names
+from optilock.mapping.facts import facts
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -40,7 +40,7 @@ def write_ignored(
 def only_ignored(flush: Flush, write: Write) -> bool:
     """Has nothing else of the object changed, in any of its tables?"""
     state = flush.state_of(write)
-    ignored = ignored_columns(state.mapper)
+    ignored = facts(state.mapper).ignored
     columns = state.mapper.column_attrs
     return all(set(columns[name].columns) <= ignored for name in changed_names(state))
 
@@ -48,4 +48,4 @@ def only_ignored(flush: Flush, write: Write) -> bool:
 def touched(flush: Flush, write: Write) -> bool:
     """Is the version to move, whatever else changes (``touch``)?"""
     state = flush.state_of(write)
-    return token_attribute(state.mapper) in state.committed_state
+    return facts(state.mapper).token in state.committed_state

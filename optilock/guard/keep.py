@@ -15,10 +15,10 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.missed import Missed
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.makers import made_by_application, touch_state
+from optilock.mapping.facts import facts
+from optilock.mapping.makers import touch_state
 from optilock.mapping.originals import original_of
-from optilock.rows.sides import Values, columns_of
+from optilock.rows.sides import Values
 from optilock.rows.touched import is_touched, touch_with_next_flush
 from optilock.undocumented import (
     expire_attribute,
@@ -39,7 +39,7 @@ class Kept:
     state: InstanceState[Any]
     #: Held until the object is dirty again: nobody else may reference it.
     obj: Any
-    token: str | None
+    token: str
     version: Any
     #: Attribute -> pending value, and attribute -> value before the edit.
     pending: Values
@@ -59,16 +59,16 @@ class Kept:
     def of(cls, missed: Missed, *, for_others: bool = False) -> Kept:
         """Taken before SQLAlchemy marks the object clean; ``for_others``: they were written."""
         state = missed.state
-        token = token_attribute(state.mapper)
-        names = [name for name in columns_of(state.mapper) if name != token]
+        token = facts(state.mapper).token
+        names = [name for name in facts(state.mapper).columns if name != token]
         before = {n: state.committed_state[n] for n in names if n in state.committed_state}
         pending = {name: state.dict[name] for name in before if name in state.dict}
         for column, expression in missed.expressions.items():
-            name = state.mapper.get_property_by_column(column).key
+            name = facts(state.mapper).names[column]
             pending[name] = expression
             before[name] = missed.attempt.original.get(name)
         version = missed.attempt.original.get(token) if token else None
-        if token and made_by_application(state.mapper):
+        if token and facts(state.mapper).by_application:
             before[token], pending[token] = version, missed.attempt.current[token]
         asked = for_others or is_touched(state)
         touched = missed.attempt.action == "update" and (
@@ -100,7 +100,7 @@ class Kept:
                 expire_attribute(state, name)
             else:
                 state.dict[name] = before
-        if self.token is not None:
+        if self.token:
             state.dict[self.token] = self.version
         for composite in state.mapper.composites:
             if composite.key in state.dict:
@@ -112,7 +112,7 @@ class Kept:
     def put_back(self) -> None:
         """Make the object as dirty as it was, without events or validators."""
         state = self.state
-        if self.token is not None:
+        if self.token:
             state.dict[self.token] = self.version
             state.committed_state.pop(self.token, None)
         for name, value in self.pending.items():
@@ -120,7 +120,7 @@ class Kept:
             state.expired_attributes.discard(name)
             mark_changed(state, name, self.before[name])
         state.dict.update(self.composites)
-        if self.touched and self.token is not None:
+        if self.touched and self.token:
             (touch_with_next_flush if self.asked else touch_state)(state)
         if self.orphan and state.session is not None:
             state.session.delete(self.obj)  # its parent has let it go, and does not tell again

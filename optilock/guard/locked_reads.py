@@ -19,9 +19,8 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import key_names
 from optilock.errors import ConcurrencyError, OptilockError
-from optilock.mapping.columns import token_attribute
+from optilock.mapping.facts import facts
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write
@@ -53,8 +52,8 @@ def guarded_refresh(original: Read) -> Read:
         if not options.get("with_for_update") or not isinstance(state, InstanceState):
             original(self, instance, attribute_names, **options)
             return
-        token = token_attribute(state.mapper)
-        if attribute_names is not None and token is not None:
+        token = facts(state.mapper).token
+        if attribute_names is not None and token:
             attribute_names = list(dict.fromkeys((*attribute_names, token)))
         with _telling(self, lambda: state):
             original(self, instance, attribute_names, **options)
@@ -66,7 +65,7 @@ def _held(session: Session, entity: Any, ident: Any) -> InstanceState[Any] | Non
     mapper = inspect(entity)
     assert isinstance(mapper, Mapper)
     if isinstance(ident, dict):
-        ident = tuple(ident[name] for name in key_names(mapper))
+        ident = tuple(ident[name] for name in facts(mapper).keys)
     identity = ident if isinstance(ident, tuple) else (ident,)
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
     return None if obj is None else inspect(obj)
@@ -82,8 +81,7 @@ def _telling(session: Session, held: Callable[[], InstanceState[Any] | None]) ->
         if isinstance(error, OptilockError) or state is None or state.key is None:
             raise
         mapper, identity = state.mapper, tuple(state.key[1])
-        token = token_attribute(mapper)
-        assert token is not None
+        token = facts(mapper).token
         connection = connection_to_write(session, mapper)
         attempt = attempt_of(state, "verify", version_seen(state, token))
         stored = read_stored(connection, mapper, [identity]).get(identity)

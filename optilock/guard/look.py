@@ -12,15 +12,15 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import key_names
 from optilock.conflicts.resolvers import Resolution
 from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.guard.unversioned import never_seen, no_version
-from optilock.mapping.columns import columns_of, same, token_attribute
-from optilock.mapping.compared import is_guarded, values_read, written_by_us
+from optilock.mapping.columns import same
+from optilock.mapping.compared import values_read, written_by_us
+from optilock.mapping.facts import facts
 from optilock.rows.seen import never_read
-from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, locked_table, read_stored
+from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write
 from optilock.undocumented import marked_deleted
 
@@ -51,7 +51,7 @@ def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[S
     """Lock the rows of versioned objects, and return those whose version is another one."""
     by_mapper: dict[Mapper[Any], list[State]] = {}
     for state in states:
-        if state.key is not None and is_guarded(state.mapper):
+        if state.key is not None and facts(state.mapper).guarded:
             by_mapper.setdefault(state.mapper, []).append(state)
     return [
         stale
@@ -64,9 +64,9 @@ def _look(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
 ) -> list[Stale]:
     connection = connection_to_write(session, mapper)
-    database_of(connection.dialect).begin_writing(connection, locked_table(mapper))
+    database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     read = {state: _as_read(state, deleting=deleting) for state in states}
-    key = key_names(mapper)[0]
+    key = facts(mapper).keys[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
     identities = [_identity(state) for state in states]
     found = read_stored(connection, mapper, identities, only=names, deleting=deleting)
@@ -74,7 +74,7 @@ def _look(
     moved = [s for s in moved if not _is_as_written(connection, s, read[s], found)]
     if not moved:
         return []
-    token = token_attribute(mapper)
+    token = facts(mapper).token
     identities = [_identity(state) for state in moved]
     stored = read_stored(connection, mapper, identities, deleting=deleting)
     return [
@@ -97,14 +97,14 @@ def _look(
 def _as_read(state: State, *, deleting: bool) -> Values:
     """What the row must still be: the version, and the values that are compared."""
     values = values_read(state, deleting=deleting)
-    token = token_attribute(state.mapper)
-    return values if token is None else {token: expected_version(state, token), **values}
+    token = facts(state.mapper).token
+    return {token: expected_version(state, token), **values} if token else values
 
 
 def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> bool:
-    if stored is None or read.get(token_attribute(mapper) or "", 0) is None:
+    if stored is None or read.get(facts(mapper).token, 0) is None:
         return False
-    columns = columns_of(mapper)
+    columns = facts(mapper).columns
     return all(same(columns[name], value, stored[name]) for name, value in read.items())
 
 
@@ -116,10 +116,10 @@ def _is_as_written(
     A fraction of a second, a fourth decimal place: the database is asked what it makes of them.
     """
     row = stored.get(_identity(state))
-    token = token_attribute(state.mapper)
+    token = facts(state.mapper).token
     if row is None or not written_by_us(state) or (token and read[token] != row[token]):
         return False
-    columns, database = columns_of(state.mapper), database_of(connection.dialect)
+    columns, database = facts(state.mapper).columns, database_of(connection.dialect)
     names = [n for n, v in read.items() if n != token and not same(columns[n], v, row[n])]
     if any(read[name] is None or row[name] is None for name in names):
         return False
@@ -139,8 +139,8 @@ def _problem(
     mapper: Mapper[Any], state: State, read: Values, stored: Mapping[Any, Values]
 ) -> Exception | None:
     identity = _identity(state)
-    token = token_attribute(mapper)
-    if token is not None and read[token] is None and identity in stored:
+    token = facts(mapper).token
+    if token and read[token] is None and identity in stored:
         return (never_seen if never_read(state) else no_version)(mapper, identity)
     return None
 

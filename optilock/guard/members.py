@@ -20,7 +20,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
-from optilock.mapping.compared import is_guarded
+from optilock.mapping.facts import facts
 from optilock.rows.detached import moved_entry, stored_of
 from optilock.rows.sides import Attempt, entry_of
 
@@ -82,8 +82,8 @@ def _counts(copy: State, relationship: RelationshipProperty[Any]) -> bool:
         return False
     if relationship.direction is RelationshipDirection.MANYTOONE:
         return False  # the copy's own foreign key
-    return is_guarded(copy.mapper) or (
-        relationship.secondary is None and is_guarded(relationship.mapper)
+    return facts(copy.mapper).guarded or (
+        relationship.secondary is None and facts(relationship.mapper).guarded
     )
 
 
@@ -122,7 +122,7 @@ def _unseen(owner: Any, members: Members) -> Iterator[State]:
 def _entry(session: Session, owner: State, member: State, members: Members) -> Entry[Any]:
     """That of the row which would be written, if it is guarded, or of the owner."""
     relationship = members.relationship
-    if relationship.secondary is not None or not is_guarded(member.mapper):
+    if relationship.secondary is not None or not facts(member.mapper).guarded:
         return moved_entry(session, members.copy, owner)
     assert member.key is not None
     attempt = Attempt(

@@ -17,15 +17,14 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import key_names
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
 from optilock.guard.undone import follow_copy
 from optilock.guard.unversioned import never_seen
-from optilock.mapping.columns import columns_of, ignored_columns, same, token_attribute
-from optilock.mapping.compared import any_compared, compares, values_are_unknown
-from optilock.mapping.makers import made_by_application
+from optilock.mapping.columns import same
+from optilock.mapping.compared import any_compared, values_are_unknown
+from optilock.mapping.facts import facts
 from optilock.rows.detached import (
     compare_in_merge,
     gone_entry,
@@ -123,13 +122,13 @@ def _decide_copies(session: Session, state: State) -> None:
     the copy's version and holds the same: the same number alone may be another writer's.
     """
     for copy in _copies(state):
-        token = token_attribute(copy.mapper)
-        if token is None or not may_be_undone(copy) or copy.key is None:
+        token = facts(copy.mapper).token
+        if not token or not may_be_undone(copy) or copy.key is None:
             continue
         obj = session.get(copy.class_, tuple(copy.key[1]))
         if obj is None:
             continue  # a conflict, as for any copy of a row that is gone
-        stored, columns = stored_of(session, instance_state(obj)), columns_of(copy.mapper)
+        stored, columns = stored_of(session, instance_state(obj)), facts(copy.mapper).columns
         held = attempt_of(copy, "verify", version_seen(copy, token)).original
         undone = copy.info[BEFORE] == stored[token]
         if undone or all(same(columns[name], held[name], stored[name]) for name in held):
@@ -152,8 +151,8 @@ def _next_versions_apart(state: State) -> Iterator[list[tuple[State, str, Any]]]
     """
     apart = []
     for copy in _copies(state):
-        token = token_attribute(copy.mapper)
-        if token is None or copy.key is None or not made_by_application(copy.mapper):
+        token = facts(copy.mapper).token
+        if not token or copy.key is None or not facts(copy.mapper).by_application:
             continue
         seen = version_seen(copy, token)
         if copy.session is None and seen is not None and copy.dict.get(token, seen) != seen:
@@ -198,15 +197,15 @@ def _refuse_unread(session: Session, copies: Iterable[State]) -> None:
         ConfigurationError: there is one; nothing was merged.
     """
     for copy in copies:
-        token = token_attribute(copy.mapper)
-        if token is None or copy.key is None or token in copy.dict or copy.session is session:
+        token = facts(copy.mapper).token
+        if not token or copy.key is None or token in copy.dict or copy.session is session:
             continue
         if never_read(copy):
             continue  # an INSERT that was undone can be made again: it conflicts with a stored row
-        keys, ignored = key_names(copy.mapper), ignored_columns(copy.mapper)
+        keys, ignored = facts(copy.mapper).keys, facts(copy.mapper).ignored
         holds_values = any(
             name in copy.dict and name not in keys and column not in ignored
-            for name, column in columns_of(copy.mapper).items()
+            for name, column in facts(copy.mapper).columns.items()
         )
         if holds_values and version_seen(copy, token) is None:
             raise never_seen(copy.mapper, tuple(copy.key[1]))
@@ -232,7 +231,7 @@ def _stale_by_value(session: Session, copies: list[State]) -> list[Entry[Any]]:
         key = source.key
         if key is None and values_are_unknown(source):  # its INSERT was rolled back
             key = source.mapper.identity_key_from_instance(source.obj())
-        if key is None or not compares(source.mapper):
+        if key is None or not facts(source.mapper).compares:
             continue
         merged = session.identity_map.get(key)
         if merged is None and source.key is None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts.resolvers import Resolution
 from optilock.entry import Entry
 from optilock.errors import NotWritten
-from optilock.mapping.compared import is_guarded
+from optilock.mapping.facts import facts
 from optilock.rows.sides import Attempt, Values, entry_of, expressions_of, has_moved
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Missed:
 def not_written(missed: Missed) -> NotWritten | None:
     """The error of a row that is as it was read, and still was not written."""
     attempt, stored = missed.attempt, missed.stored
-    if not is_guarded(attempt.mapper) or has_moved(attempt, stored):
+    if not facts(attempt.mapper).guarded or has_moved(attempt, stored):
         return None
     return NotWritten(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"

@@ -18,7 +18,7 @@ from optilock.guard.missed import Missed, not_written
 from optilock.guard.restore import restore_gone
 from optilock.guard.unversioned import never_seen, no_version
 from optilock.guard.words import Short
-from optilock.mapping.columns import token_attribute
+from optilock.mapping.facts import facts
 from optilock.mapping.makers import untouched
 from optilock.rows.seen import never_read
 from optilock.rows.sides import attempt_of, read_stored
@@ -65,7 +65,7 @@ def missed_again(flush: Flush, write: Write) -> None:
     missed.attempt = attempt_of(
         state,
         flush.action_on(state),
-        missed.attempt.original.get(token_attribute(state.mapper) or ""),
+        missed.attempt.original.get(facts(state.mapper).token),
         expressions=missed.expressions,
         computed=write.shape.prefetch,
     )
@@ -89,7 +89,7 @@ def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
         computed=shape.prefetch,
     )
     missed = Missed(state, state.obj(), connection, attempt, params)
-    missed.touched = shape.ignored_only and token_attribute(state.mapper) in state.committed_state
+    missed.touched = shape.ignored_only and facts(state.mapper).token in state.committed_state
     flush.add_miss(missed)
     flush.skip(write)
     return missed

@@ -19,7 +19,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.orphans import notice_orphans
 from optilock.guard.undone import tell_pickles
 from optilock.mapping.attribute import load_always
-from optilock.mapping.columns import maps_a_select, table_of_version
+from optilock.mapping.facts import facts
 from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables
 from optilock.rows.seen import watch_loads
@@ -67,8 +67,8 @@ def refuse_deferred(mapper: Mapper[Any]) -> None:
     Raises:
         ConfigurationError: the mapping defers it, or names a column that SQLAlchemy never writes.
     """
-    if maps_a_select(mapper):
-        table_of_version(mapper)
+    if facts(mapper).maps_a_select:
+        _ = facts(mapper).table  # refuses a version that is the SELECT's own
     version: Any = mapper.version_id_col
     attribute: Any = mapper.get_property_by_column(version)
     if getattr(attribute, "deferred", False):

@@ -9,10 +9,9 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.mapping.columns import token_attribute
+from optilock.mapping.facts import facts
 from optilock.mapping.one_class import is_shared, two_classes
 from optilock.rows.seen import version_seen
-from optilock.rows.sides import locked_table
 from optilock.session.watched import Watched
 
 __all__ = ["refuse_two_classes"]
@@ -30,17 +29,17 @@ def refuse_two_classes(session: Session, known: Watched) -> None:
         state = instance_state(obj)
         mapper = state.mapper
         if is_shared(mapper):
-            other = _written_as(state, known) or first.setdefault(locked_table(mapper), mapper)
+            other = _written_as(state, known) or first.setdefault(facts(mapper).table, mapper)
             if other.base_mapper is not mapper.base_mapper:
                 raise two_classes(other, mapper)
 
 
 def _written_as(state: InstanceState[Any], known: Watched) -> Mapper[Any] | None:
     """The class through which the transaction has moved the row on from the object's version."""
-    token = token_attribute(state.mapper)
-    if state.key is None or token is None:
+    token = facts(state.mapper).token
+    if state.key is None or not token:
         return None
-    place = locked_table(state.mapper), tuple(state.key[1]), version_seen(state, token)
+    place = facts(state.mapper).table, tuple(state.key[1]), version_seen(state, token)
     for shape, params in known.sent:
         if place == (shape.table, shape.key_of(params), params.get(shape.token_parameter)):
             return shape.mapper

@@ -8,7 +8,8 @@ from sqlalchemy import Column
 from sqlalchemy.orm import RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.rows.sides import Values, columns_of
+from optilock.mapping.facts import facts
+from optilock.rows.sides import Values
 
 __all__ = ["equal_to_stored", "stale_relationships"]
 
@@ -18,7 +19,7 @@ def equal_to_stored(state: InstanceState[Any], final: Values, uow: Any = None) -
 
     ``refresh_flush`` tells mutable types and the application, as after a RETURNING.
     """
-    names = columns_of(state.mapper)
+    names = facts(state.mapper).columns
     known = [
         name
         for name in names
@@ -38,7 +39,7 @@ def equal_to_stored(state: InstanceState[Any], final: Values, uow: Any = None) -
 
 def stale_relationships(state: InstanceState[Any], final: Values) -> list[str]:
     """Relationships of the object whose foreign key is now another one than the object held."""
-    names = {column: name for name, column in columns_of(state.mapper).items()}
+    names = {column: name for name, column in facts(state.mapper).columns.items()}
     return [
         relationship.key
         for relationship in state.mapper.relationships

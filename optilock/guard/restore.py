@@ -13,7 +13,7 @@ from optilock.guard.decide import decide
 from optilock.guard.listeners import UPDATED
 from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored
-from optilock.mapping.columns import columns_of
+from optilock.mapping.facts import facts
 
 if TYPE_CHECKING:
     from optilock.guard.flush import Flush
@@ -64,7 +64,7 @@ def restore(flush: Flush, missed: Missed) -> None:
     values = insert_row(missed.connection, missed)
     state = missed.state
     equal_to_stored(state, values, flush.uow)
-    made = [n for n, c in columns_of(state.mapper).items() if c.computed is not None]
+    made = [n for n, c in facts(state.mapper).columns.items() if c.computed is not None]
     flush.expire_later.extend((state, name) for name in made if name in state.dict)
     missed.restored = True
     missed.written = UPDATED

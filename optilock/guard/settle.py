@@ -15,7 +15,6 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
-from optilock.conditions.keys import key_names
 from optilock.errors import ConcurrencyError
 from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
 from optilock.guard.decide import decide
@@ -28,9 +27,9 @@ from optilock.guard.missed import Missed
 from optilock.guard.refresh import equal_to_stored, stale_relationships
 from optilock.guard.restore import restore
 from optilock.guard.words import in_sqlalchemys_words
-from optilock.mapping.makers import made_by_database
+from optilock.mapping.facts import facts
 from optilock.rows.locked import note_locked
-from optilock.rows.sides import columns_of, read_stored
+from optilock.rows.sides import read_stored
 from optilock.rows.touched import stands_for_others
 from optilock.undocumented import (
     expire_attribute,
@@ -142,7 +141,7 @@ def _half_written(flush: Flush, missed: Missed) -> bool:
     changes = missed.attempt.changes
     return any(  # a new object that takes over a row sets the key, and it is the same
         key in changes and changes[key] != held
-        for key, held in zip(key_names(missed.state.mapper), missed.attempt.identity, strict=True)
+        for key, held in zip(facts(missed.state.mapper).keys, missed.attempt.identity, strict=True)
     )
 
 
@@ -185,7 +184,7 @@ def _apply_updates(
     changed = [row for row in rows if row.writes]
     for row in changed:
         row.missed.written = UPDATED
-    if changed and made_by_database(mapper):
+    if changed and facts(mapper).by_database:
         _read_again(connection, mapper, changed)
     for row in rows:
         missed = row.missed
@@ -207,7 +206,7 @@ def _take_over(flush: Flush, row: Correction) -> None:
     final = row.final
     unknown = [
         name
-        for name, column in columns_of(state.mapper).items()
+        for name, column in facts(state.mapper).columns.items()
         if row.values and name in state.dict and _computed_later(column, row.values, name)
     ]
     relationships = stale_relationships(state, final)

@@ -14,8 +14,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClau
 
 from optilock.conditions.write import Condition, Shape
 from optilock.guard.natives import refuse_deferred
-from optilock.mapping.columns import ignored_columns
-from optilock.mapping.compared import compares
+from optilock.mapping.facts import facts
 from optilock.mapping.one_class import is_shared, share_one_table, two_classes
 from optilock.undocumented import returns_values, values_of
 
@@ -99,7 +98,7 @@ def shape_of(
         or not changed.isdisjoint(_order_matters(table))
     )
     prefetch, postfetch = ((), ()) if alone else _computed(statement, names, dialect)
-    ignored = ignored_columns(mapper)
+    ignored = facts(mapper).ignored
     ignored_only = bool(changed) and changed <= ignored
     perhaps_ignored = not changed and bool(ignored) and (names_version or bool(given))
     return Shape(
@@ -114,10 +113,10 @@ def shape_of(
         postfetch=postfetch,
         expressions=expressions,
         alone=alone,
-        compares=compares(mapper),
+        compares=facts(mapper).compares,
         ignored_only=ignored_only,
         perhaps_ignored=perhaps_ignored,
-        special=ignored_only or perhaps_ignored or compares(mapper),
+        special=ignored_only or perhaps_ignored or facts(mapper).compares,
         touches=tuple(given.keys() - expressions.keys()),
     )
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.conditions.write import Write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapping.makers import moves_by_itself
+from optilock.mapping.facts import facts
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import stands_still, watched
 
@@ -44,7 +44,7 @@ def refuse_moving(session: Session) -> None:
         guards = getattr(mapper.class_, "__version_guard__", None) is not None
         if guards and stands_still(session, obj) and session.is_modified(obj):
             guarded[mapper] = None
-        if moves_by_itself(mapper) and stands_still(session, obj) and session.is_modified(obj):
+        if facts(mapper).by_itself and stands_still(session, obj) and session.is_modified(obj):
             raise ConfigurationError(
                 f"{mapper.class_.__name__} is changed under no_bump(), and the database moves its"
                 " version at every write (RowVersion): write it outside of the block, or give the"

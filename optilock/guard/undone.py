@@ -30,10 +30,9 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import place_of, root_of
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import compares, values_unknown
-from optilock.mapping.makers import made_by_application
+from optilock.conditions.keys import place_of
+from optilock.mapping.compared import values_unknown
+from optilock.mapping.facts import facts
 from optilock.rows.seen import BEFORE, hold, hold_nothing
 from optilock.session.records import Before, Departed, Point
 from optilock.session.watched import KNOWN, Watched
@@ -176,17 +175,17 @@ def _undo(known: Watched, session: Session, transaction: SessionTransaction, sta
 
 def _version_before(state: State, before: Before) -> Any:
     """The version that is stored when all is undone, or ``_STORED``; ``None``: nobody knows."""
-    if state.key is None or token_attribute(state.mapper) is None:
+    if state.key is None or not facts(state.mapper).token:
         return _STORED
     place = place_of(state)
-    doubt = before.doubts.get(root_of(state.mapper))
+    doubt = before.doubts.get(facts(state.mapper).root)
     if doubt is not None and place not in doubt.written:
         return doubt.held.get(state)
     return before.versions.get(place, _STORED)
 
 
 def _give_back(known: Watched, state: State, version: Any) -> None:
-    if compares(state.mapper) and (state in known.compared or version is None):
+    if facts(state.mapper).compares and (state in known.compared or version is None):
         values_unknown(state)
     if version is None:
         hold_nothing(state)
@@ -204,7 +203,7 @@ def tell_pickles(mapper: Mapper[Any]) -> None:
 
 def _pickled(state: State, pickled: dict[str, Any]) -> None:
     known = _known_of(state)
-    if known is None or made_by_application(state.mapper) or state.key is None:
+    if known is None or facts(state.mapper).by_application or state.key is None:
         return
     version = _version_before(state, known.before((0, 0, 0), known.now()))
     if any(state in inserted_in(one) for one in known.transactions()):  # nothing is stored

@@ -15,7 +15,7 @@ from sqlalchemy.orm import RelationshipDirection, Session
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.unversioned import never_seen
-from optilock.mapping.columns import ignored_columns
+from optilock.mapping.facts import facts
 from optilock.rows.seen import unread
 
 __all__ = ["refuse_unread"]
@@ -34,7 +34,7 @@ def refuse_unread(session: Session, objects: Any) -> None:
 
 def _counts(state: InstanceState[Any]) -> bool:
     """Does a column change that is not ignored, a foreign key among them?"""
-    ignored, columns = ignored_columns(state.mapper), state.mapper.columns
+    ignored, columns = facts(state.mapper).ignored, state.mapper.columns
     return any(
         columns[name] not in ignored for name in state.committed_state if name in columns
     ) or any(

@@ -16,20 +16,18 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import key_names
 from optilock.dialects import database_of
 from optilock.guard.answers import Counted
 from optilock.guard.look import look
 from optilock.guard.missed import Missed, not_written
 from optilock.guard.shapes import compared_columns
-from optilock.mapping.columns import columns_of, token_attribute
 from optilock.mapping.compared import (
     changed_names,
-    compares,
     nulls_stored,
     values_read,
     values_written,
 )
+from optilock.mapping.facts import facts
 from optilock.rows.sides import attempt_of, read_stored
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ def write_one(
         return None
     state = found[0]
     values = values_read(state, deleting=isinstance(statement, Delete))
-    columns = columns_of(state.mapper)
+    columns = facts(state.mapper).columns
     database = database_of(connection.dialect)
     if not all(database.compares_exactly(columns[name].type) for name in values):
         return None
@@ -91,7 +89,7 @@ def judge_values(flush: Flush, connection: Connection, statement: Any, params: A
     assert flush.uow is not None
     mine = dict.fromkeys(waiting)
     for mapper, states in flush.uow.mappers.items():
-        if compares(mapper) and statement.table in mapper.tables:
+        if facts(mapper).compares and statement.table in mapper.tables:
             mine |= dict.fromkeys(s for s in states if s not in flush.looked and _writes(flush, s))
     flush.looked |= mine.keys()
     for deleting in (False, True):
@@ -109,7 +107,7 @@ def note_written(flush: Flush) -> None:
     states = {
         state
         for mapper, some in flush.uow.mappers.items()
-        if compares(mapper)
+        if facts(mapper).compares
         for state in some
         if state not in refused
     }
@@ -135,28 +133,28 @@ def _states_of(flush: Flush, statement: Any, rows: Iterable[Any]) -> list[State]
     where = compared_columns(statement) if mapper is not None else None
     if mapper is None or not where:
         return []
-    names = {mapper.get_property_by_column(c).key: p for c, p in where.items() if c.primary_key}
-    keys = key_names(mapper)
+    names = {facts(mapper).names[c]: p for c, p in where.items() if c.primary_key}
+    keys = facts(mapper).keys
     if any(key not in names for key in keys):
         return []
     return [
         state
         for row in rows
         if (state := flush.find(mapper, tuple(row[names[key]] for key in keys))) is not None
-        and compares(state.mapper)
+        and facts(state.mapper).compares
         and state.key is not None
     ]
 
 
 def _comparing(flush: Flush, table: Any) -> Mapper[Any] | None:
     assert flush.uow is not None
-    return next((m for m in flush.uow.mappers if compares(m) and table in m.tables), None)
+    return next((m for m in flush.uow.mappers if facts(m).compares and table in m.tables), None)
 
 
 def _miss(flush: Flush, connection: Connection, state: State, statement: Any, row: Any) -> None:
     """The row was not found as it was read: what is stored instead?"""
-    token = token_attribute(state.mapper)
-    version = None if token is None else state.committed_state.get(token, state.dict.get(token))
+    token = facts(state.mapper).token
+    version = state.committed_state.get(token, state.dict.get(token)) if token else None
     action = "delete" if isinstance(statement, Delete) else "update"
     attempt = attempt_of(state, action, version)  # type: ignore[arg-type]
     stored = read_stored(connection, state.mapper, [attempt.identity])

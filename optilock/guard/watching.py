@@ -54,9 +54,9 @@ from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.undone import abandoned, ended, give_back, guarded_expunge, guarded_expunge_all
 from optilock.guard.unread import refuse_unread
 from optilock.guard.values import note_written
-from optilock.mapping.compared import compares, values_in_mind, values_unknown
+from optilock.mapping.compared import values_in_mind, values_unknown
+from optilock.mapping.facts import facts
 from optilock.mapping.kinds import there_are
-from optilock.mapping.makers import made_by_application
 from optilock.mapping.originals import written
 from optilock.rows.seen import (
     UNREAD,
@@ -373,11 +373,11 @@ def _revived(session: Session, obj: Any) -> None:
 def _inserted_in_vain(session: Session, obj: Any) -> None:
     """Inserted again, the object gets a version of its own; no row has the one that it had."""
     state = instance_state(obj)
-    if made_by_application(state.mapper):
+    if facts(state.mapper).by_application:
         forget(state)
     else:
         hold_nothing(state)
-    if compares(state.mapper):
+    if facts(state.mapper).compares:
         values_unknown(state)
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
 
-from optilock.conditions.keys import Identity, Place, root_of
+from optilock.conditions.keys import Identity, Place
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
+from optilock.mapping.facts import facts
 
 __all__ = ["Promise", "Promises", "conflict_of"]
 
@@ -45,7 +46,7 @@ class Promises(dict[Place, Promise]):
 
     def add(self, promise: Promise) -> None:
         """What was promised first counts; a demand makes it a demand."""
-        place = root_of(promise.mapper), promise.identity
+        place = facts(promise.mapper).root, promise.identity
         known = self.get(place)
         if known is None:
             self[place] = promise
@@ -67,4 +68,4 @@ def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> Con
 
 
 def _place(entry: Entry[Any]) -> Place:
-    return root_of(inspect(entry.model)), entry.identity
+    return facts(inspect(entry.model)).root, entry.identity
