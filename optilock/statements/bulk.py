@@ -39,11 +39,10 @@ from optilock.guard.batch import send
 from optilock.guard.onupdate import fill_in
 from optilock.guard.refresh import equal_to_stored
 from optilock.guard.statements.own import flush_before
-from optilock.mapping.columns import token_attribute
 from optilock.mapping.compared import values_moved
-from optilock.mapping.makers import made_by_database
+from optilock.mapping.facts import facts
 from optilock.rows.seen import moved_by_us, version_seen
-from optilock.rows.sides import Attempt, columns_of, entry_of, read_stored
+from optilock.rows.sides import Attempt, entry_of, read_stored
 from optilock.session.connections import connection_to_write, session_given
 from optilock.session.watched import is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
@@ -154,9 +153,8 @@ def _versions(
     connection: Connection, given: Rows, missed: frozenset[int]
 ) -> dict[Identity, dict[str, Any]]:
     """Row -> its new version, by attribute; read back where the database makes it."""
-    token = token_attribute(given.mapper)
-    assert token is not None
-    if not made_by_database(given.mapper):
+    token = facts(given.mapper).token
+    if not facts(given.mapper).by_database:
         return {
             identity: {token: new}
             for identity, new in zip(given.identities, given.following, strict=True)
@@ -174,8 +172,8 @@ def _follow(
     it stays as it is, and conflicts at its next flush.
     """
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
-    token = token_attribute(mapper)
-    if obj is None or token is None or version_seen(instance_state(obj), token) != before:
+    token = facts(mapper).token
+    if obj is None or not token or version_seen(instance_state(obj), token) != before:
         return
     state = instance_state(obj)
     moved_by_us(state, token, before, values[token])
@@ -190,8 +188,7 @@ def _conflicts(
 ) -> tuple[Entry[Any], ...]:
     if not missed:
         return ()
-    mapper, token = given.mapper, token_attribute(given.mapper)
-    assert token is not None
+    mapper, token = given.mapper, facts(given.mapper).token
     places = sorted(missed)
     stored = read_stored(connection, mapper, [given.identities[place] for place in places])
     entries = tuple(
@@ -204,7 +201,7 @@ def _conflicts(
 
 def _attempt(given: Rows, place: int, token: str) -> Attempt:
     """Our side: what the caller gave. What he had read besides the version is not known."""
-    names = columns_of(given.mapper)
+    names = facts(given.mapper).columns
     keys = {
         name: value
         for name, value in zip(given.key_names, given.identities[place], strict=True)

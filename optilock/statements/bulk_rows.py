@@ -12,13 +12,11 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import ClauseElement
 
-from optilock.conditions.keys import key_names
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
 from optilock.guard.shapes import shape_of
 from optilock.guard.statements.by_key import refuse_compared
-from optilock.mapping.columns import GIVE_ONE, columns_of, token_attribute
-from optilock.mapping.makers import made_by_application
+from optilock.mapping.facts import GIVE_ONE, facts
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]
 
@@ -51,7 +49,7 @@ class Rows:
     def writes(self, dialect: Dialect) -> list[Write]:
         """The rows as the guard sends them."""
         known = _statement(self.mapper, self.deletes)
-        columns = columns_of(self.mapper)
+        columns = facts(self.mapper).columns
         version: Any = self.mapper.version_id_col
         writes = []
         for place, identity in enumerate(self.identities):
@@ -103,9 +101,8 @@ def rows_to_delete(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, deletes: bool) -> Rows:
     mapper = _mapper(model, call)
-    token = token_attribute(mapper)
-    assert token is not None
-    keys = tuple(key_names(mapper))
+    token = facts(mapper).token
+    keys = facts(mapper).keys
     found = Rows(mapper, deletes, list(rows), keys, [], [], [], [])
     seen: dict[tuple[Any, ...], int] = {}
     for place, row in enumerate(found.rows):
@@ -138,7 +135,7 @@ def _mapper(model: Any, call: str) -> Mapper[Any]:
             f" {GIVE_ONE}."
         )
     refuse_compared(mapper, f"{call}()")
-    if made_by_application(mapper):
+    if facts(mapper).by_application:
         raise ConfigurationError(
             f"{call}({model.__name__}): your program makes the versions of the class (Manual), and"
             " a bulk row has no place for the next one. Change the objects instead."
@@ -164,7 +161,7 @@ def _require(where: str, row: Any, names: Iterable[str]) -> None:
 
 def _check_values(where: str, mapper: Mapper[Any], values: Mapping[str, Any]) -> None:
     version: Any = mapper.version_id_col
-    columns = columns_of(mapper)
+    columns = facts(mapper).columns
     for name, value in values.items():
         if name not in columns:
             raise ConfigurationError(

@@ -16,9 +16,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, inspect, or_
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import key_names
 from optilock.errors import ConfigurationError, described
-from optilock.mapping.columns import GIVE_ONE, token_attribute
+from optilock.mapping.facts import GIVE_ONE, facts
 
 __all__ = ["unchanged"]
 
@@ -44,8 +43,8 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
             " not stored yet, or not mapped."
         )
     mapper = state.mapper
-    token = token_attribute(mapper)
-    if token is None:
+    token = facts(mapper).token
+    if not token:
         raise ConfigurationError(f"{mapper.class_.__name__} has no version to compare: {GIVE_ONE}.")
     version = state.committed_state.get(token, state.dict.get(token))
     if version is None:
@@ -55,6 +54,6 @@ def _as_loaded(obj: Any) -> ColumnElement[bool]:
         )
     keys = [
         getattr(mapper.class_, name) == value
-        for name, value in zip(key_names(mapper), state.key[1], strict=True)
+        for name, value in zip(facts(mapper).keys, state.key[1], strict=True)
     ]
     return and_(*keys, getattr(mapper.class_, token) == version)

@@ -21,8 +21,7 @@ from sqlalchemy.orm import Mapper
 from optilock.errors import ConfigurationError
 from optilock.guard.autocommit import refuse_autocommit
 from optilock.guard.natives import moved_by_flushes
-from optilock.mapping.columns import ignored_columns, token_attribute
-from optilock.mapping.makers import touch_of
+from optilock.mapping.facts import facts
 from optilock.mapping.tables import joined_tables, versioned_tables
 from optilock.undocumented import criteria_of, is_ordered, names_set_by
 
@@ -77,7 +76,7 @@ def versioned_children(mapper: Mapper[Any]) -> list[Mapper[Any]]:
 
 def _following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     """What an UPDATE sets so that the version moves."""
-    touch = touch_of(mapper)
+    touch = facts(mapper).touch
     if touch:
         return touch
     token: Any = mapper.version_id_col
@@ -114,7 +113,7 @@ def refuse_update_of_table(statement: Update, params: Any) -> None:
     version = versioned_tables().get(table)
     names = _names(statement, params)
     if mapper is not None:
-        ignored = {column.key for column in ignored_columns(mapper) if column.table is table}
+        ignored = {column.key for column in facts(mapper).ignored if column.table is table}
         if not names or not names <= ignored:
             raise _apart(table, mapper)
     elif version is not None and version.key not in names:
@@ -167,7 +166,7 @@ def _names(statement: Update, params: Any) -> set[str]:
 
 
 def _say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:
-    cls, key = mapper.class_.__name__, token_attribute(mapper)
+    cls, key = mapper.class_.__name__, facts(mapper).token
     return ConfigurationError(
         f"The UPDATE of {cls} would leave {key!r}, and optilock cannot add the next version: {why}."
         f" Name it among the values of the statement, or change the objects. Nothing was sent."

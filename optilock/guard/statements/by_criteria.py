@@ -17,7 +17,7 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.functions import FunctionElement
 
-from optilock.conditions.keys import key_names, place_of
+from optilock.conditions.keys import place_of
 from optilock.dialects import database_of
 from optilock.guard.statements.apart import (
     move_apart,
@@ -28,10 +28,9 @@ from optilock.guard.statements.by_key import counts
 from optilock.guard.statements.own import binds_of, flush_before, keep_promises, promised_rows
 from optilock.guard.statements.unmoved import stands_still, unmoved
 from optilock.guard.statements.while_flushing import in_flush, refuse_apart_in_flush
-from optilock.mapping.columns import ignored_columns, token_attribute
-from optilock.mapping.makers import made_by_application
+from optilock.mapping.facts import facts
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
-from optilock.rows.sides import locked_table, read_stored
+from optilock.rows.sides import read_stored
 from optilock.session.connections import own_connection
 from optilock.session.watched import watched
 from optilock.undocumented import (
@@ -63,11 +62,11 @@ def by_criteria(
     token: Any = mapper.version_id_col
     columns = _set_columns(mapper, statement, params)
     explicit = token in columns
-    only_ignored = bool(columns) and columns <= ignored_columns(mapper)
+    only_ignored = bool(columns) and columns <= facts(mapper).ignored
     run = in_flush if watched(session).flush is not None else _sent
     if not explicit and (only_ignored or stands_still(session, mapper)):
         return run(session, original, mapper, unmoved(mapper, statement), params, options)
-    if made_by_application(mapper) and not explicit:
+    if facts(mapper).by_application and not explicit:
         return run(session, original, mapper, statement, params, options)
     if not explicit and token.table is mapper.local_table:
         statement = moving(mapper, statement)
@@ -112,9 +111,9 @@ def with_children(
     flush_before(session, {})
     taken = []
     for child in children:
-        if columns <= ignored_columns(child) or stands_still(session, child):
+        if columns <= facts(child).ignored or stands_still(session, child):
             continue
-        if made_by_application(child):
+        if facts(child).by_application:
             continue
         if watched(session).flush is not None:
             refuse_apart_in_flush(child)
@@ -168,7 +167,7 @@ def _writes(table: Any, columns: set[Any]) -> bool:
 
 def _held(session: Session, mapper: Mapper[Any]) -> dict[Any, State]:
     """Objects of the class in the session whose version is known, by their keys."""
-    key: Any = token_attribute(mapper)
+    key = facts(mapper).token
     return {
         tuple(state.key[1]): state
         for state in session.identity_map.all_states()
@@ -199,7 +198,7 @@ def _matched(
 @contextmanager
 def _versions_kept(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None]:
     """SQLAlchemy expires a version, or gives it the new value, also where the object is older."""
-    key: Any = token_attribute(mapper)
+    key = facts(mapper).token
     versions = [(state, state.dict[key]) for state in states if key in state.dict]
     yield
     for state, version in versions:
@@ -216,11 +215,11 @@ def matching(
     identities: set[Any],
 ) -> dict[Any, Any]:
     """Key -> version of those of the rows that match, and are locked now."""
-    key: Any = token_attribute(mapper)
+    key = facts(mapper).token
     connection = own_connection(session, binds)
-    database, table = database_of(connection.dialect), locked_table(mapper)
+    database, table = database_of(connection.dialect), facts(mapper).table
     database.begin_writing(connection, table)
-    keys = [getattr(mapper.class_, name) for name in key_names(mapper)]
+    keys = [getattr(mapper.class_, name) for name in facts(mapper).keys]
     query = select(*keys, getattr(mapper.class_, key)).where(*criteria_of(statement))
     query = database.lock(query.options(*loader_options_of(statement)), table, deleting=False)
     found: dict[Any, Any] = {}
@@ -254,7 +253,7 @@ def _as_held(
     mapper: Mapper[Any], held: Mapping[Any, State], found: Mapping[Any, Any]
 ) -> list[tuple[State, Any]]:
     """Those of the objects whose rows match in the version that they hold."""
-    key: Any = token_attribute(mapper)
+    key = facts(mapper).token
     return [
         (state, found[identity])
         for identity, state in held.items()
@@ -271,7 +270,7 @@ def take_over(
     certain: bool,
 ) -> None:
     """Give the objects the versions that the statement has made: the next ones, if ``certain``."""
-    key: Any = token_attribute(mapper)
+    key = facts(mapper).token
     after: dict[Any, Any] = {}
     if certain and counts(mapper):
         after = {state: before + 1 for state, before in matched}

@@ -28,15 +28,15 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
-from optilock.conditions.keys import key_names, place_of
+from optilock.conditions.keys import place_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
 from optilock.guard.autocommit import refuse_autocommit
 from optilock.guard.statements.own import note, note_added
 from optilock.mapping.checks import check_tokens
-from optilock.mapping.columns import columns_of, same, token_attribute
-from optilock.mapping.compared import compares, is_guarded
-from optilock.mapping.makers import made_by_application
+from optilock.mapping.columns import same
+from optilock.mapping.compared import is_guarded
+from optilock.mapping.facts import facts
 from optilock.rows.seen import moved_back, recall, version_seen
 from optilock.rows.sides import Attempt, Values, entry_of, read_stored
 from optilock.session.connections import connection_to_write, engine_to_write
@@ -88,7 +88,7 @@ def refuse_compared(mapper: Mapper[Any], call: str) -> None:
     Raises:
         ConfigurationError: the class has ``CompareValues`` among its tokens.
     """
-    if compares(mapper):
+    if facts(mapper).compares:
         name = mapper.class_.__name__
         raise ConfigurationError(
             f"{name} compares values (CompareValues), and {call} would write its rows without"
@@ -100,7 +100,7 @@ def refuse_compared(mapper: Mapper[Any], call: str) -> None:
 def _refuse_assigned(state: State) -> None:
     """SQLAlchemy would compare the version that was assigned, not the one that was read."""
     mapper = state.mapper
-    if made_by_application(mapper) and token_attribute(mapper) in state.committed_state:
+    if facts(mapper).by_application and facts(mapper).token in state.committed_state:
         raise ConfigurationError(
             f"The version of {mapper.class_.__name__} is the application's (Manual), and"
             " bulk_save_objects() compares the one that was assigned with the stored one, which"
@@ -114,9 +114,9 @@ def _require_seen(state: State) -> None:
     Raises:
         ConfigurationError: nobody has seen one.
     """
-    token = token_attribute(state.mapper)
+    token = facts(state.mapper).token
     recall(state)
-    if token is not None and state.dict.get(token) is None:
+    if token and state.dict.get(token) is None:
         raise ConfigurationError(
             f"{state.class_.__name__} {tuple(state.key[1]) if state.key else ()!r} cannot be saved"
             f" by bulk_save_objects(): its {token!r} was never read, and without it another"
@@ -129,7 +129,7 @@ def _refuse_system_column(mapper: Mapper[Any]) -> None:
     column: Any = mapper.version_id_col
     if column.system:
         raise ConfigurationError(
-            f"{mapper.class_.__name__}.{token_attribute(mapper)} is a column of the database"
+            f"{mapper.class_.__name__}.{facts(mapper).token} is a column of the database"
             " itself, and SQLAlchemy's UPDATE by primary key would set it: use"
             " optilock.bulk_update(). Nothing was sent."
         )
@@ -144,7 +144,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
             refuse_compared(found, "bulk_update_mappings()")
-        if not isinstance(found, Mapper) or token_attribute(found) is None:
+        if not isinstance(found, Mapper) or not facts(found).token:
             original(self, mapper, rows)
             return
         _refuse_system_column(found)
@@ -191,10 +191,10 @@ def guarded_bulk_save(original: Execute) -> Execute:
                 refuse_compared(state.mapper, "bulk_save_objects()")
                 _refuse_assigned(state)
                 _require_seen(state)
-        for mapper in {state.mapper for state in written if is_guarded(state.mapper)}:
+        for mapper in {state.mapper for state in written if facts(state.mapper).guarded}:
             refuse_autocommit(connection_to_write(self, mapper), _MANY)
         for mapper in {state.mapper: None for state in written if state.key is not None}:
-            if token_attribute(mapper) is not None:
+            if facts(mapper).token:
                 note(self, mapper, {})
         for mapper in {state.mapper: None for state in written if state.key is None}:
             if is_guarded(mapper):
@@ -208,7 +208,7 @@ def guarded_bulk_save(original: Execute) -> Execute:
 
 def _is_saved(state: State, all_columns: bool) -> bool:
     """Is its row written? SQLAlchemy moves a version though nothing else has changed."""
-    return state.modified or all_columns or token_attribute(state.mapper) is not None
+    return state.modified or all_columns or bool(facts(state.mapper).token)
 
 
 def counts(mapper: Mapper[Any]) -> bool:
@@ -225,11 +225,11 @@ def _follow(session: Session, states: Iterable[State]) -> None:
     """
     by_mapper: dict[Mapper[Any], list[State]] = {}
     for state in states:
-        if state.key is not None and token_attribute(state.mapper) in state.dict:
+        if state.key is not None and facts(state.mapper).token in state.dict:
             by_mapper.setdefault(state.mapper, []).append(state)
     known = watched(session)
     for mapper, some in by_mapper.items():
-        key: Any = token_attribute(mapper)
+        key = facts(mapper).token
         following = _versions_after(session, mapper, some, key)
         for state in some:
             before, after = state.dict[key], following[state]
@@ -242,7 +242,7 @@ def _versions_after(
     session: Session, mapper: Mapper[Any], states: list[State], key: str
 ) -> dict[State, Any]:
     following: Any = mapper.version_id_generator
-    if made_by_application(mapper):
+    if facts(mapper).by_application:
         return {state: state.dict[key] for state in states}
     if counts(mapper):
         return {state: following(state.dict[key]) for state in states}
@@ -256,8 +256,8 @@ def _versions_after(
 
 
 def _require_versions(mapper: Mapper[Any], rows: list[Any]) -> None:
-    key: Any = token_attribute(mapper)
-    names = key_names(mapper)
+    key = facts(mapper).token
+    names = facts(mapper).keys
     for number, row in enumerate(rows):
         if isinstance(row, Mapping) and row.get(key) is None:
             shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
@@ -275,8 +275,8 @@ def refuse_first_versions(mapper: Mapper[Any], rows: Iterable[Any]) -> None:
     Raises:
         ConfigurationError: there is such a row.
     """
-    key, following = token_attribute(mapper), mapper.version_id_generator
-    if key is None or not callable(following) or not hasattr(mapper.class_, "__version_token__"):
+    key, following = facts(mapper).token, mapper.version_id_generator
+    if not key or not callable(following) or not hasattr(mapper.class_, "__version_token__"):
         return
     for number, row in enumerate(rows):
         given = row.get(key) if isinstance(row, Mapping) else None
@@ -317,15 +317,15 @@ def _telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterato
 
 def _attempts(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
     """Our side, as the rows say it. What their author had read besides is not known."""
-    token: Any = token_attribute(mapper)
-    keys, known = key_names(mapper), columns_of(mapper)
+    token = facts(mapper).token
+    keys, known = facts(mapper).keys, facts(mapper).columns
     found = []
     for row in rows:
         if not isinstance(row, Mapping) or any(name not in row for name in keys):
             continue
         original = {name: row[name] for name in (*keys, token)}
         changes = {n: v for n, v in row.items() if n in known and n not in original}
-        if made_by_application(mapper):
+        if facts(mapper).by_application:
             changes.pop(token, None)
         identity = tuple(row[name] for name in keys)
         current = {**original, **changes}
@@ -337,10 +337,10 @@ def _attempts_of(states: Iterable[State]) -> list[Attempt]:
     """Those of objects in the session have lost their edits by now: it is rolled back."""
     found = []
     for state in states:
-        token = token_attribute(state.mapper)
-        if state.key is None or token is None:
+        token = facts(state.mapper).token
+        if state.key is None or not token:
             continue
-        keys = key_names(state.mapper)
+        keys = facts(state.mapper).keys
         row = {name: state.dict[name] for name in state.committed_state if name in state.dict}
         row.update(zip(keys, state.key[1], strict=True))
         row[token] = version_seen(state, token)
@@ -356,7 +356,7 @@ def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...
     for attempt in attempts:
         by_mapper.setdefault(attempt.mapper, []).append(attempt)
     for mapper, some in by_mapper.items():
-        token: Any = token_attribute(mapper)
+        token = facts(mapper).token
         with _connection(session, mapper) as connection:
             stored = read_stored(connection, mapper, [attempt.identity for attempt in some])
         for attempt in some:
@@ -369,7 +369,7 @@ def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...
 
 
 def _is_what_we_wanted(attempt: Attempt, stored: Values) -> bool:
-    columns = columns_of(attempt.mapper)
+    columns = facts(attempt.mapper).columns
     return all(
         same(columns[name], value, stored[name])
         for name, value in attempt.changes.items()

@@ -28,20 +28,19 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter
 
-from optilock.conditions.keys import Identity, Place, key_names, root_of
+from optilock.conditions.keys import Identity, Place
 from optilock.dialects import database_of
 from optilock.dialects.locks import require_locks
 from optilock.guard.refresh import equal_to_stored
 from optilock.guard.statements.own import keep_promises, note_on, promised_rows
-from optilock.mapping.columns import columns_of, token_attribute
 from optilock.mapping.compared import (
     as_read,
     compared_names,
-    compares,
     comparing,
     remembered_values,
     values_moved,
 )
+from optilock.mapping.facts import facts
 from optilock.mapping.tables import owner_of
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import Values, read_stored, same
@@ -79,11 +78,11 @@ def by_table(
     if promised or (moves and identity is None):
         note_on(session, mapper)
     elif moves and identity is not None and not held:
-        known.move((root_of(mapper), identity), None)
+        known.move((facts(mapper).root, identity), None)
     wanted = {*held, *promised} if identity is None else {identity} & {*held, *promised}
     found = _locked(connection, mapper, statement, params, wanted) if wanted else {}
-    token = token_attribute(mapper)
-    if token is not None and promised:
+    token = facts(mapper).token
+    if token and promised:
         keep_promises(session, promised, {key: row[token] for key, row in found.items()})
     as_new = {
         key: state
@@ -156,7 +155,7 @@ def _held(
     session: Session, mapper: Mapper[Any], identity: Identity | None, flush: Flush | None
 ) -> dict[Identity, State]:
     """Objects of the session that the statement may concern, by their keys."""
-    base = root_of(mapper)
+    base = facts(mapper).root
     if identity is not None:
         obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
         state = None if obj is None else instance_state(obj)
@@ -166,7 +165,7 @@ def _held(
     held = {
         tuple(state.key[1]): state
         for state in session.identity_map.all_states()
-        if root_of(state.mapper) is base and state.key
+        if facts(state.mapper).root is base and state.key
     }
     if flush is not None:
         held |= {key: state for (of, key), state in flush.states().items() if of is base}
@@ -187,7 +186,7 @@ def _locked(
     table: Any = statement.table
     database, keys = database_of(connection.dialect), list(mapper.primary_key)
     names = _compared(mapper)
-    columns = columns_of(mapper)
+    columns = facts(mapper).columns
     require_locks(database, connection)
     database.begin_writing(connection, table)
     query = select(*keys, *(columns[name] for name in names))
@@ -208,16 +207,16 @@ def _locked(
 
 def _compared(mapper: Mapper[Any]) -> tuple[str, ...]:
     """What tells whether an object is as new as its row."""
-    token = token_attribute(mapper)
+    token = facts(mapper).token
     names = compared_names(mapper, changed=(), deleting=True)
     return tuple(dict.fromkeys((*([token] if token else ()), *names)))
 
 
 def _is_as_new(known: Watched, state: State, row: Values) -> bool:
-    token, columns = token_attribute(state.mapper), columns_of(state.mapper)
-    if token is not None and not _holds(known, state, token, row[token]):
+    token, columns = facts(state.mapper).token, facts(state.mapper).columns
+    if token and not _holds(known, state, token, row[token]):
         return False
-    return not compares(state.mapper) or all(
+    return not facts(state.mapper).compares or all(
         same(columns[name], as_read(state, name), value)
         for name, value in row.items()
         if name != token
@@ -237,7 +236,7 @@ def _holds(known: Watched, state: State, token: str, version: Any) -> bool:
 
 def _place(state: State) -> Place:
     key = state.key or state.mapper.identity_key_from_instance(state.obj())
-    return root_of(state.mapper), tuple(key[1])
+    return facts(state.mapper).root, tuple(key[1])
 
 
 def _follow(
@@ -257,8 +256,8 @@ def _follow(
     for key, state in states.items():
         by_mapper.setdefault(state.mapper, {})[key] = state
     for mapper, some in by_mapper.items():
-        token = token_attribute(mapper)
-        loaded = {n for n in columns_of(mapper) if any(n in s.dict for s in some.values())}
+        token = facts(mapper).token
+        loaded = {n for n in facts(mapper).columns if any(n in s.dict for s in some.values())}
         names = tuple(loaded | ({token} if token else set()))
         after = read_stored(connection, mapper, list(some), only=names, lock=False)
         for key, state in some.items():
@@ -268,8 +267,8 @@ def _follow(
 
 
 def _take(known: Watched, state: State, before: Values, after: Values) -> None:
-    token, columns = token_attribute(state.mapper), columns_of(state.mapper)
-    if token is not None and before[token] != after[token]:
+    token, columns = facts(state.mapper).token, facts(state.mapper).columns
+    if token and before[token] != after[token]:
         back = moved_back(state, token, before[token], after[token])
         known.move(_place(state), before[token], back)
         _take_version(state, token, before[token], after[token])
@@ -302,8 +301,8 @@ def _deleted(
     session: Session, connection: Connection, states: Mapping[Identity, State], flush: Flush | None
 ) -> None:
     """Rows that are gone: there is nothing left to write, or to delete."""
-    mapper = root_of(next(iter(states.values())).mapper)
-    key = (key_names(mapper)[0],)
+    mapper = facts(next(iter(states.values())).mapper).root
+    key = (facts(mapper).keys[0],)
     left = read_stored(connection, mapper, list(states), only=key, lock=False)
     gone = [state for identity, state in states.items() if identity not in left]
     if flush is None:

@@ -34,7 +34,6 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
-from optilock.conditions.keys import key_names
 from optilock.errors import ConfigurationError
 from optilock.guard.later_reads import run_query
 from optilock.guard.statements.apart import (
@@ -63,8 +62,7 @@ from optilock.guard.statements.unmoved import unmoved_of_table
 from optilock.guard.statements.unseen import unseen_of
 from optilock.guard.statements.upserts import refuse_insert
 from optilock.guard.statements.while_flushing import in_flush, refuse_by_key_in_flush
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import compares, is_guarded
+from optilock.mapping.facts import facts
 from optilock.rows.locked import LOCKED
 from optilock.rows.seen import version_seen
 from optilock.session.connections import own_connection
@@ -113,7 +111,7 @@ def guarded_execute(original: Execute) -> Execute:
         self: Session, mapper: Mapper[Any], statement: Any, params: Any, **options: Any
     ) -> Any:
         refuse_elsewhere(self, mapper, options_of(statement, options), options)
-        flushing = watched(self).flush is not None and is_guarded(mapper)
+        flushing = watched(self).flush is not None and facts(mapper).guarded
         if isinstance(statement, Delete):
             if flushing:
                 return in_flush(self, original, mapper, statement, params, options)
@@ -125,14 +123,14 @@ def guarded_execute(original: Execute) -> Execute:
             refuse_by_key_in_flush(mapper)
         if by_key:
             refuse_compared(mapper, f"an UPDATE of {mapper.class_.__name__} by primary key")
-        if is_guarded(mapper):
+        if facts(mapper).guarded:
             note(self, mapper, options)
-        if token_attribute(mapper) is None:
+        if not facts(mapper).token:
             children = versioned_children(mapper)
             if children:
                 note(self, mapper, options)
                 return with_children(self, original, mapper, children, statement, params, options)
-            if compares(mapper) and _synchronizes(statement, options):
+            if facts(mapper).compares and _synchronizes(statement, options):
                 return _of_values(self, original, mapper, statement, params, options)
             return original(self, statement, params, **options)
         if by_key:
@@ -231,7 +229,7 @@ def _refuse_inside(statement: Any, params: Any) -> None:
     if isinstance(statement, Insert):
         refuse_insert(statement, params)
     mapper = _mapper_of(statement) if isinstance(statement, Update) else None
-    if mapper is not None and is_guarded(mapper):
+    if mapper is not None and facts(mapper).guarded:
         name = mapper.class_.__name__
         raise ConfigurationError(
             f"The UPDATE of {name} inside of from_statement() would leave the session's objects as"
@@ -249,7 +247,7 @@ def _is_by_key(statement: Update, params: Any, options: Mapping[str, Any]) -> bo
 def _delete_promised(session: Session, statement: Delete, params: Any, options: Any) -> None:
     """Rows that we delete in the version that was promised are no conflict before COMMIT."""
     mapper = _mapper_of(statement)
-    if mapper is None or token_attribute(mapper) is None:
+    if mapper is None or not facts(mapper).token:
         return
     flush_before(session, {"autoflush": session.autoflush, **options_of(statement, options)})
     promised = promised_rows(session, mapper)
@@ -270,7 +268,7 @@ def _by_key(
 ) -> Any:
     """The objects of these rows get the new version, if they hold the one that the row names."""
     flush_before(session, {"autoflush": session.autoflush, **chosen})
-    key: Any = token_attribute(mapper)
+    key = facts(mapper).token
     held = _held_by(session, mapper, rows)
     versions = [(state, state.dict[key]) for state, _ in held if key in state.dict]
     result = run()
@@ -279,7 +277,7 @@ def _by_key(
     matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
     promised = promised_rows(session, mapper)
     if promised:
-        names = key_names(mapper)
+        names = facts(mapper).keys
         versions_named = {tuple(row.get(name) for name in names): row[key] for row in rows}
         keep_promises(session, promised, versions_named)
     if matched and chosen.get("synchronize_session", "auto") is not False:
@@ -291,7 +289,7 @@ def _by_key(
 
 def _held_by(session: Session, mapper: Mapper[Any], rows: list[Any]) -> list[tuple[State, Any]]:
     """The objects of ``rows`` that the session holds, each with its row."""
-    names = key_names(mapper)
+    names = facts(mapper).keys
     found = []
     for row in rows if session.identity_map else ():
         key = mapper.identity_key_from_primary_key(tuple(row.get(name) for name in names))

@@ -18,8 +18,7 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.conditions.keys import root_of
 from optilock.errors import ConfigurationError
 from optilock.guard.statements.unseen import Unseen
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.compared import is_guarded
+from optilock.mapping.facts import facts
 from optilock.rows.seen import version_seen
 from optilock.session.connections import bind_to_write, own_connection
 from optilock.session.promises import Promise
@@ -48,11 +47,11 @@ def note(session: Session, mapper: Mapper[Any], options: Mapping[str, Any]) -> N
 
 def note_on(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
     """The same, where the transaction has begun; ``adds``: it changes no row that was stored."""
-    known, base = watched(session), root_of(mapper)
+    known, base = watched(session), facts(mapper).root
     held = {
-        state: version_seen(state, key) if (key := token_attribute(state.mapper)) else None
+        state: version_seen(state, key) if (key := facts(state.mapper).token) else None
         for state in session.identity_map.all_states()
-        if root_of(state.mapper) is base
+        if facts(state.mapper).root is base
     }
     known.stated.append(Stated(base, held, len(known.sent), adds))
 
@@ -85,7 +84,7 @@ def refuse_elsewhere(
     Raises:
         ConfigurationError: ``schema_translate_map`` is an option of the statement alone.
     """
-    if "schema_translate_map" not in chosen or not is_guarded(mapper):
+    if "schema_translate_map" not in chosen or not facts(mapper).guarded:
         return
     connection = own_connection(session, binds_of(mapper, options))
     if _schemas(connection.get_execution_options()) != _schemas(chosen):
@@ -120,7 +119,7 @@ def promised_rows(session: Session, mapper: Mapper[Any]) -> dict[Any, Promise]:
     if not promises:
         return {}
     promises.in_transaction(session.get_transaction())
-    base = root_of(mapper)
+    base = facts(mapper).root
     return {identity: promise for (of, identity), promise in promises.items() if of is base}
 
 
@@ -131,4 +130,4 @@ def keep_promises(
     rows = watched(session).stated[-1].rows
     for identity, promise in promised.items():
         if identity in found and found[identity] == promise.version:
-            rows.add((root_of(promise.mapper), identity))
+            rows.add((facts(promise.mapper).root, identity))

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Delete, Update
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.mapping.columns import ignored_columns
+from optilock.mapping.facts import facts
 from optilock.mapping.tables import owner_of
 from optilock.session.watched import watched
 from optilock.undocumented import is_ordered, names_set_by
@@ -40,7 +40,7 @@ def unmoved_of_table(session: Session, statement: Any, params: Any) -> Any:
     if mapper is None or token.table is not table or token.onupdate is None:
         return statement
     names = _names(statement, params)
-    ignored = {column.key for column in ignored_columns(mapper) if column.table is table}
+    ignored = {column.key for column in facts(mapper).ignored if column.table is table}
     stays = stands_still(session, mapper) or (bool(names) and names <= ignored)
     if not stays or token.key in names or is_ordered(statement):
         return statement

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Insert, TextClause
 from sqlalchemy.orm import Mapper
 
-from optilock.conditions.keys import root_of
 from optilock.guard.statements.sql_text import calls_code, tables_added_to, tables_changed
 from optilock.mapping.compared import comparing
+from optilock.mapping.facts import facts
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.undocumented import upsert_of
 
@@ -69,4 +69,4 @@ def _named(names: Collection[str]) -> Iterable[Any]:
 def _classes_of(tables: Iterable[Any]) -> set[Mapper[Any]]:
     """The roots of the classes whose rows are in these tables."""
     found = (owner_of(table) or joined_tables().get(table) or comparing(table) for table in tables)
-    return {root_of(mapper) for mapper in found if mapper is not None}
+    return {facts(mapper).root for mapper in found if mapper is not None}

@@ -17,8 +17,7 @@ from sqlalchemy.orm import Mapper
 from optilock.errors import ConfigurationError
 from optilock.guard.natives import moved_by_flushes
 from optilock.guard.statements.by_key import refuse_first_versions
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.makers import made_by_application, moves_by_itself
+from optilock.mapping.facts import facts
 from optilock.mapping.tables import versioned_tables
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import given_by, prefixes_of, subject_of, upsert_of
@@ -108,9 +107,9 @@ def refuse_insert(statement: Insert, params: Any) -> None:
         if version.onupdate is None and moved_by_flushes(version) is None:
             return  # the database moves it, or the application
         raise _left(statement.table.description, version, str(version))
-    if made_by_application(mapper) or moves_by_itself(mapper):
+    if facts(mapper).by_application or facts(mapper).by_itself:
         return
-    cls, key = mapper.class_.__name__, token_attribute(mapper)
+    cls, key = mapper.class_.__name__, facts(mapper).token
     raise _left(cls, version, f"{cls}.{key}")
 
 
