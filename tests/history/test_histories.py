@@ -141,6 +141,15 @@ RIGHT = {
         Step(A, "commit"),
         policy="merge_fields",
     ),
+    "a resolver may drop a touch before the object is read again": story(
+        "dogs-timestamp",
+        Step(A, "touch_", 1),
+        Step(B, "set_", 1),
+        Step(B, "commit"),
+        Step(A, "refresh_one", 1),
+        Step(A, "commit"),
+        policy="store_wins",
+    ),
     "what a refused flush has read was seen by nobody": story(
         "pages-counter",
         Step(A, "get"),
