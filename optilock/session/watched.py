@@ -248,7 +248,7 @@ class Watched:
                 written = places_of(self.sent[start : stated.sent])
                 found[stated.mapper] = Doubt(stated.held, written, stated.adds)
             elif known.adds and not stated.adds:
-                found[stated.mapper] = known._replace(adds=False)
+                found[stated.mapper] = Doubt(known.held, known.written)
         return found
 
     def before(self, start: Point, end: Point) -> Before:
