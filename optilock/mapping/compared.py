@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from sqlalchemy import Column, event
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, QueryContext
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
@@ -27,6 +27,7 @@ from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched
 from optilock.tokens import CompareValues
+from optilock.undocumented import left_out
 
 __all__ = [
     "any_compared",
@@ -208,6 +209,9 @@ def as_read(state: InstanceState[Any], name: str) -> Any:
 
 def _read_again(state: InstanceState[Any], context: Any, attrs: Collection[str] | None) -> None:
     """The author of later edits has seen this; the author of earlier ones has not."""
+    if attrs is None and isinstance(context, QueryContext):
+        for name in left_out(state, context):
+            del state.dict[name]  # deferred: it may be a value of an edit that the query drops
     if _SEEN not in state.__dict__:
         return
     edited = any(name in state.mapper.column_attrs for name in state.committed_state)

@@ -22,7 +22,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import Mapped, Session, mapped_column, relationship, sessionmaker
+from sqlalchemy.orm import Mapped, Session, defer, mapped_column, relationship, sessionmaker
 
 from optilock import (
     CompareValues,
@@ -618,6 +618,23 @@ def test_an_edit_is_written_though_another_value_is_read_again(store, watched, e
     getattr(session, how)(row, [again])
     session.commit()
     assert value(engine, model, 1, edited) == "mine"
+
+
+@pytest.mark.parametrize("model", [Invoice, Sheet, Card])
+def test_an_edit_that_a_query_drops_was_not_read(store, watched, engine, model):
+    """Also where the query leaves its column out."""
+    name = "front" if model is Card else "title" if model is Sheet else "status"
+    store(model(id=1, **{name: "a"}))
+    session = watched(autoflush=False)
+    row = session.get_one(model, 1)
+    setattr(row, name, "dropped")
+    session.scalars(
+        select(model).options(defer(getattr(model, name))).execution_options(populate_existing=True)
+    ).all()
+    assert getattr(row, name) == "a"
+    setattr(row, name, "mine")
+    session.commit()
+    assert value(engine, model, 1, name) == "mine"
 
 
 @pytest.mark.parametrize("model", [Invoice, Sheet, Card])
