@@ -251,8 +251,11 @@ class OwnTransaction:
 
     def _ended_by(self) -> BaseException | None:
         """The error with which the database ended the transaction."""
-        found = (ended_by(connection) for connection in self._may_end)
-        return next((error for error in found if error is not None), None)
+        for connection in self._may_end:
+            error = ended_by(connection)
+            if error is not None:
+                return error
+        return None
 
     def _refuse_if_ended(self) -> None:
         error = self._ended_by()
