@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Before", "arm", "arm_wholly", "disarm"]
 
 _CHANGES = (Update, Delete)
-
+#: An attribute of a connection: the flush that it answers for.
+_FLUSH = "_optilock_flush"
 
 #: How a connection answered before: for a flush around this one, and what covered its ``execute``.
 Before = tuple["Flush | None", Callable[..., Any] | None]
@@ -38,7 +39,7 @@ def arm(flush: Flush, connection: Connection) -> None:
     """Answer for ``connection``, after what another flush holds for it was sent."""
     if connection in flush.armed:
         return
-    outer: Flush | None = getattr(connection, "_optilock_flush", None)
+    outer: Flush | None = getattr(connection, _FLUSH, None)
     if outer is not None:
         _send_held(outer, connection, before=flush)
     native, covered = type(connection).execute.__get__(connection), connection.execute
@@ -77,7 +78,7 @@ def _cover(flush: Flush, connection: Connection, native: Callable[..., Any]) -> 
 
     # As an attribute, not through __dict__: CPython keeps the object compact that way.
     connection.execute = execute  # type: ignore[method-assign]
-    connection._optilock_flush = flush  # type: ignore[attr-defined]
+    setattr(connection, _FLUSH, flush)
 
 
 def arm_wholly(flush: Flush, connection: Connection) -> None:
@@ -111,7 +112,7 @@ def disarm(flush: Flush) -> None:
         delattr(connection, "scalar")
         delattr(connection, "exec_driver_sql")
     for connection, (outer, covered) in flush.armed.items():
-        del connection._optilock_flush  # type: ignore[attr-defined]
+        delattr(connection, _FLUSH)
         if outer is not None:
             _cover(outer, connection, type(connection).execute.__get__(connection))
             if connection in outer.armed_wholly:

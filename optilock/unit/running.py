@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from asyncio import _get_running_loop
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -135,7 +136,7 @@ def _here() -> object:
     A task is held weakly: numbers are used again, and a context must not keep its own task alive.
     Inside SQLAlchemy's ``run_sync`` the task is still the one that called it.
     """
-    if asyncio._get_running_loop() is None:
+    if _get_running_loop() is None:
         return _thread.mark
     task = asyncio.current_task()
     return _thread.mark if task is None else ref(task)

@@ -33,6 +33,8 @@ __all__ = [
 
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
 
+#: An attribute of a session class: its guarded subclass.
+_UNIT_CLASS = "_optilock_unit_class"
 #: Does it make AsyncSessions? Of all that units were opened with.
 _async: dict[ref[object], bool] = {}
 _WAYS = "a sessionmaker, a scoped_session or an Engine"
@@ -137,12 +139,12 @@ def _factory_of(sessions: Any, kind: type[Any]) -> Any:
 
 def _unit_class(cls: type[Session]) -> type[Session]:
     """The guarded subclass of ``cls``; kept on ``cls``, so that both live equally long."""
-    known: type[Session] | None = cls.__dict__.get("_optilock_unit_class")
+    known: type[Session] | None = cls.__dict__.get(_UNIT_CLASS)
     if known is None:
         known = type(f"Unit{cls.__name__}", (cls,), {})
         guard_class(known)
-        known._optilock_unit_class = known  # type: ignore[attr-defined]
-        cls._optilock_unit_class = known  # type: ignore[attr-defined]
+        for one in (cls, known):
+            setattr(one, _UNIT_CLASS, known)
     return known
 
 
