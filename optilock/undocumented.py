@@ -2,7 +2,7 @@
 
 When a release of SQLAlchemy renames one of these, this is the file to look at. The guarded flush
 itself stands on events, and on what the unit of work asks of a result
-(:mod:`optilock.guard.answers`).
+(:mod:`optilock.writes.answers`).
 """
 
 from __future__ import annotations

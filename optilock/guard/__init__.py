@@ -1,33 +1,25 @@
 """The guarded flush: watching sessions, holding writes, judging rows, settling conflicts.
 
-The files in the order of a flush:
+The files in the order of a flush, with :mod:`records` of it and of the rows that it missed:
 
 *begin*
-    :mod:`watching` wraps the session class, :mod:`counting` asks for row counts. :mod:`flush`
-    is one flush; :mod:`arming` covers its connections.
+    :mod:`watching` wraps the session class; :mod:`connection` lets the session's connections answer
+    for the flush.
 *refused at once*
-    :mod:`unread` and :mod:`unversioned` rows, the blocks of :mod:`no_bump` where :mod:`still`
-    cannot be kept; connections in :mod:`autocommit` mode, and two classes over one table
-    (:mod:`one_class`).
+    :mod:`unread` rows, the blocks of :mod:`no_bump` where :mod:`still` cannot be kept; connections
+    in :mod:`autocommit` mode, and two classes over one table (:mod:`one_class`).
 *judged before anything is sent*
-    :mod:`before`: deletes with :mod:`dependents`, and :mod:`check_promises`: rows under
-    promises. :mod:`look` locks and compares.
+    :mod:`deletes` with :mod:`dependents`, and rows under :mod:`promises`.
 *each statement*
-    :mod:`routing` decides; :mod:`shapes`: what it is; :mod:`answers`: what
-    SQLAlchemy is told; :mod:`onupdate` fills in. Special ways: :mod:`apart` (joined tables),
-    :mod:`ignored` columns, compared :mod:`values`, :mod:`links`, a listener's own UPDATE
-    :mod:`by_hand`. :mod:`listeners` are told when the row was written.
+    :mod:`route` decides which way it goes. Special ways: rows of which something else
+    :mod:`compares`, :mod:`links`, and :mod:`listener_updates`. :mod:`listeners` are told when the
+    row was written.
 *sent together*
-    :mod:`batch`, in the form that ``optilock/dialects`` knows.
-*rows that missed*
-    :mod:`misses` reads them, :mod:`missed` is one of them; those on which others depend are settled
-    at once: :mod:`restore`, :mod:`children` of :mod:`doomed` parents.
+    :mod:`pipeline` holds rows, sends them, and reads those that missed.
 *the end*
-    :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written,
-    :mod:`refresh` makes the objects equal to them, and :mod:`kept_orphans` go back to their
-    parents; or :mod:`keep` makes them dirty again, and the error has SQLAlchemy's :mod:`words`.
-    :mod:`listeners` hear of what was written. :mod:`aftermath`: the database ended the transaction,
-    perhaps at COMMIT (:mod:`commits`).
+    :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written; or the
+    :mod:`edits` of refused rows are kept. Where the database has :mod:`ended` the transaction,
+    perhaps at COMMIT, the rows that moved are found.
 
 Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`locked_reads` and the
 :mod:`later_reads` of what was locked, :mod:`statements` (also those on the session's connection,
@@ -35,8 +27,8 @@ Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`lock
 only a ``version_id_col``.
 """
 
-from optilock.guard.aftermath import capture, clear, conflict_after_rollback
-from optilock.guard.check_promises import check_before_commit
+from optilock.guard.ended import capture, clear, conflict_after_rollback
+from optilock.guard.promises import check_before_commit
 from optilock.guard.watching import watch
 from optilock.session.watched import is_watched, options
 

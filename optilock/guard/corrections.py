@@ -18,10 +18,10 @@ from sqlalchemy.sql import ClauseElement
 from optilock.dialects.rows import must_match
 from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
-from optilock.guard.missed import Missed
-from optilock.guard.onupdate import onupdate_values
+from optilock.guard.records import Missed
 from optilock.mapping.facts import facts
 from optilock.rows.sides import Values, read_stored, same
+from optilock.writes.onupdate import onupdate_values
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
 

@@ -1,26 +1,36 @@
-"""What hangs on a row: joined tables, children, link rows.
+"""What hangs on a row: joined tables, children, link rows; and the parents that it hangs on.
 
 Tables without the token are written only for rows whose token matched, and a row whose dependents
-were already written cannot quietly be left alone.
+were already written cannot quietly be left alone. Of every child that missed it is asked whether
+its parent goes, so parents that go are sorted once for each foreign key: to ask costs the same
+whether one of them is deleted or ten thousand are. An orphan that a resolver keeps goes back to the
+parent that had let it go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from sqlalchemy import Column
-from sqlalchemy.orm import Mapper, RelationshipDirection
+from sqlalchemy import Column, ForeignKeyConstraint, Table
+from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.guard.shapes import compared_columns
+from optilock.guard.records import Flush, Missed
 from optilock.mapping.facts import facts
+from optilock.rows.sides import Values
+from optilock.undocumented import belongs_to, marked_deleted
+from optilock.writes.shapes import compared_columns
 
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
-    from optilock.guard.missed import Missed
-
-__all__ = ["LeftOut", "changed_links", "has_dependents", "key_in", "without_missed"]
+__all__ = [
+    "Doomed",
+    "changed_links",
+    "has_dependents",
+    "kept_by_a_deleted_parent",
+    "no_orphan",
+    "without_missed",
+]
 
 State = InstanceState[Any]
 
@@ -115,3 +125,72 @@ def key_in(state: State, column: Any) -> Any:
     """The stored value of a key column of the object's row."""
     name = facts(state.mapper).names[column]
     return state.committed_state.get(name, state.dict.get(name))
+
+
+class Doomed:
+    """Rows that are to be deleted."""
+
+    def __init__(self, states: Iterable[State]) -> None:
+        self._states = tuple(states)
+        self._sorted: dict[ForeignKeyConstraint, dict[tuple[Any, ...], list[State]]] = {}
+
+    def parents_of(self, state: State, stored: Values) -> Iterator[State]:
+        """Those to which the row of ``state``, as it is stored, has a foreign key."""
+        if not self._states:
+            return
+        names = {column: name for name, column in facts(state.mapper).columns.items()}
+        for table in state.mapper.tables:
+            for key in table.foreign_key_constraints if isinstance(table, Table) else ():
+                held = tuple(stored.get(names.get(one.parent, "")) for one in key.elements)
+                for parent in self._by_value_of(key).get(held, ()):
+                    if parent is not state:
+                        yield parent
+
+    def _by_value_of(self, key: ForeignKeyConstraint) -> dict[tuple[Any, ...], list[State]]:
+        if key not in self._sorted:
+            found = self._sorted[key] = {}
+            for state in self._states:
+                if key.referred_table in state.mapper.tables:
+                    values = tuple(key_in(state, one.column) for one in key.elements)
+                    found.setdefault(values, []).append(state)
+        return self._sorted[key]
+
+
+def kept_by_a_deleted_parent(flush: Flush, missed: Missed) -> bool:
+    """Is the row, which is to stay, a child of one that this flush deletes?
+
+    A delete may have been taken back since the flush began.
+    """
+    assert missed.stored is not None
+    if flush.doomed is None:
+        assert flush.uow is not None
+        states = flush.uow.states.items()
+        flush.doomed = Doomed(state for state, (is_delete, _) in states if is_delete)
+    parents = flush.doomed.parents_of(missed.state, missed.stored)
+    return any(flush.is_delete(parent) for parent in parents)
+
+
+def no_orphan(flush: Flush, state: State) -> None:
+    """Give the object back to the parent of its row; the next flush would delete it."""
+    if state in marked_deleted(flush.session):
+        return  # by session.delete(), and not because of a parent
+    if flush.let_go is None:
+        flush.let_go = _let_go(flush)
+    for parent, name in flush.let_go.get(state, ()):
+        belongs_to(state, parent, name)
+        flush.expire_later.append((parent, name))
+
+
+def _let_go(flush: Flush) -> dict[State, list[tuple[State, str]]]:
+    assert flush.uow is not None
+    found: dict[State, list[tuple[State, str]]] = {}
+    for parent in flush.uow.states:
+        for relationship in parent.mapper.relationships:
+            if relationship.cascade.delete_orphan and relationship.key in parent.committed_state:
+                history = parent.get_history(relationship.key, PassiveFlag.PASSIVE_NO_INITIALIZE)
+                for child in history.deleted:
+                    if child is not None:
+                        found.setdefault(instance_state(child), []).append(
+                            (parent, relationship.key)
+                        )
+    return found

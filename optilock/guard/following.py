@@ -1,8 +1,9 @@
 """``session.connection()``: what is sent on it between flushes is the session's own, too.
 
 From the first time that somebody asks for it to the end of the transaction, the connection answers
-for UPDATE and DELETE as it does during a flush (:mod:`optilock.guard.arming`): the objects of the
-session learn what the statement has made of their rows (:mod:`optilock.guard.statements.by_table`).
+for UPDATE and DELETE as it does during a flush (:mod:`optilock.guard.connection`): the objects of
+the session learn what the statement has made of their rows
+(:mod:`optilock.guard.statements.by_table`).
 Whoever never asks for the connection pays nothing.
 
 Two sessions on one connection are two authors, and nobody knows which of them sends a statement on

@@ -10,18 +10,16 @@ A link that somebody else has added already stays what it is, an ``IntegrityErro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Delete, Table, tuple_
 from sqlalchemy.engine import Connection
 
 from optilock.conflicts.deletes import OnDelete, policy_for
 from optilock.errors import LinkGone
-from optilock.guard.answers import Counted
-from optilock.guard.shapes import compared_columns
-
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
+from optilock.guard.records import Flush
+from optilock.writes.answers import Counted
+from optilock.writes.shapes import compared_columns
 
 __all__ = ["delete_links", "judge_links"]
 

@@ -11,22 +11,20 @@ one works. A class without such listeners is not touched.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.guard.ended import remember
+from optilock.guard.pipeline import drain
+from optilock.guard.records import DELETED, UPDATED, Flush
 from optilock.session.watched import KNOWN
 from optilock.undocumented import AskingListeners, ask_listeners
 
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
-
-__all__ = ["DELETED", "UPDATED", "listen_in", "tell_written"]
-
-UPDATED, DELETED = "after_update", "after_delete"
+__all__ = ["listen", "listen_in"]
 
 
 class _OfWrittenRows(AskingListeners):
@@ -42,6 +40,13 @@ class _OfWrittenRows(AskingListeners):
         return flush is None or flush.uow is None or _is_written(flush, name, connection, state)
 
 
+def listen(flush: Flush) -> None:
+    """From now on in this flush, listeners are asked for before they are called."""
+    if not flush.listening and flush.uow is not None:
+        flush.listening = True
+        listen_in(flush.uow.mappers)
+
+
 def listen_in(mappers: Iterable[Mapper[Any]]) -> None:
     """Ask before the listeners of these classes are called, where they have any."""
     for mapper in mappers:
@@ -54,9 +59,9 @@ def _is_written(flush: Flush, name: str, connection: Connection, state: Instance
         return True
     if connection in flush.waiting:
         try:
-            flush.drain(connection)
+            drain(flush, connection)
         except DBAPIError:
-            flush.remember()
+            remember(flush)
             raise
     missed = flush.missed_states.get(state)
     if missed is None:
@@ -65,12 +70,3 @@ def _is_written(flush: Flush, name: str, connection: Connection, state: Instance
         return False
     missed.told = True
     return True
-
-
-def tell_written(flush: Flush) -> None:
-    """Call the listeners for the rows that missed, and were written all the same."""
-    for missed in flush.misses:
-        if missed.written is not None and not missed.told:
-            missed.told = True
-            mapper = missed.state.mapper
-            getattr(mapper.dispatch, missed.written)(mapper, missed.connection, missed.state)

@@ -21,7 +21,6 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
 from optilock.guard.undone import follow_copy
-from optilock.guard.unversioned import never_seen
 from optilock.mapping.columns import same
 from optilock.mapping.compared import any_compared, values_are_unknown
 from optilock.mapping.facts import facts
@@ -44,6 +43,7 @@ from optilock.rows.seen import (
     version_seen,
 )
 from optilock.rows.sides import attempt_of
+from optilock.writes.look import never_seen
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 

@@ -3,8 +3,8 @@
 What :class:`~optilock.Versioned` does for its own classes while they are mapped: the version is
 read with its row, also where ``load_only()`` or ``defer()`` leave it out. SQLAlchemy would read it
 inside the flush, when it already is the other writer's. A version that the mapping itself defers is
-refused by the first flush that needs it. And their tables are known, so that statements which go
-around the version are found.
+refused by the first flush that needs it (:mod:`optilock.writes.shapes`). And their tables are
+known, so that statements which go around the version are found.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Column, event
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import ConfigurationError
 from optilock.guard.orphans import notice_orphans
 from optilock.guard.undone import tell_pickles
 from optilock.mapping.attribute import load_always
-from optilock.mapping.facts import facts
 from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables
 from optilock.rows.seen import watch_loads
 from optilock.undocumented import registries
 
-__all__ = ["moved_by_flushes", "read_versions_with_rows", "refuse_deferred"]
+__all__ = ["moved_by_flushes", "read_versions_with_rows"]
 
 _moved_by_flushes: WeakKeyDictionary[Column[Any], str] = WeakKeyDictionary()
 
@@ -59,20 +57,3 @@ def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
 def moved_by_flushes(version: Any) -> str | None:
     """The class whose version no statement moves: there is no ``onupdate``. Otherwise ``None``."""
     return _moved_by_flushes.get(version)
-
-
-def refuse_deferred(mapper: Mapper[Any]) -> None:
-    """Refuse a version that is not read with its row.
-
-    Raises:
-        ConfigurationError: the mapping defers it, or names a column that SQLAlchemy never writes.
-    """
-    if facts(mapper).maps_a_select:
-        _ = facts(mapper).table  # refuses a version that is the SELECT's own
-    version: Any = mapper.version_id_col
-    attribute: Any = mapper.get_property_by_column(version)
-    if getattr(attribute, "deferred", False):
-        raise ConfigurationError(
-            f"{mapper.class_.__name__}.{attribute.key} is deferred: a version that is read later"
-            " than its row is another writer's. Remove deferred=True. Nothing was written."
-        )

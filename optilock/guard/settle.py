@@ -2,13 +2,18 @@
 
 Called when SQLAlchemy has sent everything and before it marks objects clean. Where all resolvers
 have an answer the corrections are written and the objects equal the stored rows. Where one refuses,
-nothing is corrected, and :mod:`optilock.guard.keep` makes the objects dirty again afterwards.
+nothing is corrected, and :mod:`optilock.guard.edits` makes the objects dirty again afterwards.
+
+Two kinds of rows cannot wait so long. Children that the same flush inserts need their parent before
+they come: where the resolver wants a deleted row inserted again, that happens at once. And a
+changed child must not refer to a parent any more that the same flush deletes: a foreign key would
+refuse the DELETE, and ``ON DELETE CASCADE`` would take the child along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
@@ -16,19 +21,25 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
 from optilock.errors import ConcurrencyError
-from optilock.guard.corrections import Correction, delete_rows, plan_update, update_rows
+from optilock.guard.corrections import (
+    Correction,
+    delete_rows,
+    insert_row,
+    plan_update,
+    update_rows,
+)
 from optilock.guard.decide import decide
-from optilock.guard.dependents import changed_links, has_dependents
-from optilock.guard.doomed import kept_by_a_deleted_parent
-from optilock.guard.keep import Kept
-from optilock.guard.kept_orphans import no_orphan
-from optilock.guard.listeners import DELETED, UPDATED, tell_written
-from optilock.guard.missed import Missed
-from optilock.guard.refresh import equal_to_stored, stale_relationships
-from optilock.guard.restore import restore
-from optilock.guard.words import in_sqlalchemys_words
+from optilock.guard.dependents import (
+    changed_links,
+    has_dependents,
+    kept_by_a_deleted_parent,
+    no_orphan,
+)
+from optilock.guard.edits import Kept
+from optilock.guard.records import DELETED, UPDATED, Flush, Missed, in_sqlalchemys_words
 from optilock.mapping.facts import facts
 from optilock.rows.locked import note_locked
+from optilock.rows.objects import equal_to_stored, stale_relationships
 from optilock.rows.sides import read_stored
 from optilock.rows.touched import stands_for_others
 from optilock.undocumented import (
@@ -38,15 +49,11 @@ from optilock.undocumented import (
     unmark_deleted,
 )
 
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
-
-__all__ = ["carry_out", "settle"]
+__all__ = ["conclude", "restore_gone", "settle", "settle_children"]
 
 
 def settle(flush: Flush) -> None:
     """Resolve the rows that missed, or remember the error that ``flush()`` will raise."""
-    flush.drain_all()
     for state in flush.skipped:
         if state not in flush.missed_states:
             unmark_deleted(flush.session, state)  # gone before the flush
@@ -56,10 +63,10 @@ def settle(flush: Flush) -> None:
     events.emit(lambda: events.Conflict(conflict))
     error = _decide(flush, flush.misses)
     if error is None:
-        carry_out(flush, [missed for missed in flush.misses if not missed.restored])
+        _carry_out(flush, [missed for missed in flush.misses if not missed.restored])
         _show_as_stored(flush)
         _were_not_written(flush, [missed for missed in flush.misses if missed.written is None])
-        tell_written(flush)
+        _tell_written(flush)
         events.emit(lambda: events.Resolved(conflict))
         return
     if isinstance(error, StaleDataError):
@@ -76,6 +83,20 @@ def settle(flush: Flush) -> None:
             _not_deleted(flush, missed)
     for kept in flush.kept:
         kept.hide()
+
+
+def conclude(flush: Flush) -> None:
+    """After SQLAlchemy has finished: put refused edits back and raise, or tidy up."""
+    for kept in flush.kept:
+        kept.put_back()
+    for obj in flush.expunge_later:
+        flush.session.expunge(obj)
+    if flush.error is not None:
+        for gone in flush.gone_links:
+            flush.error.add_note(f"optilock: {gone}")
+        raise flush.error
+    for gone in flush.gone_links:
+        raise gone
 
 
 def _stands_for_others(flush: Flush, missed: Missed) -> bool:
@@ -145,7 +166,7 @@ def _half_written(flush: Flush, missed: Missed) -> bool:
     )
 
 
-def carry_out(flush: Flush, misses: list[Missed]) -> None:
+def _carry_out(flush: Flush, misses: list[Missed]) -> None:
     """Write what was decided about these rows, and make their objects equal to it."""
     for (connection, mapper), some in _grouped(misses).items():
         _apply_updates(flush, connection, mapper, [m for m in some if _stays(m)])
@@ -235,10 +256,10 @@ def _apply_gone(flush: Flush, missed: Missed) -> None:
         if kept:
             flush.expunge_later.append(missed.obj)
         else:
-            restore(flush, missed)
+            _restore(flush, missed)
     elif missed.resolution.decision == "write":
         _not_deleted(flush, missed)
-        restore(flush, missed)
+        _restore(flush, missed)
 
 
 def _not_deleted(flush: Flush, missed: Missed) -> None:
@@ -248,3 +269,86 @@ def _not_deleted(flush: Flush, missed: Missed) -> None:
     if flush.error is None:
         no_orphan(flush, missed.state)
         flush.session.add(missed.obj)  # takes the delete mark off
+
+
+# -- while the flush is still running -------------------------------------------------------------
+
+
+def restore_gone(flush: Flush, some: list[Missed]) -> None:
+    """Insert again what others of the flush may refer to, if its resolver wants it back.
+
+    Everything else waits for the end of the flush: nothing is corrected if one row is refused.
+    """
+    gone = [
+        missed
+        for missed in some
+        if missed.gone
+        and missed.attempt.action == "update"
+        and missed.problem is None
+        and _may_be_referred_to(flush, missed)
+    ]
+    if not gone:
+        return
+    if decide(gone, flush.known) is not None:
+        return  # refused: said at the end, when all conflicts of the flush are known
+    for missed in gone:
+        if missed.resolution is not None and missed.resolution.decision != "keep_database":
+            _restore(flush, missed)
+
+
+def _may_be_referred_to(flush: Flush, missed: Missed) -> bool:
+    """Does this flush write rows with a foreign key to the row's tables?"""
+    assert flush.uow is not None
+    own = missed.state.mapper.tables
+    if any(
+        relationship.secondary is not None for relationship in missed.state.mapper.relationships
+    ):
+        return True
+    return any(
+        key.column.table in own and (table not in own or table is key.column.table)
+        for mapper in flush.uow.mappers
+        for table in mapper.tables
+        for key in table.foreign_keys
+    )
+
+
+def _restore(flush: Flush, missed: Missed) -> None:
+    """Insert the row again; its object is then like any other that was written."""
+    values = insert_row(missed.connection, missed)
+    state = missed.state
+    equal_to_stored(state, values, flush.uow)
+    made = [n for n, c in facts(state.mapper).columns.items() if c.computed is not None]
+    flush.expire_later.extend((state, name) for name in made if name in state.dict)
+    missed.restored = True
+    missed.written = UPDATED
+
+
+def settle_children(flush: Flush, some: list[Missed]) -> None:
+    """Carry out at once what was decided about the children of rows that this flush deletes.
+
+    Where one is refused nothing is done: that is said at the end, when all conflicts are known.
+    """
+    children = [
+        missed
+        for missed in some
+        if not missed.gone and missed.problem is None and kept_by_a_deleted_parent(flush, missed)
+    ]
+    if not children or decide(children, flush.known) is not None:
+        return
+    changed = [
+        missed
+        for missed in children
+        if missed.resolution is not None and missed.resolution.decision != "keep_database"
+    ]
+    _carry_out(flush, changed)
+    for missed in changed:
+        missed.restored = True
+
+
+def _tell_written(flush: Flush) -> None:
+    """Call the listeners for the rows that missed, and were written all the same."""
+    for missed in flush.misses:
+        if missed.written is not None and not missed.told:
+            missed.told = True
+            mapper = missed.state.mapper
+            getattr(mapper.dispatch, missed.written)(mapper, missed.connection, missed.state)

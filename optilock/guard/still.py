@@ -15,7 +15,7 @@ from optilock.session.connections import connection_to_write
 from optilock.session.watched import stands_still, watched
 
 if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
+    from optilock.guard.records import Flush
 
 __all__ = ["refuse_moving", "unmoved", "withdraw"]
 

@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy.orm import RelationshipDirection, Session
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.guard.unversioned import never_seen
 from optilock.mapping.facts import facts
 from optilock.rows.seen import unread
+from optilock.writes.look import never_seen
 
 __all__ = ["refuse_unread"]
 

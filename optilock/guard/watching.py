@@ -30,20 +30,23 @@ from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.dialects import database_of
 from optilock.dialects.ended import watch_errors
 from optilock.errors import ConfigurationError
-from optilock.guard.aftermath import conflict_in_flush, gone_in_flush
-from optilock.guard.arming import arm, disarm
 from optilock.guard.autocommit import refuse_autocommit_of, refuse_guarded_writes
-from optilock.guard.before import check_before
-from optilock.guard.check_promises import check_pending
-from optilock.guard.commits import guard_commit
-from optilock.guard.counting import require_row_counts_of
-from optilock.guard.flush import Flush
+from optilock.guard.compares import note_written
+from optilock.guard.connection import arm, arm_wholly, disarm
+from optilock.guard.deletes import check_before
+from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
+from optilock.guard.ended import remember as remember_ours
 from optilock.guard.following import guarded_connection
+from optilock.guard.listener_updates import write_by_hand
+from optilock.guard.listeners import listen
 from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.merging import guarded_merge, guarded_merge_all
 from optilock.guard.natives import read_versions_with_rows
 from optilock.guard.one_class import refuse_two_classes
-from optilock.guard.settle import settle
+from optilock.guard.pipeline import drain_all
+from optilock.guard.promises import check_pending
+from optilock.guard.records import Flush
+from optilock.guard.settle import conclude, settle
 from optilock.guard.statements.by_key import (
     guarded_bulk_insert,
     guarded_bulk_save,
@@ -53,7 +56,6 @@ from optilock.guard.statements.execute import guarded_execute
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.undone import abandoned, ended, give_back, guarded_expunge, guarded_expunge_all
 from optilock.guard.unread import refuse_unread
-from optilock.guard.values import note_written
 from optilock.mapping.compared import values_in_mind, values_unknown
 from optilock.mapping.facts import facts
 from optilock.mapping.kinds import there_are
@@ -83,6 +85,7 @@ from optilock.session.watched import (
     known_of,
 )
 from optilock.undocumented import last_deleted, marked_deleted
+from optilock.writes.send import require_row_counts_of
 
 __all__ = ["guard_class", "watch"]
 
@@ -210,7 +213,7 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
             if running is not None:
                 disarm(running)
         if running is not None and (running.misses or running.gone_links):
-            running.conclude()
+            conclude(running)
 
     return flush
 
@@ -295,7 +298,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             refuse_two_classes(session, known)
         if UNREAD in session.__dict__:
             refuse_unread(session, objects)
-        known.flush = running = Flush(session, known)
+        known.flush = running = Flush(session, known, arm_wholly, listen, write_by_hand)
         for connection in known.connections:
             arm(running, connection)
         if marked_deleted(session) or known.promises:
@@ -317,7 +320,9 @@ def _after_flush(session: Session, uow: Any) -> None:
         try:
             if running.broken is not None:
                 raise running.broken
-            if running.waiting or running.skipped or running.misses:
+            if running.waiting:
+                drain_all(running)
+            if running.skipped or running.misses:
                 settle(running)
             if running.known.announced:
                 withdraw(session)
@@ -327,7 +332,7 @@ def _after_flush(session: Session, uow: Any) -> None:
             if there_are.compared:
                 note_written(running)
         except DBAPIError:
-            running.remember()
+            remember_ours(running)
             raise
 
 
@@ -351,7 +356,7 @@ def _after_rollback(session: Session) -> None:
     if known.flush is not None:
         held = known.flush.held()
         if isinstance(sys.exc_info()[1], ObjectDeletedError):
-            known.flush.remember()
+            remember_ours(known.flush)
     known.before_rollback = known.versions_before(start, known.now(), held)
     if savepoint is None:
         known.before_rollback = {**known.undone_before, **known.before_rollback}

@@ -32,12 +32,12 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 from optilock.conditions.keys import identity_of
 from optilock.entry import Action
 from optilock.errors import ConfigurationError, PreconditionFailed, described
-from optilock.guard.check_promises import promise
-from optilock.guard.look import expected_version
+from optilock.guard.promises import promise
 from optilock.mapping.facts import GIVE_ONE, facts
 from optilock.preconditions.demanded import GONE, check_version, demanded_version, matches
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
+from optilock.writes.look import expected_version
 
 __all__ = ["expect", "failed", "loaded_version", "state_in_watched_session"]
 

@@ -2,7 +2,7 @@
 
 ``expect`` promises for a client who named the version, ``verify`` for rows that were only read. A
 promise is kept by our own write of the row, which has that version in its WHERE, or by a look at
-the row before COMMIT (:mod:`optilock.guard.check_promises`). It ends with the transaction.
+the row before COMMIT (:mod:`optilock.guard.promises`). It ends with the transaction.
 """
 
 from __future__ import annotations

@@ -35,18 +35,18 @@ from optilock.conditions.keys import Identity
 from optilock.conditions.write import Write
 from optilock.entry import Entry
 from optilock.guard.autocommit import refuse_autocommit
-from optilock.guard.batch import send
-from optilock.guard.onupdate import fill_in
-from optilock.guard.refresh import equal_to_stored
 from optilock.guard.statements.own import flush_before
 from optilock.mapping.compared import values_moved
 from optilock.mapping.facts import facts
+from optilock.rows.objects import equal_to_stored
 from optilock.rows.seen import moved_by_us, version_seen
 from optilock.rows.sides import Attempt, entry_of, read_stored
 from optilock.session.connections import connection_to_write, session_given
 from optilock.session.watched import is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.undocumented import expire_with_savepoint
+from optilock.writes.onupdate import fill_in
+from optilock.writes.send import send
 
 __all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
 

@@ -16,10 +16,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
-from optilock.guard.counting import require_row_counts_of
 from optilock.guard.watching import guard_class
 from optilock.session.connections import refuse_shards
 from optilock.session.watched import KNOWN, Owner, Watched
+from optilock.writes.send import require_row_counts_of
 
 __all__ = [
     "SyncSessions",

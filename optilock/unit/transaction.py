@@ -30,14 +30,14 @@ from optilock.errors import (
 )
 from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
-from optilock.guard.commits import guard_commit
-from optilock.guard.counting import require_row_counts
+from optilock.guard.ended import guard_commit
 from optilock.session.watched import known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.engines import with_options
 from optilock.unit.options import Options
 from optilock.unit.sessions import choose_engines, choose_no_more
+from optilock.writes.send import require_row_counts
 
 __all__ = ["Joined", "OwnTransaction", "Savepoint", "Transaction"]
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.keys import place_of
 from optilock.errors import ConfigurationError
-from optilock.guard.check_promises import promises_of
+from optilock.guard.promises import promises_of
 from optilock.mapping.facts import facts
 from optilock.session.promises import Promise
 from optilock.unit.parts import Part

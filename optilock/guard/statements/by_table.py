@@ -31,7 +31,6 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter
 from optilock.conditions.keys import Identity, Place
 from optilock.dialects import database_of
 from optilock.dialects.locks import require_locks
-from optilock.guard.refresh import equal_to_stored
 from optilock.guard.statements.own import keep_promises, note_on, promised_rows
 from optilock.mapping.compared import (
     as_read,
@@ -42,13 +41,14 @@ from optilock.mapping.compared import (
 )
 from optilock.mapping.facts import facts
 from optilock.mapping.tables import owner_of
+from optilock.rows.objects import equal_to_stored
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import Values, read_stored, same
 from optilock.session.watched import Watched, watched
 from optilock.undocumented import criteria_of, expire_with_savepoint, now_deleted
 
 if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
+    from optilock.guard.records import Flush
 
 __all__ = ["by_table", "is_of_objects", "key_named", "of_values"]
 

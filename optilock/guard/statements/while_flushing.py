@@ -41,7 +41,7 @@ def in_flush(
 
     stating, known.stating = known.stating, False  # seen to by what is called now
     try:
-        return known.flush.write_by_hand(connection, native, statement, params)
+        return known.flush.by_hand(known.flush, connection, native, statement, params, {})
     finally:
         known.stating = stating
 

@@ -8,26 +8,32 @@ no version goes its way, but for the rows that missed already.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper
 
 from optilock.conditions.write import Shape, Write
-from optilock.guard.answers import Accepted, Counted, Nothing, Unmoved
-from optilock.guard.apart import look_at_other_tables
-from optilock.guard.counting import require_row_counts
+from optilock.guard.compares import judge_values, write_one
 from optilock.guard.dependents import without_missed
-from optilock.guard.ignored import only_ignored, touched, write_ignored
 from optilock.guard.links import delete_links, judge_links
-from optilock.guard.misses import miss, missed_again, without_version
-from optilock.guard.onupdate import fill_in
-from optilock.guard.shapes import shape_for
+from optilock.guard.pipeline import (
+    drain,
+    hold,
+    miss,
+    missed_again,
+    send_now,
+    without_version,
+)
+from optilock.guard.records import Flush, Missed
 from optilock.guard.still import unmoved
-from optilock.guard.values import judge_values, write_one
-from optilock.mapping.compared import any_compared
-
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
+from optilock.mapping.compared import any_compared, changed_names
+from optilock.mapping.facts import facts
+from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved
+from optilock.writes.look import look
+from optilock.writes.onupdate import fill_in
+from optilock.writes.send import require_row_counts
+from optilock.writes.shapes import shape_for
 
 __all__ = ["links", "unguarded", "written"]
 
@@ -64,14 +70,14 @@ def written(
         return Accepted(shape, write.params)
     if shape.alone or len(uow.states) == 1:
         if flush.waiting:
-            flush.drain(connection)
+            drain(flush, connection)
         flush.known.sent.append(write)
         result = native(shape.statement, write.params, **options)
         if result.rowcount == 0:
             miss(flush, connection, [write], sent=1)
             return Unmoved(result, shape)
         return result
-    return flush.hold(connection, write)
+    return hold(flush, connection, write)
 
 
 def _special(
@@ -85,11 +91,11 @@ def _special(
     """The answer where the version is not all that counts; ``None``: write it as any other."""
     shape, params = write
     if flush.find(shape.mapper, shape.identity_of(params)) is None:  # of an unwatched session
-        flush.drain(connection)
+        drain(flush, connection)
         return native(statement, params, **options)
-    if shape.ignored_only and not touched(flush, write):
-        return write_ignored(flush, connection, native, write, options)
-    if shape.perhaps_ignored and only_ignored(flush, write):
+    if shape.ignored_only and not _touched(flush, write):
+        return _write_ignored(flush, connection, native, write, options)
+    if shape.perhaps_ignored and _only_ignored(flush, write):
         return Accepted(shape, {**params, shape.token.column.key: params[shape.token.parameter]})
     if shape.compares:
         answer = _compared(flush, connection, native, statement, params, options)
@@ -101,7 +107,7 @@ def _special(
 
 def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -> Accepted:
     """DELETEs, and the UPDATEs of post_update: a list of rows in one call."""
-    flush.drain(connection)
+    drain(flush, connection)
     if shape.compares:
         judge_values(flush, connection, shape.statement, rows)
     writes = []
@@ -119,7 +125,7 @@ def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -
         for write in writes:
             if shape.prefetch:
                 fill_in(write, connection)
-    flush.send(connection, writes)
+    send_now(flush, connection, writes)
     return Accepted(shape, *rows)
 
 
@@ -127,8 +133,8 @@ def unguarded(
     flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
 ) -> Any:
     """A statement without a token: tables of a row that missed are not written."""
-    flush.drain(connection)
-    look_at_other_tables(flush, statement.table)
+    drain(flush, connection)
+    _look_at_other_tables(flush, statement.table)
     if any_compared() and params:
         answer = _compared(flush, connection, native, statement, params, options)
         if answer is not None:
@@ -152,7 +158,7 @@ def links(
     if flush.skipped:
         result = unguarded(flush, connection, native, statement, rows, options)
     else:
-        flush.drain(connection)
+        drain(flush, connection)
         if options or flush.uow is None:
             return native(statement, rows, **options)
         result = delete_links(flush, connection, native, statement, rows)
@@ -169,3 +175,68 @@ def _compared(
     if answer is None:
         judge_values(flush, connection, statement, params)
     return answer
+
+
+# -- only ignored columns change: the version is neither checked nor moved ------------------------
+
+
+def _write_ignored(
+    flush: Flush, connection: Connection, native: Callable[..., Any], write: Write, options: Any
+) -> Unmoved:
+    """Write the row whatever its version is; a row that is gone has missed."""
+    drain(flush, connection)
+    shape, params = write
+    token = shape.token
+    statement = shape.table.update().where(*(key.column == shape.bind(key) for key in shape.keys))
+    kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
+    values = dict(shape.expressions)
+    if token.column.onupdate is not None:
+        values[token.column] = token.column
+    result = native(statement.values(values), kept)
+    if result.rowcount == 0:
+        miss(flush, connection, [write], sent=1)
+    return Unmoved(result, shape)
+
+
+def _only_ignored(flush: Flush, write: Write) -> bool:
+    """Has nothing else of the object changed, in any of its tables?"""
+    state = flush.state_of(write)
+    ignored = facts(state.mapper).ignored
+    columns = state.mapper.column_attrs
+    return all(set(columns[name].columns) <= ignored for name in changed_names(state))
+
+
+def _touched(flush: Flush, write: Write) -> bool:
+    """Is the version to move, whatever else changes (``touch``)?"""
+    state = flush.state_of(write)
+    return facts(state.mapper).token in state.committed_state
+
+
+# -- a version that is not in the table which is written first ------------------------------------
+
+
+def _look_at_other_tables(flush: Flush, table: Any) -> None:
+    """Judge the rows whose base table is ``table`` and whose version is elsewhere, once a flush.
+
+    The base table of such a row would be written before its version is checked (joined tables).
+    """
+    assert flush.uow is not None
+    if table in flush.looked_apart:
+        return
+    flush.looked_apart |= {table}
+    states = [
+        state
+        for mapper, some in flush.uow.mappers.items()
+        if _version_apart(mapper) and table is mapper.base_mapper.local_table
+        for state in some
+        if state.modified and not flush.is_delete(state)
+    ]
+    found = look(flush.session, states, deleting=False) if states else []
+    flush.skipped |= {stale.state for stale in found}
+    for stale in found:
+        flush.add_miss(Missed.found_before(stale))
+
+
+def _version_apart(mapper: Mapper[Any]) -> bool:
+    token = mapper.version_id_col
+    return token is not None and token.table is not mapper.base_mapper.local_table

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.guard.missed import Missed
+from optilock.guard.records import Missed
 from optilock.mapping.facts import facts
 from optilock.mapping.makers import touch_state
 from optilock.mapping.originals import original_of

@@ -9,7 +9,7 @@ back; SQLAlchemy's own statements, which batch well without a version, then writ
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Delete, and_, bindparam
 from sqlalchemy.engine import Connection
@@ -17,10 +17,8 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.dialects import database_of
-from optilock.guard.answers import Counted
-from optilock.guard.look import look
-from optilock.guard.missed import Missed, not_written
-from optilock.guard.shapes import compared_columns
+from optilock.guard.pipeline import drain
+from optilock.guard.records import Flush, Missed, not_written
 from optilock.mapping.compared import (
     changed_names,
     nulls_stored,
@@ -29,9 +27,9 @@ from optilock.mapping.compared import (
 )
 from optilock.mapping.facts import facts
 from optilock.rows.sides import attempt_of, read_stored
-
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
+from optilock.writes.answers import Counted
+from optilock.writes.look import look
+from optilock.writes.shapes import compared_columns
 
 __all__ = ["judge_values", "note_written", "write_one"]
 
@@ -56,7 +54,7 @@ def write_one(
     database = database_of(connection.dialect)
     if not all(database.compares_exactly(columns[name].type) for name in values):
         return None
-    flush.drain(connection)
+    drain(flush, connection)
     checked = statement
     if values:
         checked = statement.where(

@@ -12,18 +12,19 @@ is sent first, and the connection answers for the outer flush again when the inn
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.guard.by_hand import write_by_hand
-from optilock.guard.routing import links, unguarded, written
+from optilock.guard.ended import remember
+from optilock.guard.listener_updates import write_by_hand
+from optilock.guard.listeners import listen
+from optilock.guard.pipeline import drain
+from optilock.guard.records import Flush
+from optilock.guard.route import links, unguarded, written
 from optilock.mapping.tables import owner_of
-
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
 
 __all__ = ["Before", "arm", "arm_wholly", "disarm"]
 
@@ -49,9 +50,9 @@ def arm(flush: Flush, connection: Connection) -> None:
 
 def _send_held(outer: Flush, connection: Connection, *, before: Flush) -> None:
     try:
-        outer.drain(connection)
+        drain(outer, connection)
     except DBAPIError as error:
-        outer.remember()
+        remember(outer)
         before.outer_error = error
         raise
 
@@ -70,10 +71,10 @@ def _cover(flush: Flush, connection: Connection, native: Callable[..., Any]) -> 
                 if flush.skipped:
                     return unguarded(flush, connection, native, statement, parameters, options)
                 return write_by_hand(flush, connection, native, statement, parameters, options)
-            flush.drain(connection)
+            drain(flush, connection)
             return native(statement, parameters, **options)
         except DBAPIError:
-            flush.remember()
+            remember(flush)
             raise
 
     # As an attribute, not through __dict__: CPython keeps the object compact that way.
@@ -82,7 +83,8 @@ def _cover(flush: Flush, connection: Connection, native: Callable[..., Any]) -> 
 
 
 def arm_wholly(flush: Flush, connection: Connection) -> None:
-    """Once something is held, nothing may pass it by."""
+    """Once something is held, nothing may pass it by, and listeners are asked for first."""
+    listen(flush)
     if connection in flush.armed_wholly:
         return
     flush.armed_wholly.append(connection)
@@ -97,10 +99,10 @@ def _cover_wholly(flush: Flush, connection: Connection) -> None:
 
     def exec_driver_sql(*args: Any, **options: Any) -> Any:
         try:
-            flush.drain(connection)
+            drain(flush, connection)
             return type(connection).exec_driver_sql(connection, *args, **options)
         except DBAPIError:
-            flush.remember()
+            remember(flush)
             raise
 
     connection.__dict__.update(scalar=scalar, exec_driver_sql=exec_driver_sql)

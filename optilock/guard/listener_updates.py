@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Column, Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import RelationshipDirection
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.guard.pipeline import drain
+from optilock.guard.records import Flush
 from optilock.guard.statements.by_table import by_table, key_named
 from optilock.guard.statements.unmoved import unmoved_of_table
 from optilock.mapping.compared import changed_names
 from optilock.mapping.facts import facts
 from optilock.undocumented import is_ordered, values_of
-
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
 
 __all__ = ["write_by_hand"]
 
@@ -40,7 +39,7 @@ def write_by_hand(
 ) -> Any:
     """Send ``statement``; where it names one row of the flush by key, the version moves once."""
     found = _own_row(flush, statement, params) if isinstance(statement, Update) else None
-    flush.drain(connection)
+    drain(flush, connection)
     if found is not None:
         state, token = found
         assert isinstance(statement, Update)

@@ -4,17 +4,38 @@ At REPEATABLE READ or SERIALIZABLE, with MariaDB's snapshot isolation, or behind
 SQLite, a conflict is an error of the database and the transaction is over. What the unit had tried
 is known from its writes and its dirty objects; the rows are read again after the rollback, and
 those whose token moved become the entries.
+
+A COMMIT that another transaction's change refuses is a conflict, whoever sends it.
+
+PostgreSQL at SERIALIZABLE, and Galera, may report a conflict no earlier than at COMMIT.
+``session.commit()``, ``with sessions.begin()``, ``with session.begin()``, the ``commit()`` of a
+``SessionTransaction`` (zope.sqlalchemy calls that), ``prepare()`` and the async forms all end in
+the session's outermost transaction, so that is what tells the conflict.
+
+SQLAlchemy takes a transaction whose COMMIT was refused for one that can still be rolled back. It is
+rolled back here, before the rows are read again; a ``rollback()`` that follows has nothing to do.
+
+A savepoint tells what ends it by a conflict in the same way, and is left to be rolled back: by its
+block, or with the whole transaction by ``session.rollback()``. A database that reports the conflict
+at RELEASE has ended the whole transaction (:mod:`optilock.dialects.ended`).
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.exc import (
+    DBAPIError,
+    IllegalStateChangeError,
+    ResourceClosedError,
+    SQLAlchemyError,
+)
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.keys import place_of
@@ -22,21 +43,17 @@ from optilock.conditions.write import Write, first_expected
 from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
-from optilock.guard.words import in_sqlalchemys_words
+from optilock.guard.records import Flush, in_sqlalchemys_words
 from optilock.mapping.columns import token_attribute
 from optilock.mapping.facts import facts
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_apart, engine_to_write
 from optilock.session.promises import Promise, conflict_of
-from optilock.session.watched import Watched, watched
+from optilock.session.watched import Watched, known_of, watched
 from optilock.undocumented import inserted_by, is_over
 
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
-
 __all__ = [
-    "attempts_in",
     "capture",
     "clear",
     "conflict_after_rollback",
@@ -44,14 +61,29 @@ __all__ = [
     "conflict_in_flush",
     "conflict_in_savepoint",
     "gone_in_flush",
+    "guard_commit",
+    "promised_side",
+    "remember",
 ]
+
+
+_log = logging.getLogger("optilock")
+#: Old releases of SQLAlchemy stumble over their own rollback after a refused PREPARE.
+_FAILURES = (DBAPIError, IllegalStateChangeError)
 
 
 def capture(session: Session) -> None:
     """Remember what the session wants to write; to be called before a rollback expires it."""
     states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
     states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
-    watched(session).wanted = attempts_in(states, [])
+    watched(session).wanted = _attempts_in(states, [])
+
+
+def remember(flush: Flush) -> None:
+    """Take our side of every row now: the rollback that follows expires the objects."""
+    if flush.uow is not None and not flush.wanted:
+        states = {state: doomed for state, (doomed, _) in flush.uow.states.items()}
+        flush.wanted = _attempts_in(states, [*flush.known.sent, *flush.held()])
 
 
 def clear(connections: Iterable[Connection]) -> None:
@@ -68,7 +100,7 @@ def clear(connections: Iterable[Connection]) -> None:
             connection.invalidate()
 
 
-def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
+def _attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
     """Our side of every versioned row among ``states`` (with: is it to be deleted?).
 
     Rows that the transaction itself has inserted are left out: nobody else knows of them.
@@ -273,3 +305,86 @@ def _moved(
             if has_moved(attempt, row):
                 found.setdefault((mapper.class_, attempt.identity), entry_of(attempt, row))
     return list(found.values())
+
+
+# -- a refused COMMIT -----------------------------------------------------------------------------
+
+
+def guard_commit(transaction: SessionTransaction) -> None:
+    """Let the transactions and savepoints of a watched session tell a refused COMMIT or RELEASE."""
+    if type(transaction) is SessionTransaction:
+        transaction.__class__ = _Savepoint if transaction.nested else _Guarded
+
+
+class _Guarded(SessionTransaction):
+    #: Another transaction's change has ended it.
+    ended = False
+
+    def commit(self, *args: Any, **options: Any) -> None:
+        owner, before = known_of(self.session).owner, sys.exc_info()[1]
+        if owner is not None:
+            owner.committing_now()
+        try:
+            super().commit(*args, **options)
+        except _FAILURES as error:
+            self._tell(error, before)
+            raise
+
+    def prepare(self) -> None:
+        owner, before = known_of(self.session).owner, sys.exc_info()[1]
+        if owner is not None:
+            owner.committing_now()
+        try:
+            super().prepare()
+        except _FAILURES as error:
+            self._tell(error, before)
+            raise
+
+    def rollback(self, *args: Any, **options: Any) -> None:
+        if not self.ended:
+            super().rollback(*args, **options)
+
+    def _tell(self, error: Exception, before: BaseException | None) -> None:
+        """Raise the conflict behind ``error``, if there is one, with the transaction ended."""
+        # A flush that failed has made the transaction inactive.
+        refused = [c for c in known_of(self.session).connections if self.is_active and _refused(c)]
+        clear(refused)
+        for reason in _since(before, error):
+            if ended_by_conflict(reason, at_commit=bool(refused)):
+                self._end()
+                raise conflict_after_rollback(self.session, reason) from reason
+
+    def _end(self) -> None:
+        try:
+            super().rollback()
+        except ResourceClosedError:
+            pass  # after a refused PREPARE, SQLAlchemy has rolled back
+        except Exception:
+            _log.warning("rolling back after a refused COMMIT failed", exc_info=True)
+        self.ended = True
+
+
+class _Savepoint(SessionTransaction):
+    def commit(self, *args: Any, **options: Any) -> None:
+        before = sys.exc_info()[1]
+        try:
+            super().commit(*args, **options)  # for ``session.commit()``, of those around it, too
+        except DBAPIError as error:
+            for reason in _since(before, error):
+                if ended_by_conflict(reason):
+                    raise conflict_in_savepoint(self.session) from reason
+            raise
+
+
+def _since(before: BaseException | None, error: BaseException) -> Iterator[DBAPIError]:
+    """``error``, and the errors that it hides: a ROLLBACK may fail on account of the first one."""
+    seen: BaseException | None = error
+    while seen is not None and seen is not before:
+        if isinstance(seen, DBAPIError):
+            yield seen
+        seen = seen.__context__
+
+
+def _refused(connection: Connection) -> bool:
+    """Was it COMMIT that failed? A flush that fails inside a savepoint ends no more than that."""
+    return not (connection.closed or connection.invalidated or connection.in_transaction())

@@ -8,7 +8,7 @@ raising is free: nothing was sent, the transaction is alive, every edit is where
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
@@ -17,19 +17,16 @@ from optilock import events
 from optilock.conflicts.deletes import settled_by_policy
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
-from optilock.guard.dependents import has_dependents
-from optilock.guard.doomed import Doomed
+from optilock.guard.dependents import Doomed, has_dependents
 from optilock.guard.listeners import listen_in
-from optilock.guard.look import Stale, State, look
-from optilock.guard.refresh import equal_to_stored, stale_relationships
+from optilock.guard.records import Flush
 from optilock.mapping.compared import compared_names
 from optilock.mapping.facts import facts
 from optilock.rows.locked import note_locked
+from optilock.rows.objects import equal_to_stored, stale_relationships
 from optilock.rows.sides import Values
 from optilock.undocumented import marked_deleted
-
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
+from optilock.writes.look import Stale, State, look
 
 __all__ = ["check_before"]
 

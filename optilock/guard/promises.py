@@ -9,7 +9,7 @@ the answer stays true until the transaction is over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
@@ -24,8 +24,8 @@ from optilock.conditions.write import first_expected
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Action, Entry
-from optilock.guard.aftermath import conflict_before_commit, promised_side
-from optilock.guard.look import expected_version
+from optilock.guard.ended import conflict_before_commit, promised_side
+from optilock.guard.records import Flush
 from optilock.mapping.facts import facts
 from optilock.rows.sides import (
     Attempt,
@@ -37,9 +37,7 @@ from optilock.session.connections import connection_to_write
 from optilock.session.promises import Promise, Promises, conflict_of
 from optilock.session.watched import Watched, watched
 from optilock.undocumented import marked_deleted
-
-if TYPE_CHECKING:
-    from optilock.guard.flush import Flush
+from optilock.writes.look import expected_version
 
 __all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Column, Table
 from sqlalchemy.engine import Connection
 
-if TYPE_CHECKING:
-    from optilock.conditions.write import Params, Write
+from optilock.conditions.write import Params, Write
 
 __all__ = ["fill_in", "onupdate_values"]
 

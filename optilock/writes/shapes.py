@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Column, Delete, PrimaryKeyConstraint, Table, UniqueConstraint, Update
 from sqlalchemy.dialects.postgresql import ExcludeConstraint
+from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.unitofwork import UOWTransaction
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
 from optilock.conditions.write import Condition, Shape
-from optilock.guard.natives import refuse_deferred
+from optilock.errors import ConfigurationError
 from optilock.mapping.facts import facts
 from optilock.mapping.one_class import is_shared, share_one_table, two_classes
 from optilock.undocumented import returns_values, values_of
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Dialect
 
 __all__ = ["compared_columns", "shape_for", "shape_of"]
 
@@ -57,11 +55,28 @@ def _read(
 ) -> Shape | None:
     for mapper in uow.mappers:
         if statement.table in mapper.tables and mapper.version_id_col is not None:
-            refuse_deferred(mapper)
+            _refuse_deferred(mapper)
             if is_shared(mapper):
                 _refuse_another(uow, mapper)
             return shape_of(statement, names, mapper, dialect)
     return None
+
+
+def _refuse_deferred(mapper: Mapper[Any]) -> None:
+    """Refuse a version that is not read with its row.
+
+    Raises:
+        ConfigurationError: the mapping defers it, or names a column that SQLAlchemy never writes.
+    """
+    if facts(mapper).maps_a_select:
+        _ = facts(mapper).table  # refuses a version that is the SELECT's own
+    version: Any = mapper.version_id_col
+    attribute: Any = mapper.get_property_by_column(version)
+    if getattr(attribute, "deferred", False):
+        raise ConfigurationError(
+            f"{mapper.class_.__name__}.{attribute.key} is deferred: a version that is read later"
+            " than its row is another writer's. Remove deferred=True. Nothing was written."
+        )
 
 
 def _refuse_another(uow: UOWTransaction, mapper: Mapper[Any]) -> None:

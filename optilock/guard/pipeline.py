@@ -1,0 +1,150 @@
+"""Rows of a flush are held, sent together, and remembered where they missed.
+
+An UPDATE of a versioned row is kept and answered with a small result; any other statement first
+sends what is held, so that whoever asks the database sees what was written. Of rows that were not
+found as they were read, our side is taken now, and theirs is read. Nothing is raised here:
+SQLAlchemy goes on as if all went well, and nothing more is sent for such a row; the conflict is
+settled (:mod:`optilock.guard.settle`), or raised by ``flush()`` afterwards, with the transaction
+still alive.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper
+
+from optilock.conditions.write import Write
+from optilock.guard.records import Flush, Missed, Short, not_written
+from optilock.guard.settle import restore_gone, settle_children
+from optilock.mapping.facts import facts
+from optilock.mapping.makers import untouched
+from optilock.rows.seen import never_read
+from optilock.rows.sides import attempt_of, read_stored
+from optilock.writes.answers import Accepted
+from optilock.writes.look import never_seen, no_version
+from optilock.writes.onupdate import fill_in
+from optilock.writes.send import send
+
+__all__ = ["drain", "drain_all", "hold", "miss", "missed_again", "send_now", "without_version"]
+
+
+def hold(flush: Flush, connection: Connection, write: Write) -> Accepted:
+    """Keep a row until the connection is asked something else."""
+    shape, params = write
+    held = _held(flush, connection, shape.statement)
+    keys = shape.keys
+    key = params[keys[0].parameter] if len(keys) == 1 else shape.key_of(params)
+    if key in held:
+        drain(flush, connection)  # post_update writes the same row a second time
+        held = _held(flush, connection, shape.statement)
+    if shape.prefetch:
+        fill_in(write, connection)
+    held[key] = write
+    answer = flush.answers.get(shape)
+    if answer is None:
+        answer = flush.answers[shape] = Accepted(shape, params)
+    answer.context.compiled_parameters = (params,)  # SQLAlchemy asks before it sends the next row
+    return answer
+
+
+def _held(flush: Flush, connection: Connection, statement: object) -> dict[object, Write]:
+    """What is held for one statement, by key."""
+    by_statement = flush.waiting.get(connection)
+    if by_statement is None:
+        by_statement = flush.waiting[connection] = {}
+        flush.cover(flush, connection)
+    held = by_statement.get(statement)
+    if held is None:
+        held = by_statement[statement] = {}
+    return held
+
+
+def drain(flush: Flush, connection: Connection) -> None:
+    """Send what is held for ``connection``, one statement a table."""
+    held = flush.waiting.pop(connection, None)
+    if not held:
+        return
+    together = [list(writes.values()) for writes in held.values()]
+    for writes in together:  # all of them first: an error may end the transaction
+        flush.known.sent.extend(writes)
+    for writes in together:
+        miss(flush, connection, send(connection, writes), sent=len(writes))
+
+
+def drain_all(flush: Flush) -> None:
+    for connection in tuple(flush.waiting):
+        drain(flush, connection)
+
+
+def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
+    """Send rows of one table at once."""
+    if writes:
+        flush.known.sent.extend(writes)
+        miss(flush, connection, send(connection, writes), sent=len(writes))
+
+
+def miss(flush: Flush, connection: Connection, writes: list[Write], *, sent: int) -> None:
+    """Note that ``writes``, of the ``sent`` that went together, did not find their rows."""
+    if not writes:
+        return
+    if flush.short is None:
+        flush.short = Short(writes[0].shape, sent, len(writes))
+    missed = [_missed(flush, connection, write) for write in writes]
+    by_mapper: dict[Mapper[object], list[Missed]] = {}
+    for one in missed:
+        by_mapper.setdefault(one.state.mapper, []).append(one)
+    for mapper, some in by_mapper.items():
+        try:
+            stored = read_stored(connection, mapper, [m.attempt.identity for m in some])
+        except DBAPIError:  # such as a lock timeout: nobody knows whether the row is there
+            unknown = set(some)
+            flush.misses = [one for one in flush.misses if one not in unknown]
+            raise
+        for one in some:
+            one.stored = stored.get(one.attempt.identity)
+            one.problem = one.problem or not_written(one)
+    if flush.uow is not None and len(flush.uow.states) > 1:
+        restore_gone(flush, missed)
+        settle_children(flush, missed)
+
+
+def missed_again(flush: Flush, write: Write) -> None:
+    """The second UPDATE of a row (post_update) is not sent, and belongs to our side as well."""
+    state = flush.state_of(write)
+    missed = flush.missed_states.get(state)
+    if missed is None or missed.attempt.action != "update":
+        return
+    missed.expressions = {**missed.expressions, **write.shape.expressions}
+    missed.__dict__.pop("entry", None)
+    missed.attempt = attempt_of(
+        state,
+        flush.action_on(state),
+        missed.attempt.original.get(facts(state.mapper).token),
+        expressions=missed.expressions,
+        computed=write.shape.prefetch,
+    )
+
+
+def without_version(flush: Flush, connection: Connection, write: Write) -> None:
+    """A row whose version is NULL, or was never read, is left out; ``flush()`` says so."""
+    reason = never_seen if never_read(flush.state_of(write)) else no_version
+    missed = _missed(flush, connection, write)
+    missed.problem = reason(write.shape.mapper, write.key())
+
+
+def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
+    state = flush.state_of(write)
+    shape, params = write
+    untouched(state, shape.touches)
+    attempt = attempt_of(
+        state,
+        flush.action_on(state),
+        params.get(shape.token.parameter),
+        computed=shape.prefetch,
+    )
+    missed = Missed(state, state.obj(), connection, attempt, params)
+    missed.touched = shape.ignored_only and facts(state.mapper).token in state.committed_state
+    flush.add_miss(missed)
+    flush.missed.add((shape.table, write.key()))
+    return missed

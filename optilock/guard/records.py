@@ -1,0 +1,253 @@
+"""What is known of one flush: what it holds, what it has sent, and which rows missed.
+
+:class:`Flush` is kept on the session's record for as long as the flush runs. :class:`Missed` is a
+row that a write, or a look before it, did not find as it was read, from there to the end of the
+flush. :mod:`optilock.guard.pipeline` fills the two in, and :mod:`optilock.guard.settle` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Column
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.orm.unitofwork import UOWTransaction
+
+from optilock.conditions.write import Shape, Write
+from optilock.conflicts.resolvers import Resolution
+from optilock.entry import Action, Entry
+from optilock.errors import LinkGone, NotWritten
+from optilock.mapping.facts import facts
+from optilock.mapping.moves import does_not_move
+from optilock.rows.sides import Attempt, Values, entry_of, expressions_of, has_moved
+from optilock.session.watched import Watched
+from optilock.writes.answers import Accepted
+from optilock.writes.look import Stale
+
+__all__ = ["DELETED", "UPDATED", "Flush", "Missed", "Short", "in_sqlalchemys_words", "not_written"]
+
+State = InstanceState[Any]
+Error = TypeVar("Error", bound=StaleDataError)
+
+#: The events of rows that were written.
+UPDATED, DELETED = "after_update", "after_delete"
+
+
+@dataclass(eq=False)
+class Missed:
+    """Our attempt, what is stored instead, and what was decided about it."""
+
+    state: State
+    #: Held so that an object nobody else references lives until it is dirty again.
+    obj: Any
+    connection: Connection
+    attempt: Attempt
+    #: All parameters as they were to be sent.
+    params: Mapping[str, Any]
+    stored: Values | None = None
+    #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
+    problem: Exception | None = None
+    resolution: Resolution | None = None
+    #: Settled while the flush was still running: others of the flush depend on the row.
+    restored: bool = False
+    #: The event of what was written in the end, and whether the listeners were called for it.
+    written: str | None = None
+    told: bool = False
+    #: The version was to move, whatever else changes.
+    touched: bool = False
+    #: SQL expressions among our new values, in every table of the row.
+    expressions: Mapping[Column[Any], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expressions = expressions_of(self.state)
+
+    @classmethod
+    def found_before(cls, stale: Stale) -> Missed:
+        """A row that was looked at before anything was written on its account."""
+        found = cls(stale.state, stale.obj, stale.connection, stale.attempt, {})
+        found.stored, found.problem = stale.stored, stale.problem
+        return found
+
+    @cached_property
+    def entry(self) -> Entry[Any]:
+        return entry_of(self.attempt, self.stored)
+
+    @property
+    def gone(self) -> bool:
+        return self.stored is None
+
+
+def not_written(missed: Missed) -> NotWritten | None:
+    """The error of a row that is as it was read, and still was not written."""
+    attempt, stored = missed.attempt, missed.stored
+    if not facts(attempt.mapper).guarded or has_moved(attempt, stored):
+        return None
+    return NotWritten(
+        f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
+        " row is still as it was read, so nobody else was first. A trigger or a rule of the"
+        f" database prevents the {attempt.action}: change that, or leave the row alone."
+    )
+
+
+class Short(NamedTuple):
+    """A statement that matched fewer rows than were sent, in the sentence that SQLAlchemy tells it.
+
+    Handlers, log filters and tests that were written for SQLAlchemy's own versioning know it::
+
+        UPDATE statement on table 'pages' expected to update 3 row(s); 2 were matched.
+
+    SQLAlchemy's advice to switch the check off for deletes is left out.
+    """
+
+    shape: Shape
+    sent: int
+    missed: int
+
+    def __str__(self) -> str:
+        verb = "delete" if self.shape.deletes else "update"
+        return (
+            f"{verb.upper()} statement on table '{self.shape.table.description}' expected to"
+            f" {verb} {self.sent} row(s); {self.sent - self.missed} were matched."
+        )
+
+
+def in_sqlalchemys_words(error: Error, short: Short | None) -> Error:
+    """The same error; its message now begins as SQLAlchemy's does."""
+    if short is not None:
+        error.args = (f"{short}\n{error.args[0]}", *error.args[1:])
+    return error
+
+
+class Flush:
+    """The guard's side of one ``session.flush()``."""
+
+    # Most flushes need none of these: they cost nothing until something is put in.
+    uow: UOWTransaction | None = None
+    settled = False
+    #: Raised by ``flush()`` once SQLAlchemy has finished.
+    error: Exception | None = None
+    #: Reported by the database before SQLAlchemy could see it: raised by the first statement.
+    broken: DBAPIError | None = None
+    #: Reported for what the flush around this one held, on a connection of both.
+    outer_error: DBAPIError | None = None
+    #: Edits of refused rows, put back once SQLAlchemy has finished.
+    kept: Sequence[Any] = ()
+    #: Objects that nothing is to be written for any more.
+    skipped: frozenset[State] = frozenset()
+    #: What the flush wanted to write, taken when the database reported an error.
+    wanted: list[Attempt] | tuple[()] = ()
+    #: The first statement that did not find all of its rows.
+    short: Short | None = None
+    #: Link rows that were not there any more.
+    gone_links: Sequence[LinkGone] = ()
+    #: Objects whose compared values were looked at.
+    looked: frozenset[State] = frozenset()
+    #: Tables that were looked at because the version of their rows is in another one.
+    looked_apart: frozenset[Any] = frozenset()
+    #: Children -> the parents that have let them go; known once an orphan stays.
+    let_go: dict[State, list[tuple[State, str]]] | None = None
+    #: The rows that were to be deleted when it was first asked.
+    doomed: Any = None
+    #: Listeners are asked for before they are called.
+    listening = False
+    _states: dict[Any, State] | None = None
+
+    def __init__(
+        self,
+        session: Session,
+        known: Watched,
+        cover: Callable[[Flush, Connection], None],
+        listen: Callable[[Flush], None],
+        by_hand: Callable[..., Any],
+    ) -> None:
+        self.session = session
+        self.known = known
+        #: Lets nothing pass a connection by, and asks before listeners are called.
+        self.cover, self.listen = cover, listen
+        #: Sends a statement of the session's own, by a listener: the objects follow it.
+        self.by_hand = by_hand
+        #: How many writes the transaction had sent before.
+        self.began = known.at()
+        #: Connections that answer for the guard, and how they answered before: for which flush
+        #: around this one, and what covered their ``execute``; and those that do so in everything.
+        self.armed: dict[Connection, tuple[Flush | None, Callable[..., Any] | None]] = {}
+        self.armed_wholly: list[Connection] = []
+        #: What is held, by connection, statement and key.
+        self.waiting: dict[Connection, dict[Any, dict[Any, Write]]] = {}
+        self.answers: dict[Shape, Accepted] = {}
+        #: Rows that were not found as they were read, and their tables and keys.
+        self.misses: list[Missed] = []
+        self.missed_states: dict[State, Missed] = {}
+        self.missed: set[tuple[Any, Any]] = set()
+        #: Rows without a version that belong to them, by the statements that would write them.
+        self.left_out: dict[Any, Any] = {}
+        self.expire_later: list[tuple[State, str]] = []
+        self.expunge_later: list[Any] = []
+
+    def held(self) -> list[Write]:
+        """What was not sent yet."""
+        return [w for some in self.waiting.values() for ws in some.values() for w in ws.values()]
+
+    def add_miss(self, missed: Missed) -> None:
+        """Judge the row when the flush is over."""
+        does_not_move(missed.state)
+        self.misses.append(missed)
+        self.missed_states[missed.state] = missed
+        self.listen(self)
+
+    def is_missed(self, write: Write) -> bool:
+        """Is nothing more to be sent for the row?"""
+        if self.missed and (write.shape.table, write.key()) in self.missed:
+            return True
+        if not self.skipped:
+            return False
+        return self.find(write.shape.mapper, write.shape.identity_of(write.params)) in self.skipped
+
+    # -- whose row it is ---------------------------------------------------------------------
+
+    def state_of(self, write: Write) -> State:
+        """The object behind a write; an unwatched session's own, on our connection, is none."""
+        found = self.find(write.shape.mapper, write.shape.identity_of(write.params))
+        if found is None:
+            raise StaleDataError(str(Short(write.shape, 1, 1)))
+        return found
+
+    def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:
+        """The object of this flush with that key."""
+        return self.states().get((facts(mapper).root, identity))
+
+    def states(self) -> dict[Any, State]:
+        """The objects of this flush by their rows."""
+        if self._states is None:
+            if self.uow is None or not self.uow.states:
+                return {}  # a listener asks before SQLAlchemy has said what it will write
+            self._states = _by_row(self.uow)
+        return self._states
+
+    def is_delete(self, state: State) -> bool:
+        return self.uow is not None and self.uow.states.get(state, (False, False))[0]
+
+    def action_on(self, state: State) -> Action:
+        return "delete" if self.is_delete(state) else "update"
+
+    def is_writing(self) -> bool:
+        """Has SQLAlchemy begun to write, and is not all of it settled?"""
+        return self.uow is not None and bool(self.uow.states) and not self.settled
+
+
+def _by_row(uow: UOWTransaction) -> dict[Any, State]:
+    found: dict[Any, State] = {}
+    for state, (is_delete, _) in uow.states.items():
+        mapper = state.mapper
+        key = state.key or mapper.identity_key_from_instance(state.obj())
+        place = (facts(mapper).root, tuple(key[1]))
+        if place not in found or not is_delete:
+            found[place] = state
+    return found
