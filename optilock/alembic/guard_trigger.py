@@ -24,8 +24,8 @@ from alembic.operations import Operations
 from optilock.alembic.columns import look, permitted
 from optilock.alembic.operation import Call, VersionOperation
 from optilock.dialects import database_of
-from optilock.dialects.guard_triggers import GuardTriggers
 from optilock.dialects.quoting import plain
+from optilock.dialects.triggers import GuardTriggers
 from optilock.rollout.triggers import completed
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy

@@ -19,7 +19,7 @@ from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
 from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
 from optilock.dialects import database_of
-from optilock.dialects.guard_triggers import Found, GuardTriggers
+from optilock.dialects.triggers import Found, GuardTriggers
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.schema import Expected
 from optilock.tokens import Counter, RowVersion

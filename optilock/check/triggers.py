@@ -10,7 +10,7 @@ from optilock.check.finding import Finding, Severity
 from optilock.check.stored import StoredTable, schema_of
 from optilock.check.subject import Subject
 from optilock.dialects import database_of
-from optilock.dialects.guard_triggers import Found
+from optilock.dialects.triggers import Found
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.schema import Expected, expected

@@ -1,61 +1,27 @@
-"""Every difference between databases, one file each; features ask :func:`database_of`."""
+"""Every difference between databases; features ask :func:`database_of`.
 
-from __future__ import annotations
+=============  ===================================================================================
+base           all questions, with the answers for a database that nobody knows
+causes         what the codes of an error mean
+rows, locks    rows found, locked, judged and written by their keys
+triggers       the triggers that versions depend on
+rollout        how a table that is alive gets a version
+connections    what is noted on a connection: what to undo, and how its transaction was ended
+quoting        names and texts in SQL that is sent as it is
+transient      is an error worth another run?
+=============  ===================================================================================
 
-from functools import cache
+A folder for each engine has its answers (``database``), its way to write many rows, its triggers
+and its roll-out. Engines that are known by the codes of their errors alone stand in one file.
+"""
 
-from sqlalchemy.engine import Dialect
+# Importing an engine's file, or folder, makes it known.
+from optilock.dialects import known_by_codes as known_by_codes
+from optilock.dialects import mariadb as mariadb
+from optilock.dialects import postgresql as postgresql
+from optilock.dialects import sqlite as sqlite
+from optilock.dialects.base import Database, database_of, database_of_error, register
+from optilock.dialects.causes import Cause
+from optilock.dialects.known_by_codes import KnownByCodes
 
-from optilock.dialects.base import Database
-from optilock.dialects.cause import error_chain, raised_by
-from optilock.dialects.cockroachdb import CockroachDB
-from optilock.dialects.duckdb import DuckDB
-from optilock.dialects.firebird import Firebird
-from optilock.dialects.mariadb import MariaDB
-from optilock.dialects.mssql import SQLServer
-from optilock.dialects.oracle import Oracle
-from optilock.dialects.postgresql import PostgreSQL
-from optilock.dialects.sqlite import SQLite
-
-__all__ = [
-    "Database",
-    "database_of",
-    "database_of_error",
-]
-
-_KNOWN: tuple[type[Database], ...] = (
-    PostgreSQL,
-    SQLite,
-    MariaDB,
-    CockroachDB,
-    DuckDB,
-    Firebird,
-    Oracle,
-    SQLServer,
-)
-
-
-@cache
-def _by_name(name: str) -> Database:
-    for known in _KNOWN:
-        if name in known.names:
-            return known()
-    return Database()
-
-
-def database_of(dialect: Dialect) -> Database:
-    """The answers for the database behind ``dialect``."""
-    return _by_name(dialect.name)
-
-
-def database_of_error(error: BaseException | None) -> Database:
-    """The answers for the database whose driver raised ``error`` (``DBAPIError.orig``).
-
-    An error does not say which engine it came from, so its class's package decides, and then
-    those of the errors it was raised from.
-    """
-    for one in error_chain(error):
-        for known in _KNOWN:
-            if raised_by(one, known.drivers):
-                return _by_name(known.names[0])
-    return Database()
+__all__ = ["Cause", "Database", "KnownByCodes", "database_of", "database_of_error", "register"]

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import URL, ColumnElement, Select, Table, cast, literal, types
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import TypeEngine
 
-from optilock.dialects.cause import Cause, error_chain, raised_by
-from optilock.dialects.floats import is_float
-from optilock.dialects.guard_triggers import GuardTriggers
-from optilock.dialects.level import require_level
+from optilock.dialects.causes import ErrorCodes, error_chain, raised_by
 from optilock.dialects.locks import require_locks, sends_for_update
 from optilock.dialects.rollout import Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
-from optilock.dialects.triggers import Names, TriggerDDL
+from optilock.dialects.triggers import GuardTriggers, Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from optilock.conditions.write import Write
+
+_BITS = re.compile(r"FLOAT\((\d+)\)")
 
 
 class Weakness(NamedTuple):
@@ -41,7 +41,7 @@ class Form(Protocol):
         """Write the rows; return those that were changed by others or are gone."""
 
 
-class Database:
+class Database(ErrorCodes):
     """A database that optilock knows nothing special about."""
 
     #: SQLAlchemy dialect names this class answers for.
@@ -107,7 +107,7 @@ class Database:
         """SQL that gives what is read from a column of that type when ``value`` was written."""
         inner = kind.load_dialect_impl(dialect) if isinstance(kind, types.TypeDecorator) else kind
         given = literal(value, kind)
-        rounds = isinstance(inner, self.rounded_types) and not is_float(inner, dialect)
+        rounds = isinstance(inner, self.rounded_types) and not _is_float(inner, dialect)
         return cast(given, kind) if rounds else given
 
     def is_float_kept(
@@ -118,14 +118,26 @@ class Database:
         Asked of no CAST, which databases have for some of their types of floats only. ``None``:
         these are no floats.
         """
-        if isinstance(kind, types.TypeDecorator) or not is_float(kind, dialect):
+        if isinstance(kind, types.TypeDecorator) or not _is_float(kind, dialect):
             return None
         declared = kind.compile(dialect=dialect).upper()
         return self.kept_of(float(given), declared) == self.kept_of(float(read), declared)
 
+    #: What a float of single precision is called without a number of bits; None: there is none.
+    single: str | None = None
+
     def kept_of(self, value: float, declared: str) -> object:
-        """What tells the float apart from others in a column that is declared so: all of it."""
-        return value
+        """What tells the float apart from others in a column that is declared so."""
+        bits = _BITS.fullmatch(declared)
+        short = declared == self.single or (bits is not None and int(bits[1]) <= 24)
+        return self.kept_short(value) if self.single and short else value
+
+    def kept_short(self, value: float) -> object:
+        """Of a float of single precision: the nearest of IEEE 754 binary32, if there is one."""
+        try:
+            return struct.unpack("f", struct.pack("f", value))[0]
+        except OverflowError:
+            return value
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """``query`` with its rows locked, as weakly as the write that follows allows."""
@@ -158,8 +170,18 @@ class Database:
         return {}
 
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
-        """Bring the transaction that has just begun to ``level``, and ask whether it is there."""
-        require_level(connection, level)
+        """Bring the transaction that has just begun to ``level``, and ask whether it is there.
+
+        Raises:
+            ConfigurationError: the server says that another level is in force.
+        """
+        found = connection.get_isolation_level().upper()
+        if found != level:
+            raise ConfigurationError(
+                f"the transaction should run at {level}, but {connection.dialect.name} says"
+                f" {found}: something else sets the level of this connection (an event listener, or"
+                " isolation_level in the execution options of the session); remove it."
+            )
 
     def begin_read_only(self, connection: Connection) -> None:
         """Make the database refuse every write of the transaction that has just begun."""
@@ -200,9 +222,8 @@ class Database:
     def complete(self, connection: Connection, table: Table) -> None:
         """Add to a reflected table what SQLAlchemy has not reflected."""
 
-    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
-        """How a table is guarded against writers that know of no version."""
-        return GuardTriggers(dialect)
+    #: How a table is guarded against writers that know of no version.
+    guard_triggers: type[GuardTriggers] = GuardTriggers
 
     def announce_no_bump(self, connection: Connection, *, on: bool) -> None:
         """Tell the guard triggers, for this transaction alone, that versions are to stay."""
@@ -220,9 +241,8 @@ class Database:
     #: Does ``ALTER TABLE`` of Alembic's batch mode make the table anew, without its triggers?
     batch_makes_anew: bool = False
 
-    def rollout(self) -> Ways:
-        """How a version is put on a table that is alive."""
-        return Ways()
+    #: How a version is put on a table that is alive.
+    rollout: type[Ways] = Ways
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
 
@@ -258,57 +278,43 @@ class Database:
         """The number on its server of a driver's connection, if the driver knows it."""
         return None
 
-    # -- what an error means (asked by optilock.transient) -------------------------------------
 
-    #: Packages of the drivers whose errors this class answers for.
-    drivers: tuple[str, ...] = ()
-    #: Code -> cause. These two are the standard's own (ISO/IEC 9075-2, class 40).
-    causes: Mapping[str | int, Cause] = MappingProxyType(
-        {"40001": Cause.CONFLICT, "40003": Cause.UNKNOWN_OUTCOME}
-    )
-    #: Codes that mean something else when COMMIT raises them.
-    causes_at_commit: Mapping[str | int, Cause] = MappingProxyType({})
-    #: Codes of a lost connection which prove that no COMMIT was carried out on it.
-    lost_before_commit: frozenset[str | int] = frozenset()
+def _is_float(kind: TypeEngine[Any], dialect: Dialect) -> bool:
+    """Is a column of that type a binary number in this database, whatever the type is called?"""
+    if not isinstance(kind, (types.Numeric, types.Float)):  # since 2.1 a Float is no Numeric
+        return False
+    return kind.compile(dialect=dialect).upper().startswith(("FLOAT", "DOUBLE", "REAL"))
 
-    def codes(self, error: BaseException) -> Iterator[str | int]:
-        """The codes in one error of the driver, the most exact first; none if it has none."""
-        sqlstate = getattr(error, "sqlstate", None)
-        if isinstance(sqlstate, str):
-            yield sqlstate
 
-    #: Codes that say "you may not".
-    forbidden: frozenset[str | int] = frozenset({"42501"})
+D = TypeVar("D", bound=Database)
+_known: list[type[Database]] = []
 
-    def forbids(self, error: DBAPIError) -> bool:
-        """Does the user lack the right to do that?"""
-        return not self.forbidden.isdisjoint(self._codes(error))
 
-    def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
-        """Why the database refused, decided by its codes alone."""
-        codes = self._codes(error)
-        known = {**self.causes, **self.causes_at_commit} if at_commit else self.causes
-        cause = next((known[code] for code in codes if code in known), None)
-        if cause is not None:
-            return cause
-        return Cause.CONNECTION_LOST if error.connection_invalidated else Cause.OTHER
+def register(kind: type[D]) -> type[D]:
+    """Let ``kind`` answer for the databases of its ``names``, and the errors of its ``drivers``."""
+    _known.append(kind)
+    _by_name.cache_clear()
+    return kind
 
-    def rolled_back(self, error: DBAPIError) -> bool:
-        """Does this error, raised by COMMIT, prove that nothing was stored?
 
-        Only an answer of the database does. Silence does not: a lost connection looks the same
-        whether the work was stored or not.
-        """
-        codes = self._codes(error)
-        if not self.lost_before_commit.isdisjoint(codes):
-            return True
-        if error.connection_invalidated:
-            return False
-        cause = self.classify(error, at_commit=True)
-        answered = bool(codes) or isinstance(error, IntegrityError)
-        return answered and cause not in (Cause.CONNECTION_LOST, Cause.UNKNOWN_OUTCOME)
+@cache
+def _by_name(name: str) -> Database:
+    return next((known() for known in _known if name in known.names), Database())
 
-    def _codes(self, error: DBAPIError) -> list[str | int]:
-        chain = error_chain(error.orig)
-        ours = (one for one in chain if not self.drivers or raised_by(one, self.drivers))
-        return [code for one in ours for code in self.codes(one)]
+
+def database_of(dialect: Dialect) -> Database:
+    """The answers for the database behind ``dialect``."""
+    return _by_name(dialect.name)
+
+
+def database_of_error(error: BaseException | None) -> Database:
+    """The answers for the database whose driver raised ``error`` (``DBAPIError.orig``).
+
+    An error does not say which engine it came from, so its class's package decides, and then
+    those of the errors it was raised from.
+    """
+    for one in error_chain(error):
+        for known in _known:
+            if raised_by(one, known.drivers):
+                return _by_name(known.names[0])
+    return Database()

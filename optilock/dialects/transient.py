@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
-from optilock.dialects.cause import Cause
+from optilock.dialects.causes import Cause
 from optilock.errors import NotWritten, PreconditionFailed
 
 __all__ = ["Cause", "cause_of", "commit_outcome_unknown", "ended_by_conflict", "is_transient"]

@@ -28,7 +28,7 @@ from optilock.conditions.write import Write
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
 from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.dialects import database_of
-from optilock.dialects.ended import watch_errors
+from optilock.dialects.connections import watch_errors
 from optilock.errors import ConfigurationError
 from optilock.guard.autocommit import refuse_autocommit_of, refuse_guarded_writes
 from optilock.guard.compares import note_written

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import database_of
-from optilock.dialects.cause import Cause
+from optilock.dialects.causes import Cause
 from optilock.dialects.rollout import Ways
 from optilock.errors import OptilockError
 from optilock.rollout.report import Progress

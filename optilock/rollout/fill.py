@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection
 
-from optilock.dialects.rollout import Key, Ways
+from optilock.dialects.rollout import Key, Target, Ways
 from optilock.errors import OptilockError
 from optilock.rollout.attempts import Attempts
 from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress
-
-if TYPE_CHECKING:
-    from optilock.dialects.rollout import Target
 
 __all__ = ["Filler"]
 

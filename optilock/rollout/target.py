@@ -15,6 +15,7 @@ from optilock.tokens import Token
 
 __all__ = ["require_present", "target_of"]
 
+
 _DEFAULT = "optilock_default"
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from optilock.dialects import database_of
-from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.dialects.rollout import Target
+from optilock.dialects.triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_ddl, trigger_name
 from optilock.rollout.target import require_present

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from optilock import events
 from optilock.dialects import Database, database_of
-from optilock.dialects.ended import ended_by
+from optilock.dialects.connections import ended_by
 from optilock.dialects.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.errors import (
     CommitOutcomeUnknown,

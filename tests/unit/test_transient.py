@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
-from optilock.dialects.cause import Cause
+from optilock.dialects.causes import Cause
 from optilock.dialects.transient import (
     cause_of,
     commit_outcome_unknown,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -10,17 +11,13 @@ from sqlalchemy import Select, Table, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import Database, Form, Weakness
-from optilock.dialects.cause import Cause
-from optilock.dialects.floats import decimals, is_single, single_precision
-from optilock.dialects.guard_triggers import GuardTriggers
-from optilock.dialects.mariadb import tokens
-from optilock.dialects.mariadb.guard import MariaDBGuard
+from optilock.dialects.base import Database, Form, Weakness, register
+from optilock.dialects.causes import Cause
+from optilock.dialects.connections import undo_with
 from optilock.dialects.mariadb.rollout import MariaDBWays
 from optilock.dialects.mariadb.rows import joined_rows
-from optilock.dialects.rollout import Ways
+from optilock.dialects.mariadb.triggers import MariaDBGuard, version_trigger
 from optilock.dialects.triggers import Names, TriggerDDL
-from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,15 +26,17 @@ if TYPE_CHECKING:
 
 #: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
 _FOUND_ROWS = 2
+_SCALE = re.compile(r"\(\d+, ?(\d+)\)")
 
 
+@register
 class MariaDB(Database):
     names = ("mysql", "mariadb")
 
     # -- versions that the database makes --------------------------------------------------------
 
     def version_trigger(self, names: Names) -> TriggerDDL:
-        return tokens.version_trigger(names)
+        return version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
 
@@ -54,17 +53,16 @@ class MariaDB(Database):
 
     locks_show_newer = True  # at REPEATABLE READ, without innodb_snapshot_isolation
 
-    def kept_of(self, value: float, declared: str) -> object:
-        """FLOAT is of single precision and shown with six digits; ``(M, D)`` rounds to D places.
+    single = "FLOAT"
 
-        (https://mariadb.com/kb/en/float/)
-        """
-        places = decimals(declared)
-        if places is not None:
-            return f"{value:.{places}f}"
-        if is_single(declared, bare="FLOAT"):
-            return f"{single_precision(value):.6g}"
-        return value
+    def kept_of(self, value: float, declared: str) -> object:
+        """``(M, D)`` rounds to D places (https://mariadb.com/kb/en/float/)."""
+        scale = _SCALE.search(declared)
+        return f"{value:.{scale[1]}f}" if scale else super().kept_of(value, declared)
+
+    def kept_short(self, value: float) -> object:
+        """It is shown with six digits."""
+        return f"{super().kept_short(value):.6g}"
 
     # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
 
@@ -117,8 +115,8 @@ class MariaDB(Database):
 
     # -- how a table is changed while it is written ----------------------------------------------
 
-    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
-        return MariaDBGuard(dialect)
+    guard_triggers = MariaDBGuard
+    rollout = MariaDBWays
 
     def as_script(self, statement: str) -> str | None:
         return f"DELIMITER //\n{statement}//\nDELIMITER ;\n" if ";" in statement else None
@@ -133,9 +131,6 @@ class MariaDB(Database):
     def number_of(self, connection: Any) -> int | None:
         number = getattr(connection, "thread_id", None)  # PyMySQL, mysqlclient
         return number() if callable(number) else None
-
-    def rollout(self) -> Ways:
-        return MariaDBWays()
 
     # -- what makes it weaker than it looks -------------------------------------------------------
 

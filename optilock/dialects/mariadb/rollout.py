@@ -16,6 +16,7 @@ from sqlalchemy import String, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
+from optilock.dialects.connections import undo_with
 from optilock.dialects.rollout import (
     Filled,
     Key,
@@ -27,7 +28,6 @@ from optilock.dialects.rollout import (
     next_keys,
     sends,
 )
-from optilock.dialects.undo import undo_with
 from optilock.errors import OptilockError
 from optilock.tokens import Timestamp, Unique
 

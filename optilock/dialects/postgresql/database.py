@@ -10,15 +10,11 @@ from sqlalchemy import func, select, text, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import Database, Form, Weakness
-from optilock.dialects.cause import Cause
-from optilock.dialects.floats import is_single, single_precision
-from optilock.dialects.guard_triggers import GuardTriggers
-from optilock.dialects.postgresql import tokens
-from optilock.dialects.postgresql.guard import NO_BUMP, PostgreSQLGuard
+from optilock.dialects.base import Database, Form, Weakness, register
+from optilock.dialects.causes import Cause
 from optilock.dialects.postgresql.rollout import PostgreSQLWays
 from optilock.dialects.postgresql.sets import set_form
-from optilock.dialects.rollout import Ways
+from optilock.dialects.postgresql.triggers import NO_BUMP, PostgreSQLGuard, version_trigger
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
@@ -29,17 +25,21 @@ if TYPE_CHECKING:
 _IN_ERROR = 3
 
 
+@register
 class PostgreSQL(Database):
     names = ("postgresql",)
 
     # -- versions that the database makes --------------------------------------------------------
 
     def version_trigger(self, names: Names) -> TriggerDDL:
-        return tokens.version_trigger(names)
+        return version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
 
     exact_types = (*Database.exact_types, types.String, types.DateTime)
+    #: Or FLOAT of up to 24 bits.
+    #: (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
+    single = "REAL"
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         return set_form(self, writes, dialect) or super().form(writes, dialect)
@@ -85,8 +85,8 @@ class PostgreSQL(Database):
 
     # -- how a table is changed while it is written ----------------------------------------------
 
-    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
-        return PostgreSQLGuard(dialect)
+    guard_triggers = PostgreSQLGuard
+    rollout = PostgreSQLWays
 
     def announce_no_bump(self, connection: Connection, *, on: bool) -> None:
         setting = select(func.set_config(NO_BUMP, "on" if on else "off", True))
@@ -96,9 +96,6 @@ class PostgreSQL(Database):
 
     def number_of(self, connection: Any) -> int | None:
         return getattr(getattr(connection, "info", None), "backend_pid", None)  # psycopg
-
-    def rollout(self) -> Ways:
-        return PostgreSQLWays()
 
     # -- what makes it weaker than it looks -------------------------------------------------------
 
@@ -130,13 +127,6 @@ class PostgreSQL(Database):
                 "Give the engine connect_args={'prepare_threshold': None}, or set"
                 " max_prepared_statements in PgBouncer 1.21 or later.",
             )
-
-    def kept_of(self, value: float, declared: str) -> object:
-        """REAL, and FLOAT of up to 24 bits, are of single precision.
-
-        (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
-        """
-        return single_precision(value) if is_single(declared, bare="REAL") else value
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -13,18 +13,15 @@ from weakref import ref
 from sqlalchemy import URL, Select, Table, false, types
 from sqlalchemy.engine import Connection, Dialect, NestedTransaction
 
-from optilock.dialects.base import Database, Form
-from optilock.dialects.cause import Cause
-from optilock.dialects.guard_triggers import GuardTriggers
+from optilock.dialects.base import Database, Form, register
+from optilock.dialects.causes import Cause
+from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import require_locks
 from optilock.dialects.quoting import quoted
-from optilock.dialects.rollout import Ways
-from optilock.dialects.sqlite import tokens
-from optilock.dialects.sqlite.guard import SQLiteGuard
 from optilock.dialects.sqlite.rollout import SQLiteWays
 from optilock.dialects.sqlite.rows import RowByRow
+from optilock.dialects.sqlite.triggers import SQLiteGuard, version_trigger
 from optilock.dialects.triggers import Names, TriggerDDL
-from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 
 
+@register
 class SQLite(Database):
     names = ("sqlite",)
     cased_columns = False
@@ -45,7 +43,7 @@ class SQLite(Database):
     returns_before_triggers = True
 
     def version_trigger(self, names: Names) -> TriggerDDL:
-        return tokens.version_trigger(names)
+        return version_trigger(names)
 
     # -- how rows are written --------------------------------------------------------------------
 
@@ -114,9 +112,8 @@ class SQLite(Database):
         if sql and _WITHOUT_ROWID.search(sql):
             table.dialect_options["sqlite"]["with_rowid"] = False
 
-    def guard_triggers(self, dialect: Dialect) -> GuardTriggers:
-        return SQLiteGuard(dialect)
-
+    guard_triggers = SQLiteGuard
+    rollout = SQLiteWays
     batch_makes_anew = True
 
     def missing_file(self, url: URL) -> str | None:
@@ -124,9 +121,6 @@ class SQLite(Database):
         if not path or path.startswith((":memory:", "file:")) or os.path.isfile(path):
             return None
         return path
-
-    def rollout(self) -> Ways:
-        return SQLiteWays()
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import select, text, update
 from sqlalchemy.engine import Connection, Dialect
 
+from optilock.dialects.connections import undo_with
 from optilock.dialects.rollout import (
     Filled,
     Key,
@@ -30,7 +31,6 @@ from optilock.dialects.rollout import (
     next_keys,
     sends,
 )
-from optilock.dialects.undo import undo_with
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
 

@@ -1,4 +1,4 @@
-"""The guard trigger on PostgreSQL.
+"""Versions that PostgreSQL makes: its time, the trigger that moves one, and the guard trigger.
 
 A write that moves the version is let through by the trigger's WHEN, before any function is called.
 In the function rows are compared as they are stored (``*=``), because some types (json, point) have
@@ -11,11 +11,17 @@ again is not seen by this one.
 
 from __future__ import annotations
 
-from optilock.dialects.guard_triggers import GuardTriggers
+from typing import Any
+
+from sqlalchemy.ext.compiler import compiles
+
 from optilock.dialects.quoting import literal, quoted
+from optilock.dialects.triggers import GuardTriggers, Names, TriggerDDL
 from optilock.tokens.guard_trigger import GuardTrigger
+from optilock.tokens.timestamp import NextServerTime, ServerTime
 
 __all__ = ["NO_BUMP", "PostgreSQLGuard"]
+
 
 #: The transaction-local setting that announces ``no_bump``.
 NO_BUMP = "optilock.no_bump"
@@ -73,3 +79,33 @@ class PostgreSQLGuard(GuardTriggers):
             f"    RAISE EXCEPTION USING MESSAGE = {literal(self.refusal(guard))},\n"
             f"        HINT = {literal(hint)}, ERRCODE = 'integrity_constraint_violation';\n"
         )
+
+
+@compiles(ServerTime, "postgresql")
+def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
+    """Not ``now()``, which is the time at which the transaction began."""
+    return "clock_timestamp()"
+
+
+@compiles(NextServerTime, "postgresql")
+def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
+    old = compiler.process(element.clauses, **options)
+    return f"greatest(clock_timestamp(), {old} + interval '1 microsecond')"
+
+
+def version_trigger(names: Names) -> TriggerDDL:
+    """A function and its trigger, which share their name; one function a table."""
+    column, name = names.column, names.qualified_trigger
+    source = f" BEGIN NEW.{column} := COALESCE(OLD.{column}, 0) + 1; RETURN NEW; END "
+    return TriggerDDL(
+        create=(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $${source}$$",
+            f"CREATE TRIGGER {names.trigger} BEFORE UPDATE ON {names.table}"
+            f" FOR EACH ROW EXECUTE FUNCTION {name}()",
+        ),
+        drop=(
+            f"DROP TRIGGER IF EXISTS {names.trigger} ON {names.table}",
+            f"DROP FUNCTION IF EXISTS {name}()",
+        ),
+        source=source,
+    )

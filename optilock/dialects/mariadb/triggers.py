@@ -1,4 +1,4 @@
-"""The guard trigger on MariaDB.
+"""Versions that MariaDB makes: its time, the trigger that moves one, and the guard trigger.
 
 There is no comparison of whole rows, so a table without ignored columns is guarded whatever an
 UPDATE changes, and one with some by the names of those that count. Values are compared as bytes
@@ -7,14 +7,19 @@ too, because a collation takes 'a' and 'A' for the same.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
 
-from optilock.dialects.guard_triggers import Found, GuardTriggers
 from optilock.dialects.quoting import literal, plain, quoted_table
+from optilock.dialects.triggers import Found, GuardTriggers, Names, TriggerDDL
 from optilock.tokens.guard_trigger import GuardTrigger
+from optilock.tokens.timestamp import NextServerTime, ServerTime
 
 __all__ = ["MariaDBGuard"]
+
 
 #: ER_SPECIFIC_ACCESS_DENIED_ERROR
 _ACCESS_DENIED = 1227
@@ -68,3 +73,26 @@ class MariaDBGuard(GuardTriggers):
 
     def _same_bytes(self, column: str) -> str:
         return f"{self._same(column)} AND BINARY {self.new(column)} <=> BINARY {self.old(column)}"
+
+
+@compiles(ServerTime, "mysql", "mariadb")
+def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
+    return "utc_timestamp(6)"
+
+
+@compiles(NextServerTime, "mysql", "mariadb")
+def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
+    old = compiler.process(element.clauses, **options)
+    return f"greatest(utc_timestamp(6), {old} + interval 1 microsecond)"
+
+
+def version_trigger(names: Names) -> TriggerDDL:
+    source = f"SET NEW.{names.column} = COALESCE(OLD.{names.column}, 0) + 1"
+    return TriggerDDL(
+        create=(
+            f"CREATE TRIGGER {names.qualified_trigger} BEFORE UPDATE ON {names.table}"
+            f" FOR EACH ROW {source}",
+        ),
+        drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
+        source=source,
+    )

@@ -1,0 +1,109 @@
+"""Why a database ended a statement or a transaction, in one word for every engine.
+
+The driver says which database it is, and then only its codes count (:class:`ErrorCodes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from types import MappingProxyType
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+__all__ = ["Cause", "ErrorCodes", "error_chain", "raised_by"]
+
+
+class Cause(Enum):
+    """What a driver's error says about the transaction it came from."""
+
+    #: The change that another transaction committed ended ours: it read what is no longer true.
+    CONFLICT = "conflict"
+    #: Transactions waited for each other, and ours was chosen to give way.
+    DEADLOCK = "deadlock"
+    #: Somebody else held the lock for longer than we were willing to wait.
+    LOCK_TIMEOUT = "lock timeout"
+    #: There is no connection any more. Before COMMIT was sent that is a rollback.
+    CONNECTION_LOST = "connection lost"
+    #: The database itself says that it does not know whether the work is stored.
+    UNKNOWN_OUTCOME = "unknown outcome"
+    #: Anything else: running the same work again would end the same way.
+    OTHER = "other"
+
+
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The driver's error and what it was raised from.
+
+    SQLAlchemy's async adapters raise an error of their own ``from`` the driver's.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__
+
+
+def raised_by(error: BaseException, drivers: tuple[str, ...]) -> bool:
+    """Does one of these packages define the error's class, or a class it is derived from?"""
+    return any(
+        kind.__module__ == driver or kind.__module__.startswith(driver + ".")
+        for kind in type(error).__mro__
+        for driver in drivers
+    )
+
+
+class ErrorCodes:
+    """What the errors of one engine's drivers mean."""
+
+    #: Packages of the drivers whose errors this class answers for.
+    drivers: tuple[str, ...] = ()
+    #: Code -> cause. These two are the standard's own (ISO/IEC 9075-2, class 40).
+    causes: Mapping[str | int, Cause] = MappingProxyType(
+        {"40001": Cause.CONFLICT, "40003": Cause.UNKNOWN_OUTCOME}
+    )
+    #: Codes that mean something else when COMMIT raises them.
+    causes_at_commit: Mapping[str | int, Cause] = MappingProxyType({})
+    #: Codes of a lost connection which prove that no COMMIT was carried out on it.
+    lost_before_commit: frozenset[str | int] = frozenset()
+
+    def codes(self, error: BaseException) -> Iterator[str | int]:
+        """The codes in one error of the driver, the most exact first; none if it has none."""
+        sqlstate = getattr(error, "sqlstate", None)
+        if isinstance(sqlstate, str):
+            yield sqlstate
+
+    #: Codes that say "you may not".
+    forbidden: frozenset[str | int] = frozenset({"42501"})
+
+    def forbids(self, error: DBAPIError) -> bool:
+        """Does the user lack the right to do that?"""
+        return not self.forbidden.isdisjoint(self._codes(error))
+
+    def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
+        """Why the database refused, decided by its codes alone."""
+        codes = self._codes(error)
+        known = {**self.causes, **self.causes_at_commit} if at_commit else self.causes
+        cause = next((known[code] for code in codes if code in known), None)
+        if cause is not None:
+            return cause
+        return Cause.CONNECTION_LOST if error.connection_invalidated else Cause.OTHER
+
+    def rolled_back(self, error: DBAPIError) -> bool:
+        """Does this error, raised by COMMIT, prove that nothing was stored?
+
+        Only an answer of the database does. Silence does not: a lost connection looks the same
+        whether the work was stored or not.
+        """
+        codes = self._codes(error)
+        if not self.lost_before_commit.isdisjoint(codes):
+            return True
+        if error.connection_invalidated:
+            return False
+        cause = self.classify(error, at_commit=True)
+        answered = bool(codes) or isinstance(error, IntegrityError)
+        return answered and cause not in (Cause.CONNECTION_LOST, Cause.UNKNOWN_OUTCOME)
+
+    def _codes(self, error: DBAPIError) -> list[str | int]:
+        chain = error_chain(error.orig)
+        ours = (one for one in chain if not self.drivers or raised_by(one, self.drivers))
+        return [code for one in ours for code in self.codes(one)]

@@ -1,0 +1,160 @@
+"""What is noted on a connection: what to undo before it is pooled, and errors that end its work.
+
+**Undone.** What a unit of work sets on a connection goes when the connection does. Whatever path it
+takes back (commit, rollback, an error, a session that was only closed), the pool's ``checkin``
+event comes last and before anybody else can have it. A connection that cannot be put right is
+thrown away.
+
+**Ended early.** MariaDB answers some errors by rolling back the *whole* transaction and then takes
+the next statement as the first of a new one. A program that swallows such an error would commit the
+second half of its work. So SQLAlchemy is told that the transaction is over: it refuses every
+further statement and COMMIT on that connection until the transaction is rolled back. The error is
+remembered for as long, and a unit of work asks for it before COMMIT.
+
+The savepoints of the transaction are gone as well. Rolling back to one would fail with an error of
+its own, which hides the cause (1305, "SAVEPOINT does not exist"). So inside a savepoint SQLAlchemy
+is told that the connection is lost: it sends nothing more on it, and throws it away.
+
+So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for gone and never rolls
+back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
+no error.
+
+**Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
+is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
+that swallows the error and commits would believe that its work is stored. So from the first error
+of a transaction on its COMMIT is looked at, whoever sends it, and a failed transaction is rolled
+back with an error. A transaction without an error pays nothing. An error inside of a savepoint is
+not looked at: RELEASE of a failed one is refused by the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Dialect, ExceptionContext
+from sqlalchemy.pool import Pool
+
+from optilock.dialects.base import Database
+from optilock.errors import OptilockError
+from optilock.undocumented import demand_rollback
+
+__all__ = ["ended_by", "undo_with", "watch_errors"]
+
+
+#: An attribute of a connection that is watched: the transaction that was ended, and the error.
+_ENDED = "_optilock_ended"
+_watched: WeakSet[Dialect] = WeakSet()
+
+
+def watch_errors(connection: Connection, database: Database) -> None:
+    """From here on, remember on ``connection`` the error that ends its transaction."""
+    if not hasattr(connection, _ENDED):
+        setattr(connection, _ENDED, (None, None))
+    dialect = connection.dialect
+    if dialect in _watched:
+        return
+    _watched.add(dialect)
+
+    @event.listens_for(connection.engine, "handle_error")
+    def handle_error(context: ExceptionContext) -> None:
+        given = context.connection
+        if given is None or _ENDED not in given.__dict__ or context.is_disconnect:
+            return
+        outside = context.statement is not None and not given.in_nested_transaction()
+        if database.commits_in_silence and outside:
+            _look_at_commit(given, database, context.original_exception)
+        at_release = database.release_may_fail_all and _is_release(context.statement)
+        if not (at_release or database.ends_transaction(context.original_exception)):
+            return
+        if ended_by(given) is None:
+            ended = given.get_transaction(), context.original_exception
+            setattr(given, _ENDED, ended)
+        if given.in_nested_transaction():
+            context.is_disconnect = True
+            context.invalidate_pool_on_disconnect = False  # the others are as good as before
+        elif outside:  # COMMIT has ended it anyway
+            demand_rollback(given)
+
+
+def _is_release(statement: str | None) -> bool:
+    return statement is not None and statement.startswith("RELEASE SAVEPOINT")
+
+
+def ended_by(connection: Connection) -> BaseException | None:
+    """The error with which the database ended the transaction of ``connection`` early."""
+    transaction, error = getattr(connection, _ENDED, (None, None))
+    same = transaction is not None and transaction is connection.get_transaction()
+    return error if same else None
+
+
+#: An attribute of a connection: the transaction in which there was an error, and the first error.
+_FAILED_IN = "_optilock_failed"
+
+
+def _look_at_commit(connection: Connection, database: Database, error: BaseException) -> None:
+    """From here on, refuse COMMIT of the connection's transaction if ``error`` has ended it."""
+    transaction, told = connection.get_transaction(), connection.__dict__.get(_FAILED_IN)
+    if transaction is None or (told is not None and told[0] is transaction):
+        return
+    connection.__dict__[_FAILED_IN] = transaction, error
+    if told is not None:
+        return  # an earlier transaction of the connection had an error
+
+    @event.listens_for(connection, "commit")
+    def commit(connection: Connection) -> None:
+        transaction, error = connection.__dict__[_FAILED_IN]
+        if transaction is not connection.get_transaction():
+            return
+        if database.transaction_failed(connection):
+            connection.dialect.do_rollback(connection.connection)  # as COMMIT would have done
+            raise OptilockError(_FAILED) from error
+
+
+_FAILED = (
+    "this transaction cannot be committed: the database ended it with an error at an earlier"
+    " statement, and that error was caught. The database would have answered COMMIT by rolling"
+    " back, without a word. Nothing is stored. Let the error out and roll back, or try the"
+    " statement in a savepoint (session.begin_nested()), which can be undone alone."
+)
+
+
+_UNDO = "optilock.undo"
+_log = logging.getLogger("optilock")
+#: Not asked of ``event.contains``, which knows a pool by its address, and so takes a new pool now
+#: and then for one that is gone.
+_pools: WeakSet[Pool] = WeakSet()
+
+
+def undo_with(connection: Connection, statement: str) -> None:
+    """Send ``statement`` when ``connection`` goes back to its pool; the last asked for first."""
+    connection.info.setdefault(_UNDO, []).append(statement)
+    pool = connection.engine.pool
+    if pool not in _pools:
+        event.listen(pool, "checkin", _checkin)
+        _pools.add(pool)
+
+
+def _checkin(dbapi_connection: Any, record: Any) -> None:
+    statements = record.info.pop(_UNDO, None)
+    if not statements or dbapi_connection is None:
+        return
+    try:
+        _put_right(dbapi_connection, reversed(statements))
+    except Exception:
+        _log.warning("a connection could not be put right and is thrown away", exc_info=True)
+        record.invalidate()
+    except BaseException:
+        record.invalidate()
+        raise
+
+
+def _put_right(dbapi_connection: Any, statements: Any) -> None:
+    cursor = dbapi_connection.cursor()
+    try:
+        for statement in statements:
+            cursor.execute(statement)
+    finally:
+        cursor.close()

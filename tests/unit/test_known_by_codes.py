@@ -1,0 +1,182 @@
+"""An engine that is known by the codes of its errors alone: how one is added, and what it refuses.
+
+Granite is SQLite under another name, with errors of a driver that nobody else has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.dialects import mssql, oracle, registry
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.pool import StaticPool
+
+from optilock import (
+    ConfigurationError,
+    Counter,
+    Isolation,
+    RowVersion,
+    UnitOfWork,
+    Versioned,
+    is_transient,
+    serializable,
+    unit_of_work,
+)
+from optilock.dialects import Cause, KnownByCodes, database_of, register
+from optilock.dialects.known_by_codes import DuckDB, Oracle, SQLServer
+from optilock.dialects.transient import cause_of
+from optilock.mapping.triggers import trigger_ddl
+from optilock.rollout import roll_out
+from optilock.tokens.guard_trigger import GuardTrigger
+
+
+@register
+class Granite(KnownByCodes):
+    """The whole of what a new engine says."""
+
+    names = ("granite",)
+    drivers = ("granite_driver",)
+    causes = {"40001": Cause.CONFLICT, "HYT00": Cause.LOCK_TIMEOUT}
+
+
+class GraniteDialect(SQLiteDialect_pysqlite):
+    name = "granite"
+    supports_statement_cache = True
+
+
+registry.register("granite", __name__, "GraniteDialect")
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Page(Versioned, Base):
+    __tablename__ = "pages"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+
+
+class Moved(Versioned, Base):
+    __tablename__ = "moved"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def granite() -> Iterator[Engine]:
+    engine = create_engine("granite://", poolclass=StaticPool)
+    Base.metadata.create_all(engine, [Page.__table__])  # type: ignore[list-item]
+    with Session(engine) as session, session.begin():
+        session.add(Page(id=1, title="Home"))
+    yield engine
+    engine.dispose()
+
+
+def refused_with(sqlstate: str) -> DBAPIError:
+    """What SQLAlchemy raises when the driver says so."""
+    kind = type("Error", (Exception,), {"__module__": "granite_driver.errors"})
+    error: Exception = kind("text in any language")
+    vars(error)["sqlstate"] = sqlstate
+    return DBAPIError("UPDATE t SET v = 2", None, error)
+
+
+def read_in(unit: UnitOfWork[Session]) -> None:
+    with unit as session:
+        session.get_one(Page, 1)
+
+
+def test_its_codes_say_what_is_worth_another_run() -> None:
+    assert cause_of(refused_with("40001")) is Cause.CONFLICT
+    assert cause_of(refused_with("HYT00")) is Cause.LOCK_TIMEOUT
+    assert is_transient(refused_with("HYT00"))
+    assert not is_transient(refused_with("23505"))
+
+
+def test_a_unit_is_run_again_after_its_conflict(granite: Engine) -> None:
+    runs = []
+
+    @unit_of_work(granite)
+    def rename(session: Session) -> None:
+        session.get_one(Page, 1).title = "Start"
+        session.flush()
+        runs.append("run")
+        if len(runs) == 1:
+            raise refused_with("40001")
+
+    rename()
+    assert runs == ["run", "run"]
+    with Session(granite) as session:
+        assert session.scalar(text("SELECT title || version FROM pages")) == "Start2"
+
+
+@pytest.mark.parametrize("level", [Isolation.REPEATABLE_READ, Isolation.SERIALIZABLE])
+def test_a_level_that_it_does_not_promise_is_refused(granite: Engine, level: Isolation) -> None:
+    with pytest.raises(ConfigurationError, match="READ_COMMITTED, or leave isolation= out"):
+        read_in(UnitOfWork(granite, isolation=level))
+
+
+def test_a_unit_that_only_reads_is_refused(granite: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="granite read-only: leave read_only=True out"):
+        read_in(UnitOfWork(granite, read_only=True))
+
+
+def test_a_version_that_the_database_makes_is_refused(granite: Engine) -> None:
+    with pytest.raises(ConfigurationError, match=r"not on granite: use Counter\(\)"):
+        trigger_ddl(Moved.__table__, Moved.__table__.c.version, granite.dialect)  # type: ignore[arg-type]
+
+
+def test_a_guard_trigger_is_refused(granite: Engine) -> None:
+    triggers = database_of(granite.dialect).guard_triggers(granite.dialect)
+    with pytest.raises(ConfigurationError, match=r"for granite: .* Leave __version_guard__ out"):
+        triggers.create(GuardTrigger("pages", Counter(), "bump"))
+
+
+def test_a_roll_out_is_refused(granite: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="on granite: add the column with a migration"):
+        roll_out(granite, "pages")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "engine", "promised"),
+    [
+        (mssql.dialect(), SQLServer, ["READ COMMITTED", "SERIALIZABLE"]),
+        (oracle.dialect(), Oracle, ["READ COMMITTED"]),
+    ],
+)
+def test_what_an_engine_calls_by_a_levels_name_may_be_less(
+    dialect: Dialect, engine: type[KnownByCodes], promised: list[str]
+) -> None:
+    known = database_of(dialect)
+    assert type(known) is engine
+    for level in Isolation:
+        if level.value in promised:
+            assert known.level_options(level.value) == {"isolation_level": level.value}
+        else:
+            with pytest.raises(ConfigurationError, match="leave isolation= out"):
+                known.level_options(level.value)
+
+
+@pytest.mark.parametrize(
+    ("text_of_odbc", "ends"),
+    [("deadlock victim (1205)", True), ("snapshot (3960)", True), ("timeout (1222)", False)],
+)
+def test_sql_server_ends_a_transaction_that_it_has_chosen_as_a_victim(
+    text_of_odbc: str, ends: bool
+) -> None:
+    assert SQLServer().ends_transaction(Exception("42000", f"{text_of_odbc} (SQLExecW)")) is ends
+
+
+def test_an_engine_without_levels_is_told_so() -> None:
+    with pytest.raises(ConfigurationError, match="SERIALIZABLE there: leave isolation= out"):
+        DuckDB().level_options("SERIALIZABLE")
+
+
+def test_the_helper_for_a_level_is_refused_in_the_same_way(granite: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="SERIALIZABLE there"):
+        read_in(serializable(granite))
