@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, IllegalStateChangeError, ResourceClosedEr
 from sqlalchemy.orm import SessionTransaction
 
 from optilock.dialects.transient import ended_by_conflict
-from optilock.guard.aftermath import clear, conflict_after_rollback, conflict_in_savepoint
+from optilock.guard.ended import clear, conflict_after_rollback, conflict_in_savepoint
 from optilock.session.watched import known_of
 
 __all__ = ["guard_commit"]
