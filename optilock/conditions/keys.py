@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy import ColumnElement, Select, tuple_
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapping.facts import facts
 
-__all__ = ["Identity", "Place", "identity_of", "key_names", "place_of", "root_of"]
+__all__ = ["Identity", "Place", "identity_of", "key_in", "key_names", "place_of", "root_of"]
 
 Identity = tuple[Any, ...]
 #: A row, whatever class of the hierarchy it was read as.
@@ -19,6 +21,15 @@ Place = tuple[Mapper[Any], Identity]
 def key_names(mapper: Mapper[Any]) -> list[str]:
     """The attributes of the primary key, in its order."""
     return list(facts(mapper).keys)
+
+
+def key_in(
+    columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity] | Select[Any]
+) -> ColumnElement[bool]:
+    """``key IN (…)``, of one column or of several."""
+    if len(columns) > 1:
+        return tuple_(*columns).in_(keys)
+    return columns[0].in_(keys if isinstance(keys, Select) else [key for (key,) in keys])
 
 
 def root_of(mapper: Mapper[Any]) -> Mapper[Any]:

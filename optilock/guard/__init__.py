@@ -6,8 +6,8 @@ The files in the order of a flush, with :mod:`records` of it and of the rows tha
     :mod:`watching` wraps the session class; :mod:`connection` lets the session's connections answer
     for the flush.
 *refused at once*
-    :mod:`unread` rows, the blocks of :mod:`no_bump` where :mod:`still` cannot be kept; connections
-    in :mod:`autocommit` mode, and two classes over one table (:mod:`one_class`).
+    :mod:`refusals`: rows that nobody has read, connections in AUTOCOMMIT mode, and two classes
+    over one table; the blocks of :mod:`no_bump` where :mod:`still` cannot be kept.
 *judged before anything is sent*
     :mod:`deletes` with :mod:`dependents`, and rows under :mod:`promises`.
 *each statement*
@@ -21,10 +21,9 @@ The files in the order of a flush, with :mod:`records` of it and of the rows tha
     :mod:`edits` of refused rows are kept. Where the database has :mod:`ended` the transaction,
     perhaps at COMMIT, the rows that moved are found.
 
-Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`locked_reads` and the
-:mod:`later_reads` of what was locked, :mod:`statements` (also those on the session's connection,
-:mod:`following`), :mod:`undone`, objects that left the session, and :mod:`natives`, classes with
-only a ``version_id_col``.
+Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`locked_reads`,
+:mod:`undone`, objects that left the session, and :mod:`mapped_classes` with only a
+``version_id_col``.
 """
 
 from optilock.guard.ended import capture, clear, conflict_after_rollback

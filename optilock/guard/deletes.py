@@ -23,8 +23,7 @@ from optilock.guard.records import Flush
 from optilock.mapping.compared import compared_names
 from optilock.mapping.facts import facts
 from optilock.rows.locked import note_locked
-from optilock.rows.objects import equal_to_stored, stale_relationships
-from optilock.rows.sides import Values
+from optilock.rows.sides import Values, equal_to_stored, stale_relationships
 from optilock.undocumented import marked_deleted
 from optilock.writes.look import Stale, State, look
 

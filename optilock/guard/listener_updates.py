@@ -4,7 +4,7 @@ Where the flush writes the row, it moves the version; moved once more by the col
 the version would be one that the object does not hold. Where the flush does not (a counter of the
 parent, written when a child is inserted), the UPDATE moves it, and the object takes the new version
 over if it was as new as its row, as with any statement of the session
-(:mod:`optilock.guard.statements.by_table`). Otherwise the next flush would conflict with ourselves.
+(:mod:`optilock.statements.by_table`). Otherwise the next flush would conflict with ourselves.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
-from optilock.guard.statements.by_table import by_table, key_named
-from optilock.guard.statements.unmoved import unmoved_of_table
 from optilock.mapping.compared import changed_names
 from optilock.mapping.facts import facts
+from optilock.statements.by_table import by_table
+from optilock.statements.matching import key_named
+from optilock.statements.version import unmoved_of_table
 from optilock.undocumented import is_ordered, values_of
 
 __all__ = ["write_by_hand"]

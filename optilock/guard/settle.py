@@ -39,8 +39,7 @@ from optilock.guard.edits import Kept
 from optilock.guard.records import DELETED, UPDATED, Flush, Missed, in_sqlalchemys_words
 from optilock.mapping.facts import facts
 from optilock.rows.locked import note_locked
-from optilock.rows.objects import equal_to_stored, stale_relationships
-from optilock.rows.sides import read_stored
+from optilock.rows.sides import equal_to_stored, read_stored, stale_relationships
 from optilock.rows.touched import stands_for_others
 from optilock.undocumented import (
     expire_attribute,

@@ -30,32 +30,27 @@ from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.dialects import database_of
 from optilock.dialects.connections import watch_errors
 from optilock.errors import ConfigurationError
-from optilock.guard.autocommit import refuse_autocommit_of, refuse_guarded_writes
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, arm_wholly, disarm
 from optilock.guard.deletes import check_before
 from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
 from optilock.guard.ended import remember as remember_ours
-from optilock.guard.following import guarded_connection
 from optilock.guard.listener_updates import write_by_hand
 from optilock.guard.listeners import listen
 from optilock.guard.locked_reads import guarded_get, guarded_refresh
+from optilock.guard.mapped_classes import read_versions_with_rows
 from optilock.guard.merging import guarded_merge, guarded_merge_all
-from optilock.guard.natives import read_versions_with_rows
-from optilock.guard.one_class import refuse_two_classes
 from optilock.guard.pipeline import drain_all
 from optilock.guard.promises import check_pending
 from optilock.guard.records import Flush
-from optilock.guard.settle import conclude, settle
-from optilock.guard.statements.by_key import (
-    guarded_bulk_insert,
-    guarded_bulk_save,
-    guarded_bulk_update,
+from optilock.guard.refusals import (
+    refuse_guarded_writes,
+    refuse_two_classes,
+    refuse_unread,
 )
-from optilock.guard.statements.execute import guarded_execute
+from optilock.guard.settle import conclude, settle
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.undone import abandoned, ended, give_back, guarded_expunge, guarded_expunge_all
-from optilock.guard.unread import refuse_unread
 from optilock.mapping.compared import values_in_mind, values_unknown
 from optilock.mapping.facts import facts
 from optilock.mapping.kinds import there_are
@@ -73,6 +68,7 @@ from optilock.rows.seen import (
     remember_rolled_back,
 )
 from optilock.rows.touched import TOUCHED, touch_again
+from optilock.session.autocommit import refuse_autocommit_of
 from optilock.session.before_flush import at_step
 from optilock.session.connections import refuse_shards
 from optilock.session.watched import (
@@ -83,6 +79,13 @@ from optilock.session.watched import (
     Record,
     Watched,
     known_of,
+)
+from optilock.statements.connection import guarded_connection
+from optilock.statements.execute import guarded_execute
+from optilock.statements.legacy_bulk import (
+    guarded_bulk_insert,
+    guarded_bulk_save,
+    guarded_bulk_update,
 )
 from optilock.undocumented import last_deleted, marked_deleted
 from optilock.writes.send import require_row_counts_of

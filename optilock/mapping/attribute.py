@@ -21,7 +21,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapping.facts import facts
 from optilock.undocumented import always_load
 
-__all__ = ["close", "load_always", "require"]
+__all__ = ["close", "load_always", "refuse_deferred", "require"]
 
 
 def require(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
@@ -73,6 +73,23 @@ def load_always(mapper: Mapper[Any]) -> None:
     if mapper.polymorphic_on is not None:
         always.add(mapper.polymorphic_on)
     always_load(mapper, always)
+
+
+def refuse_deferred(mapper: Mapper[Any]) -> None:
+    """Refuse a version that is not read with its row.
+
+    Raises:
+        ConfigurationError: the mapping defers it, or names a column that SQLAlchemy never writes.
+    """
+    known = facts(mapper)
+    if known.maps_a_select:
+        _ = known.table
+    attribute: Any = mapper.get_property_by_column(known.version)
+    if getattr(attribute, "deferred", False):
+        raise ConfigurationError(
+            f"{mapper.class_.__name__}.{attribute.key} is deferred: a version that is read later"
+            " than its row is another writer's. Remove deferred=True. Nothing was written."
+        )
 
 
 def _assigned(cls: type[Any], key: str) -> ConfigurationError:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Column, Table
 from sqlalchemy.orm import Mapper
 
-__all__ = ["joined_tables", "know_tables", "owner_of", "versioned_tables"]
+__all__ = ["joined_tables", "know_tables", "moved_by_flushes", "owner_of", "versioned_tables"]
 
 #: Table -> its version column, for every class of the mixin that has one.
 _tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
@@ -17,6 +17,8 @@ _tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
 _owners: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
 #: Table -> a class whose rows it holds a part of, and whose version is in another table.
 _joined: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
+#: Version -> the name of its class, where it has no ``onupdate``.
+_moved_by_flushes: WeakKeyDictionary[Column[Any], str] = WeakKeyDictionary()
 
 
 def versioned_tables() -> Mapping[Table, Column[Any]]:
@@ -34,8 +36,15 @@ def owner_of(table: Any) -> Mapper[Any] | None:
     return _owners.get(table) if isinstance(table, Table) else None
 
 
+def moved_by_flushes(version: Any) -> str | None:
+    """The class whose version no statement moves: there is no ``onupdate``. Otherwise ``None``."""
+    return _moved_by_flushes.get(version)
+
+
 def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
     """Note that ``column`` is the version of ``mapper``'s rows, in whatever tables they are."""
+    if callable(mapper.version_id_generator) and column.onupdate is None:
+        _moved_by_flushes[column] = mapper.class_.__name__
     if isinstance(column.table, Table):
         _tables[column.table] = column
         for one in mapper.iterate_to_root():

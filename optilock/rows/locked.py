@@ -1,30 +1,55 @@
-"""Rows that the running transaction has read with a lock, and may not read otherwise later.
+"""Rows that the running transaction has read with a lock, and what is read of them later.
+
+::
+
+    page = session.get_one(Page, 1, with_for_update=True)   # the newest row, and its version
+    page.body                                               # deferred: of the same row
 
 On MariaDB at REPEATABLE READ a locking read shows the newest row, and a plain read the row of the
 transaction's snapshot. So an object may hold a version that is younger than what its deferred
 columns, or those of a joined child, are read from later: old values under a new version, which no
-check sees. What is loaded later for such an object is read with a lock, too
-(:mod:`optilock.guard.later_reads`).
+check sees. What is read later is sent with a shared lock, which the transaction's own lock covers.
+So are a ``refresh()``, expired attributes, and what ``selectin_polymorphic()`` adds. Attributes
+that another plain query has filled in are expired, and read this way when they are asked for. The
+parts of an aggregate whose root is locked are read so as well: its version stands for them.
 
 Which objects those are is told by the number that SQLAlchemy gives each query, and each object that
 the query fills: nothing is done for a row. Objects that a resolver has made equal to their stored
-row, which was read with a lock, are noted themselves.
+row, which was read with a lock, are noted themselves; they read on where that row was read, which
+is the primary where plain reads go to a replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.undocumented import expire_attribute, next_run, run_of
+from optilock.dialects import database_of
+from optilock.session.connections import bind_to_write, connection_to_write
+from optilock.session.watched import watched
+from optilock.undocumented import (
+    expire_attribute,
+    lazily_loaded_by,
+    locks_rows,
+    next_run,
+    refreshed_by,
+    run_of,
+    subject_of,
+    with_shared_lock,
+)
 
-__all__ = ["LOCKED", "LockedRows", "expire_older", "locked_rows", "note_locked", "note_locking"]
+__all__ = ["LOCKED", "expire_older", "note_locked", "run_query"]
 
 State = InstanceState[Any]
+Execute = Callable[..., Any]
+_LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
 #: An attribute of a session: its :class:`LockedRows`, once there were some.
 LOCKED = "_optilock_locked"
 
@@ -41,7 +66,7 @@ class LockedRows:
         return run_of(state) in self.runs or state in self.states
 
 
-def locked_rows(session: Session) -> LockedRows | None:
+def _locked_rows(session: Session) -> LockedRows | None:
     """Those of the running transaction; ``None`` if there are none."""
     found: LockedRows | None = session.__dict__.get(LOCKED)
     if found is None or found.root is not session.get_transaction():
@@ -54,13 +79,13 @@ def note_locked(session: Session, state: State) -> None:
     _rows(session).states.add(state)
 
 
-def note_locking(session: Session, since: int) -> None:
+def _note_locking(session: Session, since: int) -> None:
     """The queries that the session has sent since that number have read with a lock."""
     _rows(session).runs.update(range(since + 1, next_run()))
 
 
 def _rows(session: Session) -> LockedRows:
-    found = locked_rows(session)
+    found = _locked_rows(session)
     if found is None:
         root = session.get_transaction()
         assert root is not None
@@ -70,10 +95,95 @@ def _rows(session: Session) -> LockedRows:
 
 def expire_older(state: State, context: Any, names: Collection[str]) -> None:
     """A plain query has filled in what was not loaded: that may be older than the locked row."""
-    rows = locked_rows(context.session)
+    rows = _locked_rows(context.session)
     if rows is None or run_of(context) in rows.runs or state not in rows:
         return
     columns = state.mapper.column_attrs
     for name in names:
         if name in state.dict and name in columns:
             expire_attribute(state, name)
+
+
+# -- what is read later ---------------------------------------------------------------------------
+
+
+def run_query(
+    session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
+) -> Any:
+    """Execute a query that locks rows, or that may read again what was locked."""
+    since = next_run()
+    if _is_locking(statement):
+        result = original(session, statement, params, **options)
+        if any(_show_newer(connection) for connection in watched(session).connections):
+            _note_locking(session, since)
+        return result
+    mapper = _read_again(session, statement, params, options)
+    if mapper is None:
+        return original(session, statement, params, **options)
+    if _show_newer(connection_to_write(session, mapper)):
+        statement = with_shared_lock(statement)
+    given = options.pop("bind_arguments", None) or {}
+    given = {"bind": session.get_bind(**bind_to_write(mapper)), **given}
+    result = original(session, statement, params, bind_arguments=given, **options)
+    _note_locking(session, since)
+    return result
+
+
+def _is_locking(statement: Any) -> bool:
+    if locks_rows(statement):
+        return True
+    inside = getattr(statement, "element", None)  # from_statement(), of a text with columns or not
+    text = getattr(getattr(inside, "element", inside), "text", None)
+    return isinstance(text, str) and _LOCKING.search(text) is not None
+
+
+def _show_newer(connection: Connection) -> bool:
+    return database_of(connection.dialect).locks_show_newer
+
+
+def _read_again(
+    session: Session, statement: Any, params: Any, options: Mapping[str, Any]
+) -> Mapper[Any] | None:
+    """The class of a locked row that the query reads again, for an object which holds it."""
+    rows = _locked_rows(session)
+    if rows is None:
+        return None
+    state = refreshed_by(options.get("execution_options"))
+    if state is not None:
+        return state.mapper if state in rows else None
+    mapper = getattr(subject_of(statement), "mapper", None)
+    if not isinstance(mapper, Mapper):
+        return None
+    root = lazily_loaded_by(options.get("execution_options"))
+    if root is not None:
+        return root.mapper if root in rows and root.mapper in _roots_of(mapper) else None
+    keys = params.get("primary_keys") if isinstance(params, Mapping) else None
+    return _held_among(session, rows, mapper, keys) if keys else None
+
+
+def _held_among(
+    session: Session, rows: LockedRows, mapper: Mapper[Any], keys: Iterable[Any]
+) -> Mapper[Any] | None:
+    """``selectin_polymorphic()`` and ``selectinload()`` name the objects that they complete."""
+    for completed in (mapper, *_roots_of(mapper)):
+        if any(_is_held(session, rows, completed, key) for key in keys):
+            return completed
+    return None
+
+
+def _roots_of(mapper: Mapper[Any]) -> tuple[Mapper[Any], ...]:
+    """The classes of roots whose version stands for rows of ``mapper``."""
+    return tuple(
+        root
+        for root in mapper.registry.mappers
+        if any(
+            name in root.relationships and mapper.isa(root.relationships[name].mapper)
+            for name in getattr(root.class_, "__version_root_of__", ())
+        )
+    )
+
+
+def _is_held(session: Session, rows: LockedRows, mapper: Mapper[Any], key: Any) -> bool:
+    identity = key if isinstance(key, tuple) else (key,)
+    obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+    return obj is not None and instance_state(obj) in rows

@@ -12,18 +12,18 @@ import datetime
 import decimal
 import enum
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Select, Table, select, tuple_
+from sqlalchemy import Column, Row, Select, Table, select
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
-from optilock.conditions.keys import Identity, Place, identity_of
+from optilock.conditions.keys import Identity, Place, identity_of, key_in
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
 from optilock.mapping.columns import columns_of, same
@@ -37,11 +37,14 @@ __all__ = [
     "attempt_of",
     "columns_of",
     "entry_of",
+    "equal_to_stored",
     "expressions_of",
     "has_moved",
     "locked_table",
     "read_stored",
+    "rows_at",
     "same",
+    "stale_relationships",
     "stored_or_loaded",
 ]
 
@@ -117,7 +120,7 @@ def attempt_of(
         assigned = known.by_application and token in state.dict
         original[token] = version
         current[token] = detached(state.dict[token], token) if assigned else version
-    identity = tuple(state.key[1]) if state.key else mapper.primary_key_from_instance(state.obj())
+    identity = identity_of(state) if state.key else mapper.primary_key_from_instance(state.obj())
     return Attempt(mapper, tuple(identity), action, original, current, changes)
 
 
@@ -168,18 +171,29 @@ def read_stored(
         names = {name: names[name] for name in only}
     keys, rows = facts(mapper).rows
     database = database_of(connection.dialect)
-    found: dict[Identity, Values] = {}
-    query = select(*keys, *names.values()).select_from(rows)
-    step = database.keys_at_once(len(keys))
+    query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
+    if share:
+        query = database.share(query, facts(mapper).table)
+    elif lock:
+        query = database.lock(query, facts(mapper).table, deleting=deleting)
+    return {
+        tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
+        for row in rows_at(connection, query, keys, identities)
+    }
+
+
+def rows_at(
+    connection: Connection,
+    query: Select[Any],
+    keys: list[Any],
+    identities: list[Identity],
+    params: Mapping[str, Any] | None = None,
+) -> Iterator[Row[Any]]:
+    """The rows of ``query`` with these keys, in as many statements as that takes."""
+    step = database_of(connection.dialect).keys_at_once(len(keys))
     for start in range(0, len(identities), step):
-        some = _where(query, keys, identities[start : start + step])
-        if share:
-            some = database.share(some, locked_table(mapper))
-        elif lock:
-            some = database.lock(some, locked_table(mapper), deleting=deleting)
-        for row in type(connection).execute(connection, some):
-            found[tuple(row[: len(keys)])] = dict(zip(names, row[len(keys) :], strict=True))
-    return found
+        some = query.where(key_in(keys, identities[start : start + step]))
+        yield from type(connection).execute(connection, some, params)
 
 
 def stored_or_loaded(session: Session, state: InstanceState[Any], loaded: Values) -> Values:
@@ -196,10 +210,46 @@ def locked_table(mapper: Mapper[Any]) -> Table:
     return facts(mapper).table
 
 
-def _where(query: Select[Any], keys: list[Any], identities: list[Identity]) -> Select[Any]:
-    if len(keys) == 1:
-        return query.where(keys[0].in_([key for (key,) in identities])).order_by(*keys)
-    return query.where(tuple_(*keys).in_(identities)).order_by(*keys)
+def equal_to_stored(state: InstanceState[Any], final: Values, uow: Any = None) -> None:
+    """Give the object the stored values as its loaded ones; attributes never loaded stay so.
+
+    ``refresh_flush`` tells mutable types and the application, as after a RETURNING.
+    """
+    names = facts(state.mapper).columns
+    known = [
+        name
+        for name in names
+        if name in final and (name in state.dict or name in state.committed_state)
+    ]
+    for name in known:
+        state.dict[name] = final[name]
+        state.committed_state.pop(name, None)
+        state.expired_attributes.discard(name)
+    for composite in state.mapper.composites:
+        state.dict.pop(composite.key, None)
+    if uow is not None:
+        state.manager.dispatch.refresh_flush(state, uow, known)
+    else:
+        state.manager.dispatch.refresh(state, None, known)
+
+
+def stale_relationships(state: InstanceState[Any], final: Values) -> list[str]:
+    """Relationships of the object whose foreign key is now another one than the object held."""
+    names = {column: name for name, column in facts(state.mapper).columns.items()}
+    return [
+        relationship.key
+        for relationship in state.mapper.relationships
+        if relationship.direction is RelationshipDirection.MANYTOONE
+        and relationship.key in state.dict
+        and any(_differs(state, final, names, column) for column in relationship.local_columns)
+    ]
+
+
+def _differs(
+    state: InstanceState[Any], final: Values, names: dict[Column[Any], str], column: Any
+) -> bool:
+    name = names.get(column)
+    return name is not None and name in final and state.dict.get(name) != final[name]
 
 
 def has_moved(attempt: Attempt, stored: Values | None) -> bool:

@@ -1,6 +1,7 @@
 """A session as the guard needs to know it, below all that writes.
 
-:mod:`~optilock.session.connections` is where a session writes. :mod:`~optilock.session.watched`
+:mod:`~optilock.session.connections` is where a session writes, unless it is in
+:mod:`~optilock.session.autocommit` mode. :mod:`~optilock.session.watched`
 is what is known of a session that somebody watches, with :mod:`~optilock.session.records` of what
 its transaction has done and the :mod:`~optilock.session.promises` that it has made.
 :mod:`~optilock.session.before_flush` is the order of what happens before a flush, and

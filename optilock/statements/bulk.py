@@ -34,16 +34,15 @@ from optilock import events
 from optilock.conditions.keys import Identity
 from optilock.conditions.write import Write
 from optilock.entry import Entry
-from optilock.guard.autocommit import refuse_autocommit
-from optilock.guard.statements.own import flush_before
 from optilock.mapping.compared import values_moved
 from optilock.mapping.facts import facts
-from optilock.rows.objects import equal_to_stored
 from optilock.rows.seen import moved_by_us, version_seen
-from optilock.rows.sides import Attempt, entry_of, read_stored
+from optilock.rows.sides import Attempt, entry_of, equal_to_stored, read_stored
+from optilock.session.autocommit import refuse_autocommit
 from optilock.session.connections import connection_to_write, session_given
 from optilock.session.watched import is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
+from optilock.statements.call import flush_before
 from optilock.undocumented import expire_with_savepoint
 from optilock.writes.onupdate import fill_in
 from optilock.writes.send import send

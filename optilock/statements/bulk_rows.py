@@ -14,8 +14,8 @@ from sqlalchemy.sql import ClauseElement
 
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
-from optilock.guard.statements.by_key import refuse_compared
 from optilock.mapping.facts import GIVE_ONE, facts
+from optilock.statements.by_key import refuse_compared
 from optilock.writes.shapes import shape_of
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]

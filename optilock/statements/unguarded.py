@@ -28,11 +28,10 @@ from sqlalchemy.sql import visitors
 from sqlalchemy.sql.elements import ColumnClause, False_
 
 from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
-from optilock.guard.natives import moved_by_flushes
-from optilock.guard.statements.sql_text import written_unversioned
-from optilock.guard.statements.upserts import leaves_version, replaces
-from optilock.mapping.tables import joined_tables, versioned_tables
+from optilock.mapping.tables import joined_tables, moved_by_flushes, versioned_tables
 from optilock.session.caller import level_of_caller
+from optilock.statements.sql_text import written_unversioned
+from optilock.statements.upserts import leaves_version, replaces
 from optilock.undocumented import is_of_the_orm, values_of
 
 __all__ = ["guard_statements"]

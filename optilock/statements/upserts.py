@@ -15,10 +15,9 @@ from sqlalchemy import Alias, Column, Insert, Integer
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.guard.natives import moved_by_flushes
-from optilock.guard.statements.by_key import refuse_first_versions
 from optilock.mapping.facts import facts
-from optilock.mapping.tables import versioned_tables
+from optilock.mapping.tables import moved_by_flushes, versioned_tables
+from optilock.statements.by_key import refuse_first_versions
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import given_by, prefixes_of, subject_of, upsert_of
 

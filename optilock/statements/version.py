@@ -1,12 +1,14 @@
-"""An UPDATE of one table, and the version in another one: joined inheritance, and aliases.
+"""What an UPDATE statement does to the version: it moves it, perhaps elsewhere, or leaves it.
+
+The version's column has an ``onupdate``. SQLAlchemy's own ``version_id_col`` has none: there the
+statement itself says the next version (:func:`moving`). Where only ignored columns change, or
+inside of a ``no_bump`` block, it says that the version stays (:func:`unmoved`).
 
 ``update(Dog).values(tricks=...)`` writes ``dogs``, and the version of a dog is in ``animals``;
 ``update(Vehicle)`` writes ``vehicles``, and that of a car is in ``cars``. A watched session moves
-it with a second UPDATE, before the statement, by the same WHERE. What it cannot see to it refuses:
-an UPDATE of an alias, in which no ``onupdate`` acts, and one of such a table outside of the ORM.
-
-SQLAlchemy's own ``version_id_col`` has no ``onupdate`` either: there the statement itself says the
-next version (:func:`moving`).
+it with a second UPDATE, before the statement, by the same WHERE (:func:`move_apart`). What it
+cannot see to it refuses: an UPDATE of an alias, in which no ``onupdate`` acts, and one of such a
+table outside of the ORM.
 """
 
 from __future__ import annotations
@@ -14,24 +16,94 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from sqlalchemy import Column, Update, select, tuple_
+from sqlalchemy import Column, Delete, Update, select
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, Session
 
+from optilock.conditions.keys import key_in
 from optilock.errors import ConfigurationError
-from optilock.guard.autocommit import refuse_autocommit
-from optilock.guard.natives import moved_by_flushes
 from optilock.mapping.facts import facts
-from optilock.mapping.tables import joined_tables, versioned_tables
+from optilock.mapping.tables import joined_tables, moved_by_flushes, owner_of, versioned_tables
+from optilock.session.autocommit import refuse_autocommit
+from optilock.session.watched import watched
 from optilock.undocumented import criteria_of, is_ordered, names_set_by
 
 __all__ = [
+    "columns_set",
     "move_apart",
     "moving",
     "refuse_by_key",
     "refuse_update_of_table",
+    "stands_still",
+    "unmoved",
+    "unmoved_of_table",
     "versioned_children",
 ]
+
+
+def columns_set(mapper: Mapper[Any], statement: Update, params: Any) -> set[Any]:
+    """The columns that get a new value; what is no column stands for itself."""
+    names = names_set_by(statement)
+    if isinstance(params, Mapping):
+        names += [name for name in params if name in mapper.column_attrs]
+    return {_column(mapper, name) for name in names}
+
+
+def _column(mapper: Mapper[Any], name: Any) -> Any:
+    if not isinstance(name, str):
+        return next((one for one in mapper.columns if one.shares_lineage(name)), name)
+    if name in mapper.column_attrs:
+        return mapper.column_attrs[name].columns[0]
+    return mapper.local_table.columns.get(name, name)
+
+
+def _names_set(statement: Update, params: Any) -> set[str]:
+    """The columns of its table that it sets; other parameters are those of its WHERE."""
+    rows = params if isinstance(params, list) else [params]
+    columns: Any = getattr(statement.table, "element", statement.table).columns
+    given = {name for row in rows if isinstance(row, Mapping) for name in row if name in columns}
+    return given | {str(getattr(name, "key", name)) for name in names_set_by(statement)}
+
+
+# -- versions that stay ---------------------------------------------------------------------------
+
+
+def stands_still(session: Session, mapper: Mapper[Any]) -> bool:
+    """Is a ``no_bump`` block open for all rows, or for this class?"""
+    return any(
+        issubclass(mapper.class_, still.classes) if still.classes else not still.objects
+        for still in watched(session).still
+    )
+
+
+def unmoved(mapper: Mapper[Any], statement: Update) -> Update:
+    """The statement of the class, saying that the version stays."""
+    token = facts(mapper).version
+    if token.table is not mapper.local_table or token.onupdate is None or is_ordered(statement):
+        return statement  # an ordered statement cannot be added to: there the version moves
+    return statement.values({token: token})
+
+
+def unmoved_of_table(session: Session, statement: Any, params: Any) -> Any:
+    """An UPDATE of the table, saying that the version stays if it is to; others as they are."""
+    table = statement.table
+    mapper = None if isinstance(statement, Delete) else owner_of(table)
+    token: Any = None if mapper is None else mapper.version_id_col
+    if mapper is None or token.table is not table or token.onupdate is None:
+        return statement
+    names = _names_set(statement, params)
+    if token.key in names or is_ordered(statement):
+        return statement
+    stays = stands_still(session, mapper) or _are_ignored(mapper, table, names)
+    return statement.values({token: token}) if stays else statement
+
+
+def _are_ignored(mapper: Mapper[Any], table: Any, names: set[str]) -> bool:
+    ignored = {column.key for column in facts(mapper).ignored if column.table is table}
+    return bool(names) and names <= ignored
+
+
+# -- versions that move ---------------------------------------------------------------------------
 
 
 def moving(mapper: Mapper[Any], statement: Update) -> Update:
@@ -41,7 +113,7 @@ def moving(mapper: Mapper[Any], statement: Update) -> Update:
         ConfigurationError: the next version depends on the one before in a way that only Python
             knows, or the statement is an ordered one, which cannot be added to.
     """
-    token: Any = mapper.version_id_col
+    token = facts(mapper).version
     if not callable(mapper.version_id_generator) or token.onupdate is not None:
         return statement
     if is_ordered(statement):
@@ -54,11 +126,10 @@ def move_apart(
 ) -> None:
     """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
     refuse_autocommit(connection, f"An UPDATE of {mapper.class_.__name__}, in two tables,")
-    token: Any = mapper.version_id_col
+    token = facts(mapper).version
     pairs = [(_in(mapper, key, token.table), _in(mapper, key, table)) for key in mapper.primary_key]
     rows = select(*(local for _, local in pairs)).where(*criteria_of(statement))
-    keys = [key for key, _ in pairs]
-    here = keys[0].in_(rows) if len(keys) == 1 else tuple_(*keys).in_(rows)
+    here = key_in([key for key, _ in pairs], rows)
     connection.execute(token.table.update().where(here).values(_following(mapper)), params or {})
 
 
@@ -79,7 +150,7 @@ def _following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     touch = facts(mapper).touch
     if touch:
         return touch
-    token: Any = mapper.version_id_col
+    token = facts(mapper).version
     if token.onupdate is not None and token.onupdate.is_clause_element:
         return {token: token.onupdate.arg}
     following: Any = mapper.version_id_generator
@@ -111,12 +182,10 @@ def refuse_update_of_table(statement: Update, params: Any) -> None:
     table: Any = getattr(named, "element", named)  # an alias of it
     mapper = joined_tables().get(table)
     version = versioned_tables().get(table)
-    names = _names(statement, params)
     if mapper is not None:
-        ignored = {column.key for column in facts(mapper).ignored if column.table is table}
-        if not names or not names <= ignored:
+        if not _are_ignored(mapper, table, _names_set(statement, params)):
             raise _apart(table, mapper)
-    elif version is not None and version.key not in names:
+    elif version is not None and version.key not in _names_set(statement, params):
         native = moved_by_flushes(version)
         if native is not None or (table is not named and version.onupdate is not None):
             raise _left(table, version, native)
@@ -156,13 +225,6 @@ def refuse_by_key(mapper: Mapper[Any], children: list[Mapper[Any]]) -> NoReturn:
 def _class_of(mapper: Mapper[Any], table: Any) -> str:
     own = next((m for m in mapper.iterate_to_root() if m.local_table is table), mapper)
     return str(own.class_.__name__)
-
-
-def _names(statement: Update, params: Any) -> set[str]:
-    names = names_set_by(statement)
-    if isinstance(params, Mapping):
-        names += list(params)
-    return {str(getattr(name, "key", name)) for name in names}
 
 
 def _say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:

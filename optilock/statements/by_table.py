@@ -9,29 +9,28 @@ Such a statement moves the version of every row that it changes, and knows nothi
 rows of objects that the session holds are locked and looked at before it, and read after it: an
 object that was as new as its row gets the version and the values that the statement has made. One
 that is older keeps what it has, and goes on to conflict. Where the session holds no object of these
-rows nothing is read.
+rows nothing is read. A statement that names one row by its key looks at that row alone, and at no
+other object.
 
-A statement that names one row by its key looks at that row alone, and at no other object.
+``update(Model)`` and ``delete(Model)`` that a listener sends while the session is flushing are
+followed in the same way, after what the flush holds was sent (:func:`in_flush`): SQLAlchemy would
+bring objects up to date that the flush has written and not yet marked clean, or is yet to write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Protocol
 
-from sqlalchemy import Delete, Update, select, tuple_
+from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
-from sqlalchemy.sql import operators
-from sqlalchemy.sql.elements import BinaryExpression, BindParameter
 
-from optilock.conditions.keys import Identity, Place
-from optilock.dialects import database_of
-from optilock.dialects.locks import require_locks
-from optilock.guard.statements.own import keep_promises, note_on, promised_rows
+from optilock.conditions.keys import Identity, Place, identity_of, root_of
+from optilock.errors import ConfigurationError
 from optilock.mapping.compared import (
     as_read,
     compared_names,
@@ -41,18 +40,56 @@ from optilock.mapping.compared import (
 )
 from optilock.mapping.facts import facts
 from optilock.mapping.tables import owner_of
-from optilock.rows.objects import equal_to_stored
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
-from optilock.rows.sides import Values, read_stored, same
+from optilock.rows.sides import Values, equal_to_stored, read_stored
 from optilock.session.watched import Watched, watched
-from optilock.undocumented import criteria_of, expire_with_savepoint, now_deleted
+from optilock.statements.call import Call, stating
+from optilock.statements.matching import key_named, rows_found
+from optilock.statements.own import keep_promises, note, promised_rows
+from optilock.statements.version import unmoved_of_table
+from optilock.undocumented import expire_with_savepoint, now_deleted
 
-if TYPE_CHECKING:
-    from optilock.guard.records import Flush
-
-__all__ = ["by_table", "is_of_objects", "key_named", "of_values"]
+__all__ = [
+    "Running",
+    "by_table",
+    "in_flush",
+    "of_values",
+    "refuse_apart_in_flush",
+    "refuse_by_key_in_flush",
+    "update_table",
+]
 
 State = InstanceState[Any]
+
+
+class Running(Protocol):
+    """The flush that is running, as far as a statement that is sent meanwhile asks it."""
+
+    uow: Any
+    #: Objects that nothing is to be written for any more.
+    skipped: frozenset[State]
+
+    def find(self, mapper: Mapper[Any], identity: Identity) -> State | None:
+        """The object of this flush with that key."""
+
+    def states(self) -> Mapping[Any, State]:
+        """The objects of this flush by their rows."""
+
+    def is_delete(self, state: State) -> bool:
+        """Does it delete the object?"""
+
+
+def update_table(call: Call) -> Any:
+    """``update(table)`` or ``delete(table)``; in a flush it is seen to where it is sent."""
+    session, flushing = call.session, watched(call.session).flush is not None
+    if not flushing:
+        call = call.with_statement(unmoved_of_table(session, call.statement, call.params))
+    if flushing or _mapper_of(call.statement) is None:
+        return call.send()
+    connection = call.connection()
+    watched(session).sends_on(connection)
+    with stating(session):
+        return by_table(session, connection, call.statement, call.params, call.send)
 
 
 def by_table(
@@ -61,14 +98,13 @@ def by_table(
     statement: Update | Delete,
     params: Any,
     send: Callable[[], Any],
-    flush: Flush | None = None,
+    flush: Running | None = None,
 ) -> Any:
     """Send the statement, and bring the session's objects of its rows up to date.
 
     ``flush``: it is sent while that is running.
     """
-    table: Any = statement.table
-    mapper = owner_of(table) or comparing(table)
+    mapper = _mapper_of(statement)
     if mapper is None:
         return send()
     known, identity = watched(session), key_named(mapper, statement, params)
@@ -76,83 +112,61 @@ def by_table(
     held = _held(session, mapper, identity, flush)
     moves = isinstance(statement, Update)
     if promised or (moves and identity is None):
-        note_on(session, mapper)
+        note(session, mapper)
     elif moves and identity is not None and not held:
         known.move((facts(mapper).root, identity), None)
     wanted = {*held, *promised} if identity is None else {identity} & {*held, *promised}
-    found = _locked(connection, mapper, statement, params, wanted) if wanted else {}
+    found = _locked(connection, mapper, statement, params, wanted)
     token = facts(mapper).token
     if token and promised:
         keep_promises(session, promised, {key: row[token] for key, row in found.items()})
     as_new = {
-        key: state
-        for key, state in held.items()
-        if key in found and _is_as_new(known, state, found[key])
+        key: held[key]
+        for key, row in found.items()
+        if key in held and _is_as_new(known, held[key], row)
     }
     result = send()
-    if as_new:
-        _follow(session, connection, as_new, found, flush, deleting=not moves)
+    if as_new and moves:
+        _follow(session, connection, as_new, found)
+    elif as_new:
+        _deleted(session, connection, as_new, flush)
     return result
 
 
-def of_values(
-    session: Session,
-    connection: Connection,
-    mapper: Mapper[Any],
-    statement: Update,
-    params: Any,
-    send: Callable[[], Any],
-) -> Any:
+def of_values(call: Call, mapper: Mapper[Any]) -> Any:
     """Send ``update(Model)`` of compared rows; SQLAlchemy does not see to objects that are expired.
 
     What is remembered of them becomes what the statement has stored, if it was stored before.
     """
+    session = call.session
+    if call.chosen.get("autoflush", session.autoflush):
+        session.flush()
+    connection = call.connection(mapper)
     held = {
         key: state
         for key, state in _held(session, mapper, None, None).items()
         if remembered_values(state) and state.mapper.isa(mapper)
     }
-    found = _locked(connection, mapper, statement, params, held) if held else {}
+    found = _locked(connection, mapper, call.statement, call.params, held)
     known = watched(session)
     as_new = [key for key, row in found.items() if _is_as_new(known, held[key], row)]
-    result = send()
+    result = call.send()
     after = read_stored(connection, mapper, as_new, lock=False) if as_new else {}
     for key, row in after.items():
         values_moved(held[key], row)
     return result
 
 
-def is_of_objects(table: Any) -> bool:
-    """Does the table hold rows whose versions, or values, are compared?"""
-    return owner_of(table) is not None or comparing(table) is not None
+def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
+    """The class whose rows are in the table, if their versions, or values, are compared."""
+    return owner_of(statement.table) or comparing(statement.table)
 
 
-def key_named(mapper: Mapper[Any], statement: Update | Delete, params: Any) -> Identity | None:
-    """The key of the only row that the statement can match, by ``WHERE id = ?``."""
-    given = params if isinstance(params, Mapping) else {}
-    if params and not given:
-        return None  # many rows
-    named = {
-        one.left: given.get(one.right.key, one.right.value)
-        for one in _conjunction(criteria_of(statement))
-        if isinstance(one, BinaryExpression)
-        and one.operator is operators.eq
-        and isinstance(one.right, BindParameter)
-    }
-    identity = tuple(named.get(column) for column in mapper.primary_key)
-    return None if None in identity else identity
-
-
-def _conjunction(criteria: Iterable[Any]) -> Iterable[Any]:
-    for one in criteria:
-        if getattr(one, "operator", None) is operators.and_:
-            yield from _conjunction(one.clauses)
-        else:
-            yield one
+# -- before it is sent ----------------------------------------------------------------------------
 
 
 def _held(
-    session: Session, mapper: Mapper[Any], identity: Identity | None, flush: Flush | None
+    session: Session, mapper: Mapper[Any], identity: Identity | None, flush: Running | None
 ) -> dict[Identity, State]:
     """Objects of the session that the statement may concern, by their keys."""
     base = facts(mapper).root
@@ -163,7 +177,7 @@ def _held(
             state = flush.find(mapper, identity)
         return {} if state is None else {identity: state}
     held = {
-        tuple(state.key[1]): state
+        identity_of(state): state
         for state in session.identity_map.all_states()
         if facts(state.mapper).root is base and state.key
     }
@@ -179,47 +193,24 @@ def _locked(
     params: Any,
     wanted: Iterable[Identity],
 ) -> dict[Identity, Values]:
-    """The rows that the statement will find, with their versions and compared values; locked.
-
-    With a list of parameters all that are wanted are looked at.
-    """
-    table: Any = statement.table
-    database, keys = database_of(connection.dialect), list(mapper.primary_key)
-    names = _compared(mapper)
-    columns = facts(mapper).columns
-    require_locks(database, connection)
-    database.begin_writing(connection, table)
-    query = select(*keys, *(columns[name] for name in names))
-    if not isinstance(params, list):
-        query = query.where(*criteria_of(statement))
-    query = database.lock(query, table, deleting=isinstance(statement, Delete))
-    found: dict[Identity, Values] = {}
-    ordered = sorted(wanted, key=repr)
-    step = database.keys_at_once(len(keys) + 1)
-    for start in range(0, len(ordered), step):
-        some = ordered[start : start + step]
-        here = keys[0].in_([one for (one,) in some]) if len(keys) == 1 else tuple_(*keys).in_(some)
-        given = params if isinstance(params, Mapping) else {}
-        for row in type(connection).execute(connection, query.where(here), given):
-            found[tuple(row[: len(keys)])] = dict(zip(names, row[len(keys) :], strict=True))
-    return found
-
-
-def _compared(mapper: Mapper[Any]) -> tuple[str, ...]:
-    """What tells whether an object is as new as its row."""
-    token = facts(mapper).token
+    """The rows that it will find, with what tells whether an object is as new as its row."""
+    if not wanted:
+        return {}
+    token, columns = facts(mapper).token, facts(mapper).columns
     names = compared_names(mapper, changed=(), deleting=True)
-    return tuple(dict.fromkeys((*([token] if token else ()), *names)))
+    judged = {name: columns[name] for name in (*([token] if token else ()), *names)}
+    table: Any = statement.table
+    keys = list(mapper.primary_key)
+    return rows_found(connection, statement, params, table, keys, judged, wanted)
 
 
 def _is_as_new(known: Watched, state: State, row: Values) -> bool:
-    token, columns = facts(state.mapper).token, facts(state.mapper).columns
+    of = facts(state.mapper)
+    token = of.token
     if token and not _holds(known, state, token, row[token]):
         return False
-    return not facts(state.mapper).compares or all(
-        same(columns[name], as_read(state, name), value)
-        for name, value in row.items()
-        if name != token
+    return not of.compares or all(
+        of.same(name, as_read(state, name), value) for name, value in row.items() if name != token
     )
 
 
@@ -239,19 +230,16 @@ def _place(state: State) -> Place:
     return facts(state.mapper).root, tuple(key[1])
 
 
+# -- afterwards -----------------------------------------------------------------------------------
+
+
 def _follow(
     session: Session,
     connection: Connection,
     states: Mapping[Identity, State],
     before: Mapping[Identity, Values],
-    flush: Flush | None,
-    *,
-    deleting: bool,
 ) -> None:
     """Give the objects what is stored now."""
-    if deleting:
-        _deleted(session, connection, states, flush)
-        return
     by_mapper: dict[Mapper[Any], dict[Identity, State]] = {}
     for key, state in states.items():
         by_mapper.setdefault(state.mapper, {})[key] = state
@@ -267,7 +255,8 @@ def _follow(
 
 
 def _take(known: Watched, state: State, before: Values, after: Values) -> None:
-    token, columns = facts(state.mapper).token, facts(state.mapper).columns
+    of = facts(state.mapper)
+    token = of.token
     if token and before[token] != after[token]:
         back = moved_back(state, token, before[token], after[token])
         known.move(_place(state), before[token], back)
@@ -278,7 +267,7 @@ def _take(known: Watched, state: State, before: Values, after: Values) -> None:
         if name != token
         and name in state.dict
         and name not in state.committed_state
-        and not same(columns[name], state.dict[name], value)
+        and not of.same(name, state.dict[name], value)
     }
     if values:
         values_moved(state, values)
@@ -298,18 +287,65 @@ def _take_version(state: State, token: str, before: Any, after: Any) -> None:
 
 
 def _deleted(
-    session: Session, connection: Connection, states: Mapping[Identity, State], flush: Flush | None
+    session: Session,
+    connection: Connection,
+    states: Mapping[Identity, State],
+    flush: Running | None,
 ) -> None:
     """Rows that are gone: there is nothing left to write, or to delete."""
-    mapper = facts(next(iter(states.values())).mapper).root
+    mapper = root_of(next(iter(states.values())).mapper)
     key = (facts(mapper).keys[0],)
     left = read_stored(connection, mapper, list(states), only=key, lock=False)
     gone = [state for identity, state in states.items() if identity not in left]
     if flush is None:
         now_deleted(session, gone)
-    else:
-        parts = flush.uow.states if flush.uow is not None else {}
-        # an edit of it is not dropped without a word: its UPDATE will miss the row
-        clean = [state for state in gone if state not in parts and not state.modified]
-        now_deleted(session, clean)
-        flush.skipped |= {state for state in gone if flush.is_delete(state)}
+        return
+    parts = flush.uow.states if flush.uow is not None else {}
+    # an edit of it is not dropped without a word: its UPDATE will miss the row
+    now_deleted(session, [state for state in gone if state not in parts and not state.modified])
+    flush.skipped |= {state for state in gone if flush.is_delete(state)}
+
+
+# -- statements of a class, in a flush ------------------------------------------------------------
+
+
+def in_flush(call: Call, mapper: Mapper[Any]) -> Any:
+    """Send ``update(Model)`` or ``delete(Model)``, and let the objects follow it."""
+    chosen = {**(call.options.get("execution_options") or {}), "synchronize_session": False}
+    options = {**call.options, "execution_options": chosen}
+    connection = call.connection(mapper)
+
+    def native(statement: Any, params: Any) -> Any:
+        return call.original(call.session, statement, params, **options)
+
+    with stating(call.session, seen_to=False):  # but by what is called now
+        flush = watched(call.session).flush
+        return flush.by_hand(flush, connection, native, call.statement, call.params, {})
+
+
+def refuse_apart_in_flush(mapper: Mapper[Any]) -> NoReturn:
+    """Refuse an UPDATE of one table that has to move versions in another one.
+
+    Raises:
+        ConfigurationError: always.
+    """
+    raise ConfigurationError(
+        f"The UPDATE of {mapper.class_.__name__} is sent by a listener while the session is"
+        " flushing, and the versions of its rows are in another table than the columns: objects"
+        " that the flush is writing would not know of it. Change the objects in a before_flush"
+        " listener, or send the statement after the flush. Nothing was sent."
+    )
+
+
+def refuse_by_key_in_flush(mapper: Mapper[Any]) -> NoReturn:
+    """Refuse ``update(Model)`` with rows by key: SQLAlchemy sends them as a flush sends its own.
+
+    Raises:
+        ConfigurationError: always.
+    """
+    name = mapper.class_.__name__
+    raise ConfigurationError(
+        f"The UPDATE of {name} by primary key is sent by a listener while the session is flushing,"
+        f" and its rows could not be told from those of the flush. Write update({name}).where(...),"
+        " or change the objects in a before_flush listener. Nothing was sent."
+    )

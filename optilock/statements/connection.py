@@ -2,8 +2,7 @@
 
 From the first time that somebody asks for it to the end of the transaction, the connection answers
 for UPDATE and DELETE as it does during a flush (:mod:`optilock.guard.connection`): the objects of
-the session learn what the statement has made of their rows
-(:mod:`optilock.guard.statements.by_table`).
+the session learn what the statement has made of their rows (:mod:`optilock.statements.by_table`).
 Whoever never asks for the connection pays nothing.
 
 Two sessions on one connection are two authors, and nobody knows which of them sends a statement on
@@ -22,12 +21,11 @@ from sqlalchemy import Delete, Update
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
-from optilock.guard.statements.by_table import by_table
-from optilock.guard.statements.own import note_unseen_on
-from optilock.guard.statements.unmoved import unmoved_of_table
-from optilock.guard.statements.unseen import unseen_of
 from optilock.session.connections import PLAIN
 from optilock.session.watched import Watched, watched
+from optilock.statements.by_table import by_table
+from optilock.statements.own import note_unseen, unseen_of
+from optilock.statements.version import unmoved_of_table
 
 __all__ = ["guarded_connection"]
 
@@ -62,12 +60,10 @@ def _following(session: Session, known: Watched, connection: Connection) -> Call
         if session is None or known.stating:
             return native(statement, parameters, **options)
         if type(statement) not in _CHANGES:
-            note_unseen_on(session, unseen_of(statement))
+            note_unseen(session, unseen_of(statement))
             return native(statement, parameters, **options)
-        if not known.follows(connection):
-            return native(statement, parameters, **options)
-        if "compiled_cache" in (options.get("execution_options") or ()):
-            # SQLAlchemy's own bulk calls, which are seen to elsewhere
+        bulk = "compiled_cache" in (options.get("execution_options") or ())  # seen to elsewhere
+        if bulk or not known.follows(connection):
             return native(statement, parameters, **options)
         statement = unmoved_of_table(session, statement, parameters)
         send = functools.partial(native, statement, parameters, **options)

@@ -12,20 +12,15 @@ What writes by one guarded statement and needs no transaction need not ask here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Session
-from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
-from optilock.session.connections import engine_to_write
 from optilock.undocumented import has_begin_listeners, level_on_connect
 
-__all__ = ["autocommits", "refuse_autocommit", "refuse_autocommit_of", "refuse_guarded_writes"]
+__all__ = ["INSTEAD", "autocommits", "refuse_autocommit", "refuse_autocommit_of"]
 
 
 def autocommits(connection: Any) -> bool:
@@ -45,7 +40,7 @@ def refuse_autocommit(connection: Connection, what: str) -> None:
         raise ConfigurationError(
             f"{what} over a connection in AUTOCOMMIT mode is refused: every statement is stored at"
             " once, locked rows are free again at once, and half of the work could not be taken"
-            f" back. {_INSTEAD} Nothing was sent."
+            f" back. {INSTEAD} Nothing was sent."
         )
 
 
@@ -68,34 +63,15 @@ def refuse_autocommit_of(target: Any) -> None:
     if _is_autocommit(level) and not has_begin_listeners(bind.engine):
         raise ConfigurationError(
             "watch() got sessions of an engine in AUTOCOMMIT mode: every statement is stored at"
-            f" once, and a refused flush could not be taken back. {_INSTEAD}"
+            f" once, and a refused flush could not be taken back. {INSTEAD}"
         )
-
-
-def refuse_guarded_writes(session: Session, connections: Iterable[Connection]) -> None:
-    """Refuse a flush that would write guarded rows over one of these connections.
-
-    Raises:
-        ConfigurationError: so it would; nothing was sent.
-    """
-    engines = {connection.engine for connection in connections if autocommits(connection)}
-    if not engines:
-        return
-    for obj in (*session.new, *session.dirty, *session.deleted):
-        mapper = instance_state(obj).mapper
-        if facts(mapper).guarded and engine_to_write(session, mapper) in engines:
-            raise ConfigurationError(
-                f"{mapper.class_.__name__} would be written over a connection in AUTOCOMMIT mode:"
-                " every statement is stored at once, so a refused flush could not be taken back,"
-                f" and no lock would hold. {_INSTEAD} Nothing was sent."
-            )
 
 
 def _is_autocommit(level: object) -> bool:
     return isinstance(level, str) and level.replace("_", " ").upper() == "AUTOCOMMIT"
 
 
-_INSTEAD = (
+INSTEAD = (
     'Give the sessions an engine without isolation_level="AUTOCOMMIT", and without the autocommit'
     " of its driver. For statements that need it, such as VACUUM, connect by"
     ' engine.execution_options(isolation_level="AUTOCOMMIT").'

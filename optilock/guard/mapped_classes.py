@@ -2,15 +2,13 @@
 
 What :class:`~optilock.Versioned` does for its own classes while they are mapped: the version is
 read with its row, also where ``load_only()`` or ``defer()`` leave it out. SQLAlchemy would read it
-inside the flush, when it already is the other writer's. A version that the mapping itself defers is
-refused by the first flush that needs it (:mod:`optilock.writes.shapes`). And their tables are
-known, so that statements which go around the version are found.
+inside the flush, when it already is the other writer's. And their tables are known, so that
+statements which go around the version are found.
 """
 
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, event
 from sqlalchemy.orm import Mapper
@@ -23,9 +21,7 @@ from optilock.mapping.tables import know_tables
 from optilock.rows.seen import watch_loads
 from optilock.undocumented import registries
 
-__all__ = ["moved_by_flushes", "read_versions_with_rows"]
-
-_moved_by_flushes: WeakKeyDictionary[Column[Any], str] = WeakKeyDictionary()
+__all__ = ["read_versions_with_rows"]
 
 
 def read_versions_with_rows() -> None:
@@ -50,10 +46,3 @@ def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
     if isinstance(version, Column):
         know_tables(mapper, version)
         share_table(mapper)
-        if callable(mapper.version_id_generator) and version.onupdate is None:
-            _moved_by_flushes[version] = cls.__name__
-
-
-def moved_by_flushes(version: Any) -> str | None:
-    """The class whose version no statement moves: there is no ``onupdate``. Otherwise ``None``."""
-    return _moved_by_flushes.get(version)

@@ -1,0 +1,106 @@
+"""What a flush refuses before it begins: nothing is sent, and every edit is where it was.
+
+:func:`refuse_unread`: an object may stand for a row without anybody having seen it:
+``make_transient_to_detached()``, a pickle of an expired object, or an object that was read after an
+UPDATE statement which has been rolled back. Edited blindly, it would go over whatever is stored.
+What SQLAlchemy does without a version depends on the mapping (columns of a joined child it writes
+without a check).
+
+:func:`refuse_two_classes`: objects of two classes over one table
+(:mod:`optilock.mapping.one_class`). :func:`refuse_guarded_writes`: rows that are guarded, over a
+connection where nothing is (:mod:`optilock.session.autocommit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Table
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, RelationshipDirection, Session
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.conditions.keys import identity_of
+from optilock.errors import ConfigurationError
+from optilock.mapping.facts import facts
+from optilock.mapping.one_class import is_shared, two_classes
+from optilock.rows.seen import unread, version_seen
+from optilock.session.autocommit import INSTEAD, autocommits
+from optilock.session.connections import engine_to_write
+from optilock.session.watched import Watched
+from optilock.writes.look import never_seen
+
+__all__ = ["refuse_guarded_writes", "refuse_two_classes", "refuse_unread"]
+
+
+def refuse_guarded_writes(session: Session, connections: Iterable[Connection]) -> None:
+    """Refuse a flush that would write guarded rows over one of these connections.
+
+    Raises:
+        ConfigurationError: so it would; nothing was sent.
+    """
+    engines = {connection.engine for connection in connections if autocommits(connection)}
+    if not engines:
+        return
+    for obj in (*session.new, *session.dirty, *session.deleted):
+        mapper = instance_state(obj).mapper
+        if facts(mapper).guarded and engine_to_write(session, mapper) in engines:
+            raise ConfigurationError(
+                f"{mapper.class_.__name__} would be written over a connection in AUTOCOMMIT mode:"
+                " every statement is stored at once, so a refused flush could not be taken back,"
+                f" and no lock would hold. {INSTEAD} Nothing was sent."
+            )
+
+
+def refuse_two_classes(session: Session, known: Watched) -> None:
+    """Refuse to write one table through two classes.
+
+    Raises:
+        ConfigurationError: this flush would, or a row was written through the other class before
+            and this object is as old as it was then. Nothing was sent.
+    """
+    first: dict[Table, Mapper[Any]] = {}
+    for obj in (*session.new, *session.dirty, *session.deleted):
+        state = instance_state(obj)
+        mapper = state.mapper
+        if is_shared(mapper):
+            other = _written_as(state, known) or first.setdefault(facts(mapper).table, mapper)
+            if other.base_mapper is not mapper.base_mapper:
+                raise two_classes(other, mapper)
+
+
+def _written_as(state: InstanceState[Any], known: Watched) -> Mapper[Any] | None:
+    """The class through which the transaction has moved the row on from the object's version."""
+    token = facts(state.mapper).token
+    if state.key is None or not token:
+        return None
+    place = facts(state.mapper).table, identity_of(state), version_seen(state, token)
+    for shape, params in known.sent:
+        if place == (shape.table, shape.key_of(params), params.get(shape.token_parameter)):
+            return shape.mapper
+    return None
+
+
+def refuse_unread(session: Session, objects: Any) -> None:
+    """Raise ``ConfigurationError`` for an edit or a delete of a row that nobody has read."""
+    for state in unread(session):
+        obj = state.obj()
+        if objects and not any(obj is one for one in objects):
+            continue
+        if obj in session.deleted or (state.modified and _counts(state)):
+            assert state.key is not None
+            raise never_seen(state.mapper, identity_of(state))
+
+
+def _counts(state: InstanceState[Any]) -> bool:
+    """Does a column change that is not ignored, a foreign key among them?"""
+    ignored, columns = facts(state.mapper).ignored, state.mapper.columns
+    return any(
+        columns[name] not in ignored for name in state.committed_state if name in columns
+    ) or any(
+        one.direction is RelationshipDirection.MANYTOONE
+        for one in state.mapper.relationships
+        if one.key in state.committed_state
+    )

@@ -1,0 +1,157 @@
+"""``update(Model).where(...)`` in a watched session: which objects it moves, and to what version.
+
+The rules are in :mod:`optilock.statements.execute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.state import InstanceState
+
+from optilock.conditions.keys import Identity, identity_of
+from optilock.mapping.facts import facts
+from optilock.rows.seen import version_seen
+from optilock.session.watched import watched
+from optilock.statements.by_table import in_flush, refuse_apart_in_flush
+from optilock.statements.call import Call, flush_before
+from optilock.statements.matching import finds_twice, rows_found
+from optilock.statements.own import keep_promises, note, promised_rows, take_over, versions_kept
+from optilock.statements.version import (
+    columns_set,
+    move_apart,
+    moving,
+    refuse_by_key,
+    stands_still,
+    unmoved,
+)
+
+__all__ = ["by_criteria", "delete_promised", "with_children"]
+
+State = InstanceState[Any]
+#: Objects whose rows a statement finds in the version that they hold, with it.
+Matched = list[tuple[State, Any]]
+
+
+def by_criteria(call: Call, mapper: Mapper[Any]) -> Any:
+    """The UPDATE of a class with a version."""
+    token = facts(mapper).version
+    columns = columns_set(mapper, call.statement, call.params)
+    flushing = watched(call.session).flush is not None
+    explicit = token in columns
+    if not explicit and _stays(call.session, mapper, columns):
+        call = call.with_statement(unmoved(mapper, call.statement))
+        return in_flush(call, mapper) if flushing else call.send()
+    if not explicit and facts(mapper).by_application:
+        return in_flush(call, mapper) if flushing else call.send()
+    if not explicit and token.table is mapper.local_table:
+        call = call.with_statement(moving(mapper, call.statement))
+    apart = token.table is not mapper.local_table and not _writes(token.table, columns)
+    if not flushing:
+        return _followed(call, mapper, apart=apart, explicit=explicit)
+    if apart:
+        refuse_apart_in_flush(mapper)
+    return in_flush(call, mapper)
+
+
+def _followed(call: Call, mapper: Mapper[Any], *, apart: bool, explicit: bool) -> Any:
+    """The statement, with the session's objects of its rows brought up to date."""
+    call.flush_before()
+    held = _held(call.session, mapper) if call.synchronizes else {}
+    matched = _matched(call, mapper, held)
+    if apart:
+        move_apart(call.connection(mapper), mapper, mapper.local_table, call.statement, call.params)
+    with versions_kept(mapper, held.values()):
+        result = call.send()
+    _take_over(call, mapper, matched, certain=not explicit)
+    return result
+
+
+def with_children(call: Call, mapper: Mapper[Any], children: list[Mapper[Any]]) -> Any:
+    """The class has no version, but joined children of it have one, which stands for both."""
+    if isinstance(call.params, list):
+        refuse_by_key(mapper, children)
+    columns = columns_set(mapper, call.statement, call.params)
+    flush_before(call.session, {})
+    taken = []
+    for child in children:
+        if _stays(call.session, child, columns) or facts(child).by_application:
+            continue
+        if watched(call.session).flush is not None:
+            refuse_apart_in_flush(child)
+        matched = _matched(call, child, _held(call.session, child))
+        connection = call.connection(mapper)
+        move_apart(connection, child, mapper.local_table, call.statement, call.params)
+        taken.append((child, matched))
+    result = call.send()
+    for child, matched in taken:
+        _take_over(call, child, matched, certain=True)
+    return result
+
+
+def delete_promised(call: Call, mapper: Mapper[Any]) -> None:
+    """Rows that we delete in the version that was promised are no conflict before COMMIT."""
+    if not facts(mapper).token:
+        return
+    call.flush_before()
+    promised = promised_rows(call.session, mapper)
+    if promised:
+        call.connection(mapper)  # the transaction begins
+        note(call.session, mapper)
+        keep_promises(call.session, promised, _found(call, mapper, promised))
+
+
+def _stays(session: Session, mapper: Mapper[Any], columns: set[Any]) -> bool:
+    """Do only ignored columns change, or is a ``no_bump`` block open?"""
+    return (bool(columns) and columns <= facts(mapper).ignored) or stands_still(session, mapper)
+
+
+def _writes(table: Any, columns: set[Any]) -> bool:
+    """Does the statement set columns of ``table``, too (MariaDB)? Its ``onupdate`` acts then."""
+    return any(getattr(column, "table", None) is table for column in columns)
+
+
+def _held(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
+    """Objects of the class in the session whose version is known, by their keys."""
+    key = facts(mapper).token
+    return {
+        identity_of(state): state
+        for state in session.identity_map.all_states()
+        if state.mapper.isa(mapper) and state.key and version_seen(state, key) is not None
+    }
+
+
+def _matched(call: Call, mapper: Mapper[Any], held: dict[Identity, State]) -> Matched:
+    """Those of the objects ``held`` whose rows the statement will change, with their versions.
+
+    Their rows are locked, and so are promised ones: what is in the promised version is ours now.
+    """
+    promised = promised_rows(call.session, mapper)
+    if not held and not promised:
+        return []
+    found = _found(call, mapper, {*held, *promised})
+    keep_promises(call.session, promised, found)
+    key = facts(mapper).token
+    return [
+        (state, found[identity])
+        for identity, state in held.items()
+        if identity in found and version_seen(state, key) == found[identity]
+    ]
+
+
+def _found(call: Call, mapper: Mapper[Any], wanted: Iterable[Identity]) -> dict[Identity, Any]:
+    """Key -> version of those of the rows that the statement finds; locked."""
+    key = facts(mapper).token
+    connection, table = call.connection(mapper), facts(mapper).table
+    keys = [getattr(mapper.class_, name) for name in facts(mapper).keys]
+    version = {key: getattr(mapper.class_, key)}
+    found = rows_found(connection, call.statement, call.params, table, keys, version, wanted)
+    return {identity: row[key] for identity, row in found.items()}
+
+
+def _take_over(call: Call, mapper: Mapper[Any], matched: Matched, *, certain: bool) -> None:
+    if matched:
+        certain = certain and finds_twice(call.session, call.statement)
+        take_over(call.session, call.connection(mapper), mapper, matched, certain=certain)

@@ -1,0 +1,253 @@
+"""Rows written by primary key through SQLAlchemy, in a watched session.
+
+::
+
+    session.execute(update(Account), [{"id": 1, "version": 3, "owner": "Ada"}])
+    session.bulk_update_mappings(Account, rows)       # optilock.statements.legacy_bulk
+    session.bulk_save_objects(objects)
+
+Every row must say its version. One that has moved is a ``ConcurrencyError`` with entries, as in a
+flush; SQLAlchemy stops there, so other rows may be written already: roll back, or use
+:func:`~optilock.bulk_update`, which writes all rows that are in their version and reports the rest.
+A version that is given for a new row is refused where SQLAlchemy would store the first one instead.
+So is a class whose values are compared (``CompareValues``): these calls compare none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.orm.state import InstanceState
+
+from optilock import events
+from optilock.entry import Entry
+from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
+from optilock.mapping.facts import facts
+from optilock.rows.seen import version_seen
+from optilock.rows.sides import Attempt, Values, entry_of, has_moved, read_stored
+from optilock.session.autocommit import refuse_autocommit
+from optilock.session.connections import connection_to_write, engine_to_write
+from optilock.session.watched import watched
+from optilock.statements.call import Call
+from optilock.statements.own import keep_promises, promised_rows, take_over, versions_kept
+
+__all__ = [
+    "WRITING",
+    "attempts_of",
+    "refuse_compared",
+    "refuse_first_versions",
+    "refuse_unversioned",
+    "telling",
+    "update_by_key",
+]
+
+State = InstanceState[Any]
+
+WRITING = "Writing rows by primary key"
+
+
+def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
+    """``session.execute(update(Model), rows)``.
+
+    Raises:
+        ConfigurationError: a row has no version, or the statement has a WHERE of its own.
+        ConcurrencyError: a row has moved.
+    """
+    if call.statement.whereclause is not None:
+        raise ConfigurationError(
+            f"The UPDATE of {mapper.class_.__name__} by primary key has a WHERE of its own, and"
+            " then SQLAlchemy cannot check the versions of the rows: leave it out, use"
+            " optilock.bulk_update(), or execute an update() for each row. Nothing was sent."
+        )
+    refuse_unversioned(mapper, call.params)
+    refuse_autocommit(call.connection(mapper), WRITING)
+    with telling(call.session, lambda: attempts_of(mapper, call.params)):
+        return _send(call, mapper)
+
+
+def _send(call: Call, mapper: Mapper[Any]) -> Any:
+    """The objects of these rows get the new version, if they hold the one that the row names."""
+    call.flush_before()
+    session, rows = call.session, call.params
+    key = facts(mapper).token
+    held = _held_by(session, mapper, rows)
+    with versions_kept(mapper, [state for state, _ in held]):
+        result = call.send()
+    matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
+    promised = promised_rows(session, mapper)
+    if promised:
+        names = facts(mapper).keys
+        named = {tuple(row.get(name) for name in names): row[key] for row in rows}
+        keep_promises(session, promised, named)
+    if matched and call.synchronizes:
+        take_over(session, call.connection(mapper), mapper, matched, certain=True)
+    return result
+
+
+def _held_by(session: Session, mapper: Mapper[Any], rows: list[Any]) -> list[tuple[State, Any]]:
+    """The objects of ``rows`` that the session holds, each with its row."""
+    names = facts(mapper).keys
+    found = []
+    for row in rows if session.identity_map else ():
+        key = mapper.identity_key_from_primary_key(tuple(row.get(name) for name in names))
+        obj = session.identity_map.get(key)
+        if obj is not None:
+            found.append((instance_state(obj), row))
+    return found
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
+    """Refuse rows that do not say their version, or whose version nobody can set (``xmin``).
+
+    Raises:
+        ConfigurationError: there is such a row.
+    """
+    column: Any = mapper.version_id_col
+    key = facts(mapper).token
+    if column.system:
+        raise ConfigurationError(
+            f"{mapper.class_.__name__}.{key} is a column of the database itself, and SQLAlchemy's"
+            " UPDATE by primary key would set it: use optilock.bulk_update(). Nothing was sent."
+        )
+    names = facts(mapper).keys
+    for number, row in enumerate(rows):
+        if isinstance(row, Mapping) and row.get(key) is None:
+            shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
+            raise ConfigurationError(
+                f"Row {number} ({shown}) of an UPDATE of {mapper.class_.__name__} by primary key"
+                f" has no {key!r}: the version that was read says which row is meant, and without"
+                f" it another writer's change would be overwritten. Add it to every row,"
+                f" {{{names[0]!r}: ..., {key!r}: ..., ...}}. Nothing was sent."
+            )
+
+
+def refuse_compared(mapper: Mapper[Any], call: str) -> None:
+    """Refuse to write rows by key whose values are to be compared, and would not be.
+
+    Raises:
+        ConfigurationError: the class has ``CompareValues`` among its tokens.
+    """
+    if facts(mapper).compares:
+        name = mapper.class_.__name__
+        raise ConfigurationError(
+            f"{name} compares values (CompareValues), and {call} would write its rows without"
+            f" comparing any: change the objects in a session, or say update({name}).where(...)"
+            " with the values that were read. Nothing was sent."
+        )
+
+
+def refuse_first_versions(mapper: Mapper[Any], rows: Iterable[Any]) -> None:
+    """Refuse new rows that say another version than the first one, which SQLAlchemy would store.
+
+    Raises:
+        ConfigurationError: there is such a row.
+    """
+    key, following = facts(mapper).token, mapper.version_id_generator
+    if facts(mapper).kind is None or not callable(following):
+        return
+    for number, row in enumerate(rows):
+        given = row.get(key) if isinstance(row, Mapping) else None
+        if given is not None and given != following(None):
+            name = mapper.class_.__name__
+            raise ConfigurationError(
+                f"Row {number} of an INSERT of {name} in bulk gives {key!r}, and SQLAlchemy would"
+                " store the first version instead. Leave it out; or, to copy rows with the versions"
+                f" that they have, insert({name}.__table__), or insert({name}).values(rows)."
+                " Nothing was sent."
+            )
+
+
+# -- rows that have moved -------------------------------------------------------------------------
+
+
+@contextmanager
+def telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator[None]:
+    """Tell of stale rows as a flush does, with entries."""
+    try:
+        yield
+    except StaleDataError as error:
+        if isinstance(error, OptilockError):
+            raise
+        found = _entries(session, attempts())
+        if not found:
+            raise  # nobody was first: a trigger, or a driver that does not count
+        events.emit(lambda: events.Conflict(found))
+        conflict = ConcurrencyError(found)
+        conflict.args = (f"{error}\n{conflict.args[0]}",)
+        if session.is_active:
+            conflict.add_note(
+                "optilock: other rows of the same call may be written in this transaction, which is"
+                " alive: roll back, or send them with optilock.bulk_update(), which says which."
+            )
+        raise conflict from error
+
+
+def attempts_of(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
+    """Our side, as the rows say it. What their author had read besides is not known."""
+    of = facts(mapper)
+    token, keys = of.token, of.keys
+    found = []
+    for row in rows:
+        if not isinstance(row, Mapping) or any(name not in row for name in keys):
+            continue
+        original = {name: row[name] for name in (*keys, token)}
+        changes = {n: v for n, v in row.items() if n in of.columns and n not in original}
+        if facts(mapper).by_application:
+            changes.pop(token, None)
+        identity = tuple(row[name] for name in keys)
+        current = {**original, **changes}
+        found.append(Attempt(mapper, identity, "update", original, current, changes))
+    return found
+
+
+def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...]:
+    """The rows that are not as they were read. What this call has written itself is left out."""
+    found: list[Entry[Any]] = []
+    unsure: list[Entry[Any]] = []
+    by_mapper: dict[Mapper[Any], list[Attempt]] = {}
+    for attempt in attempts:
+        by_mapper.setdefault(attempt.mapper, []).append(attempt)
+    for mapper, some in by_mapper.items():
+        with _connection(session, mapper) as connection:
+            stored = read_stored(connection, mapper, [attempt.identity for attempt in some])
+        for attempt in some:
+            row = stored.get(attempt.identity)
+            if not has_moved(attempt, row):
+                continue
+            mine = session.is_active and row is not None and _is_what_we_wanted(attempt, row)
+            (unsure if mine else found).append(entry_of(attempt, row))
+    return tuple(found or unsure)
+
+
+def _is_what_we_wanted(attempt: Attempt, stored: Values) -> bool:
+    known = facts(attempt.mapper)
+    return all(
+        known.same(name, value, stored[name])
+        for name, value in attempt.changes.items()
+        if name in stored
+    )
+
+
+@contextmanager
+def _connection(session: Session, mapper: Mapper[Any]) -> Iterator[Connection]:
+    """The session's own; also after SQLAlchemy has rolled back and waits for ``rollback()``."""
+    if session.is_active:
+        yield connection_to_write(session, mapper)
+        return
+    engine = engine_to_write(session, mapper)
+    held = next(c for c in watched(session).connections if c.engine is engine and not c.closed)
+    inside = held.in_transaction()
+    try:
+        yield held
+    finally:
+        if not inside:
+            held.rollback()

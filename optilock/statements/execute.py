@@ -1,0 +1,185 @@
+"""``update(Model)`` and ``delete(Model)`` through a watched session.
+
+::
+
+    session.execute(update(Account).where(Account.owner == "Ada").values(balance=0))
+
+The version of every row that such a statement changes moves: its column has an ``onupdate``, so
+this is true of plain sessions, of connections and of ``update(table)`` as well. A watched session
+sees to three more things.
+
+* Objects of these rows that the session holds get the new version, so that the next flush does not
+  conflict with the session's own statement. Before the statement their rows are locked and looked
+  at: an object that is older than its row keeps its version, and goes on to conflict. That look is
+  one SELECT, and is sent only when the session holds objects of the class. With
+  ``synchronize_session=False`` there is none, and the objects conflict until they are refreshed.
+* Where the columns and the version are in different tables of one object, the version moves as
+  well. An UPDATE of an alias is refused. (:mod:`optilock.statements.version`)
+* Where only ignored columns change, the version stays as it is.
+
+Rows by primary key: :mod:`optilock.statements.by_key`. An upsert has to move the version:
+:mod:`optilock.statements.upserts`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from sqlalchemy import Delete, Insert, Select, Update
+from sqlalchemy.orm import FromStatement, Mapper, Session
+from sqlalchemy.sql.lambdas import StatementLambdaElement
+
+from optilock.errors import ConfigurationError
+from optilock.mapping.facts import facts
+from optilock.rows.locked import LOCKED, run_query
+from optilock.session.watched import watched
+from optilock.statements.by_criteria import by_criteria, delete_promised, with_children
+from optilock.statements.by_key import refuse_compared, update_by_key
+from optilock.statements.by_table import (
+    in_flush,
+    of_values,
+    refuse_by_key_in_flush,
+    update_table,
+)
+from optilock.statements.call import Call, Execute, stating
+from optilock.statements.own import note, note_unseen, unseen_of
+from optilock.statements.upserts import refuse_insert
+from optilock.statements.version import refuse_update_of_table, versioned_children
+from optilock.undocumented import lock_of, resolved, subject_of
+
+__all__ = ["guarded_execute"]
+
+
+def guarded_execute(original: Execute) -> Execute:
+    """``execute``, ``scalar`` or ``scalars`` of a watched session."""
+
+    @functools.wraps(original)
+    def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
+        if type(statement) is not Select:
+            return _changing(Call(self, original, statement, params, options))
+        if lock_of(statement) is not None or LOCKED in self.__dict__:
+            return run_query(self, original, statement, params, options)
+        return original(self, statement, params, **options)  # most are
+
+    return execute
+
+
+def _changing(call: Call) -> Any:
+    """A statement that may change rows."""
+    if isinstance(call.statement, StatementLambdaElement):
+        call = call.with_statement(_resolved(call.statement))
+    statement = call.statement
+    if isinstance(statement, (Update, Delete)):
+        return _of_rows(call)
+    if isinstance(statement, FromStatement):
+        _refuse_inside(statement.element, call.params)
+        _note_unseen(call, statement.element)
+        return run_query(call.session, call.original, statement, call.params, dict(call.options))
+    if isinstance(statement, Insert):
+        refuse_insert(statement, call.params)
+    _note_unseen(call, statement)
+    return call.send()
+
+
+def _of_rows(call: Call) -> Any:
+    """An UPDATE or DELETE."""
+    mapper = _mapper_of(call.statement)
+    if mapper is None:
+        if isinstance(call.statement, Update):
+            refuse_update_of_table(call.statement, call.params)
+        return update_table(call)
+    with stating(call.session):
+        call.refuse_elsewhere(mapper)
+        flushing = watched(call.session).flush is not None and facts(mapper).guarded
+        if isinstance(call.statement, Update):
+            return _update(call, mapper, flushing=flushing)
+        return _delete(call, mapper, flushing=flushing)
+
+
+def _delete(call: Call, mapper: Mapper[Any], *, flushing: bool) -> Any:
+    if flushing:
+        return in_flush(call, mapper)
+    if watched(call.session).promises:
+        delete_promised(call, mapper)
+    return call.send()
+
+
+def _update(call: Call, mapper: Mapper[Any], *, flushing: bool) -> Any:
+    by_key = _is_by_key(call)
+    if by_key and flushing and watched(call.session).is_writing:
+        refuse_by_key_in_flush(mapper)
+    if by_key:
+        refuse_compared(mapper, f"an UPDATE of {mapper.class_.__name__} by primary key")
+    if facts(mapper).guarded:
+        _note(call, mapper)
+    if not facts(mapper).token:
+        return _without_version(call, mapper)
+    if by_key:
+        return update_by_key(call, mapper)
+    if isinstance(call.params, list):
+        return call.send()
+    return by_criteria(call, mapper)
+
+
+def _without_version(call: Call, mapper: Mapper[Any]) -> Any:
+    """An UPDATE of a class without a version of its own."""
+    children = versioned_children(mapper)
+    if children:
+        _note(call, mapper)
+        return with_children(call, mapper, children)
+    if facts(mapper).compares and call.synchronizes:
+        return of_values(call, mapper)
+    return call.send()
+
+
+def _note(call: Call, mapper: Mapper[Any]) -> None:
+    call.connection(mapper)  # begins the transaction
+    note(call.session, mapper)
+
+
+def _note_unseen(call: Call, statement: Any) -> None:
+    unseen = unseen_of(statement)
+    if any(unseen):  # the transaction begins, where the statement is sent
+        call.with_statement(statement).connection()
+        note_unseen(call.session, unseen)
+
+
+def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
+    """The class that ``update(Model)`` names; ``None`` for ``update(table)``."""
+    subject = subject_of(statement)
+    if getattr(subject, "is_aliased_class", False):
+        return None
+    mapper = getattr(subject, "mapper", None)
+    return mapper if isinstance(mapper, Mapper) else None
+
+
+def _resolved(statement: StatementLambdaElement) -> Any:
+    """The statement that ``lambda_stmt`` makes, if it is a change; a query stays as it is."""
+    made = resolved(statement)
+    return made if isinstance(made, (Update, Insert, FromStatement)) else statement
+
+
+def _is_by_key(call: Call) -> bool:
+    if not isinstance(call.params, list):
+        return False
+    return call.chosen.get("dml_strategy", "auto") in ("auto", "bulk")
+
+
+def _refuse_inside(statement: Any, params: Any) -> None:
+    """Refuse a change inside of ``from_statement()`` that leaves objects or versions behind.
+
+    Raises:
+        ConfigurationError: it is an UPDATE, after which SQLAlchemy brings no object up to date, or
+            an upsert that does not move the version.
+    """
+    if isinstance(statement, Insert):
+        refuse_insert(statement, params)
+    mapper = _mapper_of(statement) if isinstance(statement, Update) else None
+    if mapper is not None and facts(mapper).guarded:
+        name = mapper.class_.__name__
+        raise ConfigurationError(
+            f"The UPDATE of {name} inside of from_statement() would leave the session's objects as"
+            f" they were, and they would conflict with it. Write session.scalars(update({name})"
+            f"....returning({name})), which keeps them right. Nothing was sent."
+        )

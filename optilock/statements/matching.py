@@ -1,0 +1,90 @@
+"""Which rows does a statement find? They are locked and looked at before it is sent.
+
+This is the place for whatever an UPDATE or DELETE statement, of a class or of a table, has to
+demand of its rows: :func:`rows_found` makes the look, by the statement's own WHERE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Delete, Table, Update, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.sql import operators, visitors
+from sqlalchemy.sql.elements import BinaryExpression, BindParameter, TextClause
+from sqlalchemy.sql.functions import FunctionElement
+
+from optilock.conditions.keys import Identity
+from optilock.dialects import database_of
+from optilock.rows.sides import Values, rows_at
+from optilock.undocumented import criteria_of, loader_options_of, prefixes_of
+
+__all__ = ["finds_twice", "key_named", "rows_found"]
+
+
+def rows_found(
+    connection: Connection,
+    statement: Update | Delete,
+    params: Any,
+    table: Table,
+    keys: list[Any],
+    columns: Mapping[str, Any],
+    wanted: Iterable[Identity],
+) -> dict[Identity, Values]:
+    """Those of the rows ``wanted`` that the statement will find, with these columns; locked.
+
+    With a list of parameters all that are wanted are looked at.
+    """
+    given: Mapping[str, Any] = params if isinstance(params, Mapping) else {}
+    query = select(*keys, *columns.values()).options(*loader_options_of(statement))
+    if not isinstance(params, list):
+        query = query.where(*criteria_of(statement))
+    database = database_of(connection.dialect)
+    database.begin_writing(connection, table)
+    query = database.lock(query, table, deleting=isinstance(statement, Delete))
+    found = rows_at(connection, query, keys, sorted(wanted, key=repr), given)
+    return {
+        tuple(row[: len(keys)]): dict(zip(columns, row[len(keys) :], strict=True)) for row in found
+    }
+
+
+def finds_twice(session: Session, statement: Update) -> bool:
+    """Does the UPDATE change just those rows that a SELECT with its WHERE has found before?
+
+    Not with the criteria of a ``do_orm_execute`` listener, ``UPDATE ... LIMIT``, or functions such
+    as ``random()``. A version that was not made must not be taken over: others may make it.
+    """
+    if session.dispatch.do_orm_execute or loader_options_of(statement):
+        return False
+    if statement.dialect_kwargs or prefixes_of(statement):
+        return False
+    where = statement.whereclause
+    return where is None or not any(
+        isinstance(one, (FunctionElement, TextClause)) for one in visitors.iterate(where)
+    )
+
+
+def key_named(mapper: Mapper[Any], statement: Update | Delete, params: Any) -> Identity | None:
+    """The key of the only row that the statement can match, by ``WHERE id = ?``."""
+    given = params if isinstance(params, Mapping) else {}
+    if params and not given:
+        return None  # many rows
+    named = {
+        one.left: given.get(one.right.key, one.right.value)
+        for one in _conjunction(criteria_of(statement))
+        if isinstance(one, BinaryExpression)
+        and one.operator is operators.eq
+        and isinstance(one.right, BindParameter)
+    }
+    identity = tuple(named.get(column) for column in mapper.primary_key)
+    return None if None in identity else identity
+
+
+def _conjunction(criteria: Iterable[Any]) -> Iterator[Any]:
+    for one in criteria:
+        if getattr(one, "operator", None) is operators.and_:
+            yield from _conjunction(one.clauses)
+        else:
+            yield one
