@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import Column, Table, inspect
 from sqlalchemy.orm import Mapper
 
+from optilock.mapped.facts import facts
 from optilock.mapping.checks import check_tokens
-from optilock.mapping.facts import facts
 from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import RowVersion, Token
 from optilock.tokens.guard_trigger import GuardTrigger

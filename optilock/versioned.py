@@ -49,6 +49,7 @@ from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.resolvers import Resolution, Resolver
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
+from optilock.mapped.facts import facts
 from optilock.mapping.attribute import close, load_always, require
 from optilock.mapping.checks import (
     check_attribute,
@@ -59,7 +60,7 @@ from optilock.mapping.checks import (
     check_tokens,
     check_version_id,
 )
-from optilock.mapping.compared import compare, compares
+from optilock.mapping.compared import compare
 from optilock.mapping.makers import check_post_update, move_with_joined
 from optilock.mapping.moves import require_moves
 from optilock.mapping.one_class import share_table
@@ -126,7 +127,7 @@ def _inherit_token(mapper: Mapper[Any], cls: type[Any]) -> bool:
     """True when the rows already have the parent's token; a second one is refused."""
     parent = mapper.inherits
     assert parent is not None
-    if parent.version_id_col is not None or compares(parent):
+    if parent.version_id_col is not None or facts(parent).compares:
         own = cls.__dict__.get("__version_token__")
         if own is not None and own != getattr(parent.class_, "__version_token__", None):
             raise ConfigurationError(

@@ -13,8 +13,8 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
 from optilock.errors import ConfigurationError
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import changed_names
-from optilock.mapping.facts import facts
 from optilock.mapping.makers import touch_state
 from optilock.rows.seen import recall
 from optilock.rows.touched import note_roots

@@ -24,9 +24,9 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import LoaderCallableStatus
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import identity_of
 from optilock.dialects import database_of
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import identity_of
 from optilock.rows.sides import read_stored
 from optilock.session.connections import connection_to_write
 

@@ -9,8 +9,8 @@ from sqlalchemy import Column, types
 from sqlalchemy.orm import Mapper
 
 from optilock.check.finding import Finding, Severity
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import compared_names
-from optilock.mapping.facts import facts
 from optilock.versioned import Versioned
 
 __all__ = ["check_mapping"]

@@ -19,8 +19,8 @@ from optilock.check.finding import Finding, Severity
 from optilock.check.resolution import microseconds
 from optilock.check.stored import StoredTable
 from optilock.dialects import database_of
+from optilock.mapped.facts import facts, same
 from optilock.mapping.compared import compared_names
-from optilock.mapping.facts import facts, same
 
 __all__ = ["check_values"]
 

@@ -19,8 +19,8 @@ from sqlalchemy import Column, Delete, Table, Update, bindparam
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql.elements import BindParameter
 
-from optilock.conditions.keys import Place
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Place
 
 __all__ = ["Condition", "Shape", "Write", "first_expected", "places_of"]
 

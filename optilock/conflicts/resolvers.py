@@ -46,6 +46,7 @@ from typing import Any, Literal, TypeVar, get_args
 from optilock.conflicts.merge import FieldPolicy
 from optilock.entry import Computed, Entry
 from optilock.errors import CannotMerge, ConfigurationError
+from optilock.mapped.facts import facts
 
 __all__ = [
     "Decision",
@@ -419,9 +420,7 @@ def _attributes(model: type[Any]) -> Iterator[str]:
 def _never_conflicting(model: Any) -> set[str]:
     """The version, and what declarative classes have beside their columns."""
     mapper = model.__mapper__
-    version = mapper.version_id_col
-    token = set() if version is None else {mapper.get_property_by_column(version).key}
-    return {"metadata", "registry", *token}
+    return {"metadata", "registry", facts(mapper).token}
 
 
 def _name_of(value: Any) -> str:

@@ -19,13 +19,13 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.dialects import database_of
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush, Missed, not_written
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import (
     changed_names,
     nulls_stored,
     values_read,
     values_written,
 )
-from optilock.mapping.facts import facts
 from optilock.rows.sides import attempt_of, read_stored
 from optilock.writes.answers import Counted
 from optilock.writes.look import look

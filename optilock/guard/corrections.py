@@ -19,8 +19,8 @@ from optilock.dialects.rows import must_match
 from optilock.entry import Computed
 from optilock.errors import ConcurrencyError
 from optilock.guard.records import Missed
-from optilock.mapping.facts import facts
-from optilock.rows.sides import Values, read_stored, same
+from optilock.mapped.facts import facts
+from optilock.rows.sides import Values, read_stored
 from optilock.writes.onupdate import onupdate_values
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
@@ -57,7 +57,7 @@ def plan_update(missed: Missed) -> Correction:
         return Correction(missed)
     values: Values = dict(entry.changes) if entry.action == "update" else {}
     values.update(resolution.values)
-    names = facts(missed.state.mapper).columns
+    known = facts(missed.state.mapper)
     wanted = {
         name: _expression(missed, name) if isinstance(value, Computed) else value
         for name, value in values.items()
@@ -65,7 +65,7 @@ def plan_update(missed: Missed) -> Correction:
     changed = {
         name: value
         for name, value in wanted.items()
-        if isinstance(value, ClauseElement) or not same(names[name], value, missed.stored[name])
+        if isinstance(value, ClauseElement) or not known.same(name, value, missed.stored[name])
     }
     return Correction(
         missed,

@@ -13,7 +13,7 @@ from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
 from optilock.conflicts.resolvers import OnConflict, Resolution, check_resolution, choose
 from optilock.entry import Computed, Entry
 from optilock.errors import ConcurrencyError, ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.rows.sides import Attempt, Values
 from optilock.session.promises import Promises, conflict_of
 

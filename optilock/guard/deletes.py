@@ -20,8 +20,8 @@ from optilock.guard.decide import decide
 from optilock.guard.dependents import Doomed, has_dependents
 from optilock.guard.listeners import listen_in
 from optilock.guard.records import Flush
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import compared_names
-from optilock.mapping.facts import facts
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Values, equal_to_stored, stale_relationships
 from optilock.undocumented import marked_deleted

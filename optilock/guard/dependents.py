@@ -18,7 +18,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.records import Flush, Missed
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.rows.sides import Values
 from optilock.undocumented import belongs_to, marked_deleted
 from optilock.writes.shapes import compared_columns

@@ -15,7 +15,7 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.records import Missed
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.mapping.makers import touch_state
 from optilock.mapping.originals import original_of
 from optilock.rows.sides import Values

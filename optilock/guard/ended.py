@@ -38,14 +38,13 @@ from sqlalchemy.exc import (
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.conditions.keys import place_of
 from optilock.conditions.write import Write, first_expected
 from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.records import Flush, in_sqlalchemys_words
-from optilock.mapping.columns import token_attribute
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import place_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_apart, engine_to_write
@@ -282,8 +281,7 @@ def _promised(known: Watched) -> list[Attempt]:
 
 def promised_side(promise: Promise) -> Attempt:
     """Our side of a conflict, as far as it is known without the object."""
-    token = token_attribute(promise.mapper)
-    assert token is not None
+    token = facts(promise.mapper).token
     seen = {token: promise.version}
     return Attempt(promise.mapper, promise.identity, "verify", seen, seen, {})
 

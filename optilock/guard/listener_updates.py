@@ -20,8 +20,8 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import changed_names
-from optilock.mapping.facts import facts
 from optilock.statements.by_table import by_table
 from optilock.statements.matching import key_named
 from optilock.statements.version import unmoved_of_table

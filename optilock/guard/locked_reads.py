@@ -20,7 +20,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConcurrencyError, OptilockError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write

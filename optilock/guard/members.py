@@ -20,7 +20,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.rows.detached import moved_entry, stored_of
 from optilock.rows.sides import Attempt, entry_of
 

@@ -21,9 +21,8 @@ from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.guard.members import members_of, refuse_unseen
 from optilock.guard.undone import follow_copy
-from optilock.mapping.columns import same
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import any_compared, values_are_unknown
-from optilock.mapping.facts import facts
 from optilock.rows.detached import (
     compare_in_merge,
     gone_entry,
@@ -128,10 +127,10 @@ def _decide_copies(session: Session, state: State) -> None:
         obj = session.get(copy.class_, tuple(copy.key[1]))
         if obj is None:
             continue  # a conflict, as for any copy of a row that is gone
-        stored, columns = stored_of(session, instance_state(obj)), facts(copy.mapper).columns
+        stored, known = stored_of(session, instance_state(obj)), facts(copy.mapper)
         held = attempt_of(copy, "verify", version_seen(copy, token)).original
         undone = copy.info[BEFORE] == stored[token]
-        if undone or all(same(columns[name], held[name], stored[name]) for name in held):
+        if undone or all(known.same(name, held[name], stored[name]) for name in held):
             hold(copy, stored[token])
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapper
 from optilock.conditions.write import Write
 from optilock.guard.records import Flush, Missed, Short, not_written
 from optilock.guard.settle import restore_gone, settle_children
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.mapping.makers import untouched
 from optilock.rows.seen import never_read
 from optilock.rows.sides import attempt_of, read_stored

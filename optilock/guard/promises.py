@@ -19,14 +19,14 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
-from optilock.conditions.keys import Place, place_of
 from optilock.conditions.write import first_expected
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
 from optilock.entry import Action, Entry
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Place, place_of
 from optilock.rows.sides import (
     Attempt,
     attempt_of,

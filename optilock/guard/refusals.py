@@ -22,9 +22,9 @@ from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import identity_of
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import identity_of
 from optilock.mapping.one_class import is_shared, two_classes
 from optilock.rows.seen import unread, version_seen
 from optilock.session.autocommit import INSTEAD, autocommits

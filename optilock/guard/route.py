@@ -27,8 +27,8 @@ from optilock.guard.pipeline import (
 )
 from optilock.guard.records import Flush, Missed
 from optilock.guard.still import unmoved
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import any_compared, changed_names
-from optilock.mapping.facts import facts
 from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved
 from optilock.writes.look import look
 from optilock.writes.onupdate import fill_in

@@ -10,7 +10,7 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.conditions.write import Write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import stands_still, watched
 

@@ -30,9 +30,9 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import place_of
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import place_of
 from optilock.mapping.compared import values_unknown
-from optilock.mapping.facts import facts
 from optilock.rows.seen import BEFORE, hold, hold_nothing
 from optilock.session.records import Before, Departed, Point
 from optilock.session.watched import KNOWN, Watched

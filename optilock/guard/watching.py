@@ -51,8 +51,8 @@ from optilock.guard.refusals import (
 from optilock.guard.settle import conclude, settle
 from optilock.guard.still import refuse_moving, withdraw
 from optilock.guard.undone import abandoned, ended, give_back, guarded_expunge, guarded_expunge_all
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import values_in_mind, values_unknown
-from optilock.mapping.facts import facts
 from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import written
 from optilock.rows.seen import (

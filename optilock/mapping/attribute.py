@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.undocumented import always_load
 
 __all__ = ["close", "load_always", "refuse_deferred", "require"]

@@ -22,7 +22,7 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import Facts, facts
+from optilock.mapped.facts import Facts, facts
 from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched
@@ -35,10 +35,8 @@ __all__ = [
     "changed_names",
     "compare",
     "compared_names",
-    "compares",
     "comparing",
     "forget_values",
-    "is_guarded",
     "nulls_stored",
     "remember_values",
     "remembered_values",
@@ -67,20 +65,10 @@ def any_compared() -> bool:
     return there_are.compared
 
 
-def compares(mapper: Mapper[Any]) -> bool:
-    """Are values of ``mapper``'s rows compared?"""
-    return facts(mapper).compares
-
-
 def comparing(table: Any) -> Mapper[Any] | None:
     """A class that compares values, and whose rows are in ``table``."""
     # Equal, not the same: a statement of a class carries a copy of its table, with annotations.
     return next((mapper for mapper in _mappers if mapper.local_table == table), None)
-
-
-def is_guarded(mapper: Mapper[Any]) -> bool:
-    """Do ``mapper``'s rows have a token of any kind?"""
-    return facts(mapper).guarded
 
 
 def compare(mapper: Mapper[Any], cls: type[Any], rule: CompareValues) -> None:

@@ -22,20 +22,15 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.session.watched import is_watched, stands_still
 from optilock.undocumented import mark_changed
 
 __all__ = [
     "any_changed",
     "check_post_update",
-    "made_again",
-    "made_by_application",
-    "made_by_database",
     "move_with_joined",
-    "moves_by_itself",
     "set_expressions",
-    "touch_of",
     "touch_state",
     "untouched",
 ]
@@ -43,34 +38,6 @@ __all__ = [
 
 #: In the ``info`` of an object: the attribute that is written again as it is, and its value.
 _AGAIN = "optilock_written_again"
-
-
-def made_by_database(mapper: Mapper[Any]) -> bool:
-    """Is the version of ``mapper``'s rows known only after the write?"""
-    return facts(mapper).by_database
-
-
-def moves_by_itself(mapper: Mapper[Any]) -> bool:
-    """Does the database move the version at every write, whatever the statement says?"""
-    return facts(mapper).by_itself
-
-
-def made_by_application(mapper: Mapper[Any]) -> bool:
-    """Does the version of ``mapper``'s rows move only when somebody assigns it?"""
-    return facts(mapper).by_application
-
-
-def made_again(mapper: Mapper[Any], version: Any) -> Any:
-    """The version of a row that is inserted again after ``version``; ``None``: the database's."""
-    return facts(mapper).again(version)
-
-
-def touch_of(mapper: Mapper[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
-    """What an UPDATE sets so that the version of ``mapper``'s rows moves though nothing else does.
-
-    Empty where Python makes the version, or the application does.
-    """
-    return facts(mapper).touch
 
 
 def move_with_joined(mapper: Mapper[Any], column: Column[Any]) -> None:

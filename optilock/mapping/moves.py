@@ -20,7 +20,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.mapping.makers import any_changed
 from optilock.session.connections import connection_to_write
 from optilock.tokens import RowVersion

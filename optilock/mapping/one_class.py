@@ -16,7 +16,7 @@ from sqlalchemy import Table
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.mapping.kinds import there_are
 
 __all__ = [

@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.conditions.keys import Identity
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.mapping.facts import GIVE_ONE, facts
+from optilock.mapped.facts import GIVE_ONE, facts
+from optilock.mapped.keys import Identity
 from optilock.preconditions.demanded import check_version, demanded_version, matches
 from optilock.preconditions.expect import expect, failed, loaded_version
 from optilock.rows.sides import Attempt, entry_of

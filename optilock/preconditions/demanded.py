@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.preconditions.etag import etag_text
 
 __all__ = ["GONE", "check_version", "demanded_version", "matches"]

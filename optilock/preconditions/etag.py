@@ -26,7 +26,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError, described
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 
 __all__ = ["etag_of", "etag_text"]
 

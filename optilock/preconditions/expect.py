@@ -29,11 +29,11 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
-from optilock.conditions.keys import identity_of
 from optilock.entry import Action
 from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.guard.promises import promise
-from optilock.mapping.facts import GIVE_ONE, facts
+from optilock.mapped.facts import GIVE_ONE, facts
+from optilock.mapped.keys import identity_of
 from optilock.preconditions.demanded import GONE, check_version, demanded_version, matches
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched

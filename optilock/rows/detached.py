@@ -18,11 +18,11 @@ from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import identity_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import identity_of
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
-from optilock.mapping.facts import facts
 from optilock.rows.seen import forget, may_be_undone, never_read, version_seen
 from optilock.rows.sides import Values, attempt_of, entry_of, read_stored, stored_or_loaded
 from optilock.session.connections import connection_to_write

@@ -38,7 +38,8 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import Place, place_of
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Place, place_of
 from optilock.mapping.compared import (
     any_compared,
     remember_values,
@@ -46,7 +47,6 @@ from optilock.mapping.compared import (
     values_seen,
     values_unknown,
 )
-from optilock.mapping.facts import facts
 from optilock.rows.locked import expire_older
 from optilock.session.records import Doubt
 from optilock.session.watched import is_watched

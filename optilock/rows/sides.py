@@ -23,27 +23,23 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
-from optilock.conditions.keys import Identity, Place, identity_of, key_in
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
-from optilock.mapping.columns import columns_of, same
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Identity, Place, identity_of, key_in
 from optilock.mapping.compared import as_read, compared_names
-from optilock.mapping.facts import facts
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write
 
 __all__ = [
     "Attempt",
     "attempt_of",
-    "columns_of",
     "entry_of",
     "equal_to_stored",
     "expressions_of",
     "has_moved",
-    "locked_table",
     "read_stored",
     "rows_at",
-    "same",
     "stale_relationships",
     "stored_or_loaded",
 ]

@@ -19,7 +19,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
-from optilock.mapping.facts import GIVE_ONE, facts
+from optilock.mapped.facts import GIVE_ONE, facts
 from optilock.rows.touched import touch_with_next_flush
 from optilock.session.watched import stands_still
 

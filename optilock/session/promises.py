@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
 
-from optilock.conditions.keys import Identity, Place
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError, PreconditionFailed
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Identity, Place
 
 __all__ = ["Promise", "Promises", "conflict_of"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import Place
+from optilock.mapped.keys import Place
 
 __all__ = ["Before", "Departed", "Doubt", "Moved", "Point", "Stated"]
 

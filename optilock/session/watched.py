@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
-from optilock.conditions.keys import Place
 from optilock.conditions.write import Write, first_expected, places_of
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
 from optilock.conflicts.resolvers import OnConflict, check_on_conflict
 from optilock.dialects import Database
+from optilock.mapped.keys import Place
 from optilock.session.promises import Promises
 from optilock.session.records import Before, Departed, Doubt, Moved, Point, Stated
 

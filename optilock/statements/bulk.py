@@ -31,11 +31,11 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
-from optilock.conditions.keys import Identity
 from optilock.conditions.write import Write
 from optilock.entry import Entry
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Identity
 from optilock.mapping.compared import values_moved
-from optilock.mapping.facts import facts
 from optilock.rows.seen import moved_by_us, version_seen
 from optilock.rows.sides import Attempt, entry_of, equal_to_stored, read_stored
 from optilock.session.autocommit import refuse_autocommit

@@ -14,7 +14,7 @@ from sqlalchemy.sql import ClauseElement
 
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import GIVE_ONE, facts
+from optilock.mapped.facts import GIVE_ONE, facts
 from optilock.statements.by_key import refuse_compared
 from optilock.writes.shapes import shape_of
 

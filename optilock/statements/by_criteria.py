@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import Identity, identity_of
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Identity, identity_of
 from optilock.rows.seen import version_seen
 from optilock.session.watched import watched
 from optilock.statements.by_table import in_flush, refuse_apart_in_flush

@@ -29,8 +29,9 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import Identity, Place, identity_of, root_of
 from optilock.errors import ConfigurationError
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Identity, Place, identity_of
 from optilock.mapping.compared import (
     as_read,
     compared_names,
@@ -38,7 +39,6 @@ from optilock.mapping.compared import (
     remembered_values,
     values_moved,
 )
-from optilock.mapping.facts import facts
 from optilock.mapping.tables import owner_of
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import Values, equal_to_stored, read_stored
@@ -293,7 +293,7 @@ def _deleted(
     flush: Running | None,
 ) -> None:
     """Rows that are gone: there is nothing left to write, or to delete."""
-    mapper = root_of(next(iter(states.values())).mapper)
+    mapper = facts(next(iter(states.values())).mapper).root
     key = (facts(mapper).keys[0],)
     left = read_stored(connection, mapper, list(states), only=key, lock=False)
     gone = [state for identity, state in states.items() if identity not in left]

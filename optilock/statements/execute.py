@@ -31,7 +31,7 @@ from sqlalchemy.orm import FromStatement, Mapper, Session
 from sqlalchemy.sql.lambdas import StatementLambdaElement
 
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 from optilock.rows.locked import LOCKED, run_query
 from optilock.session.watched import watched
 from optilock.statements.by_criteria import by_criteria, delete_promised, with_children

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import identity_of, place_of
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import identity_of, place_of
 from optilock.rows.seen import moved_back, recall, version_seen
 from optilock.rows.sides import Attempt, read_stored
 from optilock.session.autocommit import refuse_autocommit

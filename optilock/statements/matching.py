@@ -16,8 +16,8 @@ from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, TextClause
 from sqlalchemy.sql.functions import FunctionElement
 
-from optilock.conditions.keys import Identity
 from optilock.dialects import database_of
+from optilock.mapped.keys import Identity
 from optilock.rows.sides import Values, rows_at
 from optilock.undocumented import criteria_of, loader_options_of, prefixes_of
 

@@ -30,9 +30,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conditions.keys import identity_of, place_of
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import identity_of, place_of
 from optilock.mapping.compared import comparing
-from optilock.mapping.facts import facts
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import read_stored

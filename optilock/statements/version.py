@@ -20,9 +20,9 @@ from sqlalchemy import Column, Delete, Update, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.conditions.keys import key_in
 from optilock.errors import ConfigurationError
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import key_in
 from optilock.mapping.tables import joined_tables, moved_by_flushes, owner_of, versioned_tables
 from optilock.session.autocommit import refuse_autocommit
 from optilock.session.watched import watched

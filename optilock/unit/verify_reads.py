@@ -8,10 +8,10 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.conditions.keys import place_of
 from optilock.errors import ConfigurationError
 from optilock.guard.promises import promises_of
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import place_of
 from optilock.session.promises import Promise
 from optilock.unit.parts import Part
 

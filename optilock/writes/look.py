@@ -16,9 +16,8 @@ from optilock.conflicts.resolvers import Resolution
 from optilock.dialects import database_of
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
-from optilock.mapping.columns import same
+from optilock.mapped.facts import facts
 from optilock.mapping.compared import values_read, written_by_us
-from optilock.mapping.facts import facts
 from optilock.rows.seen import never_read
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write
@@ -104,8 +103,8 @@ def _as_read(state: State, *, deleting: bool) -> Values:
 def _is_as_read(mapper: Mapper[Any], read: Values, stored: Values | None) -> bool:
     if stored is None or read.get(facts(mapper).token, 0) is None:
         return False
-    columns = facts(mapper).columns
-    return all(same(columns[name], value, stored[name]) for name, value in read.items())
+    same = facts(mapper).same
+    return all(same(name, value, stored[name]) for name, value in read.items())
 
 
 def _is_as_written(
@@ -119,8 +118,9 @@ def _is_as_written(
     token = facts(state.mapper).token
     if row is None or not written_by_us(state) or (token and read[token] != row[token]):
         return False
-    columns, database = facts(state.mapper).columns, database_of(connection.dialect)
-    names = [n for n, v in read.items() if n != token and not same(columns[n], v, row[n])]
+    known, database = facts(state.mapper), database_of(connection.dialect)
+    columns = known.columns
+    names = [n for n, v in read.items() if n != token and not known.same(n, v, row[n])]
     if any(read[name] is None or row[name] is None for name in names):
         return False
     floats = {
@@ -132,7 +132,7 @@ def _is_as_written(
         return False not in floats.values()
     asked = (database.as_stored(columns[n].type, read[n], connection.dialect) for n in names)
     kept = type(connection).execute(connection, select(*asked)).one()
-    return all(same(columns[n], v, row[n]) for n, v in zip(names, kept, strict=True))
+    return all(known.same(n, v, row[n]) for n, v in zip(names, kept, strict=True))
 
 
 def _problem(

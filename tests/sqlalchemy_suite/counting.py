@@ -51,30 +51,30 @@ def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
 
 
 def _count_guarded(counts: Counter[str]) -> None:
-    from optilock.guard import arming, flush, routing
+    from optilock.guard import connection, pipeline
+    from optilock.writes.shapes import shape_for
 
-    send, single, written = flush.send, routing._single, arming.written
+    send, written = pipeline.send, connection.written
 
     @functools.wraps(send)
     def counted_send(*args: Any) -> Any:
         counts["statements"] += 1
         return send(*args)
 
-    @functools.wraps(single)
-    def counted_single(*args: Any) -> Any:
-        counts["statements"] += 1
-        return single(*args)
-
     @functools.wraps(written)
     def counted_written(
-        running: Any, connection: Any, native: Any, statement: Any, *rest: Any
+        flush: Any, connection: Any, native: Any, statement: Any, params: Any, options: Any
     ) -> Any:
-        rows = rest[0] if isinstance(rest[0], list) else [rest[0]]
-        uow, dialect = running.uow, connection.dialect
-        if uow is not None and rows and routing.shape_for(uow, dialect, statement, rows[0]):
-            counts["guarded"] += len(rows)
-        return written(running, connection, native, statement, *rest)
+        def counted(*args: Any, **given: Any) -> Any:
+            counts["statements"] += 1
+            return native(*args, **given)
 
-    flush.send = counted_send
-    routing._single = counted_single
-    arming.written = counted_written
+        sent, uow = native, flush.uow
+        rows = params if isinstance(params, list) else [params]
+        if uow is not None and rows and shape_for(uow, connection.dialect, statement, rows[0]):
+            counts["guarded"] += len(rows)
+            sent = counted
+        return written(flush, connection, sent, statement, params, options)
+
+    pipeline.send = counted_send
+    connection.written = counted_written

@@ -38,7 +38,7 @@ from sqlalchemy.pool import StaticPool
 from sqlmodel import Field, SQLModel
 
 from optilock import ConfigurationError, Counter, Unique, Versioned
-from optilock.mapping.columns import token_attribute
+from optilock.mapped.facts import facts
 from tests.lost_update import base, is_protected
 
 Key = Annotated[int, mapped_column(primary_key=True)]
@@ -108,7 +108,7 @@ def test_the_token_has_the_name_and_column_it_was_given(token, attribute, column
         name: Mapped[str]
 
     assert is_protected(Doc, made.metadata)
-    assert token_attribute(Doc.__mapper__) == attribute
+    assert facts(Doc.__mapper__).token == attribute
     assert not next(c for c in Doc.__table__.columns if c.name == column).nullable
 
 

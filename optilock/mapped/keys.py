@@ -9,18 +9,13 @@ from sqlalchemy import ColumnElement, Select, tuple_
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.mapping.facts import facts
+from optilock.mapped.facts import facts
 
-__all__ = ["Identity", "Place", "identity_of", "key_in", "key_names", "place_of", "root_of"]
+__all__ = ["Identity", "Place", "identity_of", "key_in", "place_of"]
 
 Identity = tuple[Any, ...]
 #: A row, whatever class of the hierarchy it was read as.
 Place = tuple[Mapper[Any], Identity]
-
-
-def key_names(mapper: Mapper[Any]) -> list[str]:
-    """The attributes of the primary key, in its order."""
-    return list(facts(mapper).keys)
 
 
 def key_in(
@@ -30,10 +25,6 @@ def key_in(
     if len(columns) > 1:
         return tuple_(*columns).in_(keys)
     return columns[0].in_(keys if isinstance(keys, Select) else [key for (key,) in keys])
-
-
-def root_of(mapper: Mapper[Any]) -> Mapper[Any]:
-    return facts(mapper).root
 
 
 def identity_of(state: InstanceState[Any]) -> Identity:
