@@ -17,16 +17,12 @@ From Python::
 Which file is about what:
 
 ============  ==========================================================================
-pages         the text, and whose it is
-edits         what one edit changes, and the plan of all edits
-losses        which edits are not in the stored pages (values only)
-models        the two tables: with and without a version
-databases     the database behind ``--url``, or a temporary SQLite file
+wiki          the pages, their tables with and without a version, and the database
+edits         what one edit changes, the plan of all, and which are lost (values only)
 strategies    five ways to write the same edit
-tally         conflicts and retries, counted from ``optilock.events``
-editors       what an editor process does
+editors       the editor processes, and the conflicts and retries that they count
 run           all editors under all strategies, one after the other
-report        the table, the JSON, the verdict
+report        the bar, the table, the JSON, the verdict
 story         one conflict, told step by step
 command       the command line
 ============  ==========================================================================

@@ -11,11 +11,9 @@ import rich_click as click
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
-from optilock.demo.display import progress_bar, show
-from optilock.demo.outcome import Outcome
-from optilock.demo.report import as_json, complaints
-from optilock.demo.run import Options, run
-from optilock.demo.staff import DemoFailed
+from optilock.demo.editors import DemoFailed
+from optilock.demo.report import as_json, complaints, progress_bar, show
+from optilock.demo.run import Options, Outcome, run
 from optilock.demo.strategies import STRATEGIES
 from optilock.errors import ConfigurationError
 

@@ -1,6 +1,6 @@
-"""What an editor process does: wait for a strategy, write all its edits, report.
+"""The editor processes: what one of them does, what it counts, and the staff of all.
 
-The process is started once and told the strategies one after the other over a pipe::
+A process is started once and told the strategies one after the other over a pipe::
 
     parent                     editor
     "optimistic, merge"  ──>   opens the connection
@@ -10,28 +10,57 @@ The process is started once and told the strategies one after the other over a p
                          <──   Report
     None                 ──>   ends; so it does when the pipe closes
 
-An edit counts as committed when COMMIT has returned, not before.
+An edit counts as committed when COMMIT has returned, not before. A conflict is counted once: when
+the guarded flush reports it, or, where the database itself refuses (a serialization failure, a
+deadlock), when the unit is sent into a retry without one.
+
+The processes are spawned, not forked: a fork would share the parent's database connections. They
+are stopped at the end whatever happens.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
-from optilock import Entry, is_transient
-from optilock.demo.databases import open_engine
+from optilock import Entry, events, is_transient
 from optilock.demo.edits import Edit
 from optilock.demo.strategies import STRATEGIES, Strategy, Write
-from optilock.demo.tally import Tally, counting
+from optilock.demo.wiki import open_engine
+from optilock.errors import OptilockError
 
-__all__ = ["GO", "Failed", "Ready", "Report", "Written", "editor"]
+__all__ = [
+    "GO",
+    "DemoFailed",
+    "Failed",
+    "Ready",
+    "Report",
+    "Staff",
+    "Tally",
+    "Written",
+    "counting",
+    "editor",
+]
+
+
+# DOC """Conflicts, resolutions and retries of one editor, counted from ``optilock.events``.
+#
+# A conflict is counted once: when the guarded flush reports it, or, where the database itself
+# refuses (a serialization failure, a deadlock), when the unit is sent into a retry without one.
+# """
+#
+
 
 GO = "go"
 
@@ -53,16 +82,39 @@ class Failed:
     reason: str
 
 
+class Tally:
+    """A listener that counts, and keeps the conflict that is best to tell."""
+
+    def __init__(self) -> None:
+        self.conflicts = 0
+        self.resolved = 0
+        self.retries = 0
+        self.told: Entry[Any] | None = None
+        self._reported = False
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.Conflict(entries):
+                self.conflicts += len(entries)
+                self._reported = True
+            case events.Resolved(entries):
+                self.resolved += len(entries)
+                self.told = self.told or _best(entries)
+            case events.Retry():
+                self.retries += 1
+                self.conflicts += not self._reported
+                self._reported = False
+            case events.Committed():
+                self._reported = False
+
+
 @dataclass(frozen=True)
 class Report:
     """What one editor did under one strategy; latencies are seconds, pauses included."""
 
     committed: tuple[Edit, ...]
     latencies: tuple[float, ...]
-    conflicts: int
-    resolved: int
-    retries: int
-    told: Entry[Any] | None
+    tally: Tally
 
 
 def editor(pipe: Connection, url: str, edits: Sequence[Edit]) -> None:
@@ -104,14 +156,7 @@ def _write_all(pipe: Connection, write: Write, edits: Sequence[Edit], tally: Tal
             committed.append(edit)
             latencies.append(time.perf_counter() - began)
         pipe.send(Written())
-    return Report(
-        committed=tuple(committed),
-        latencies=tuple(latencies),
-        conflicts=tally.conflicts,
-        resolved=tally.resolved,
-        retries=tally.retries,
-        told=tally.told,
-    )
+    return Report(tuple(committed), tuple(latencies), tally)
 
 
 def _committed(write: Write, edit: Edit) -> bool:
@@ -123,3 +168,112 @@ def _committed(write: Write, edit: Edit) -> bool:
             raise
         return False
     return True
+
+
+@contextmanager
+def counting() -> Iterator[Tally]:
+    """Count what happens inside the block, in this process."""
+    tally = events.listen(Tally())
+    try:
+        yield tally
+    finally:
+        events.unlisten(tally)
+
+
+def _best(entries: tuple[Entry[Any], ...]) -> Entry[Any] | None:
+    """An entry whose text both sides changed: it has the most to tell."""
+    return next((entry for entry in entries if "body" in entry.conflicting), None)
+
+
+#: Seconds without a word from any editor, after which the demo is over.
+_PATIENCE = 120.0
+_GOODBYE = 5.0
+
+
+class DemoFailed(OptilockError):
+    """An editor could not go on; the message says why, in one line."""
+
+
+class Staff:
+    """One process per list of edits, and a pipe to each; a context manager."""
+
+    def __init__(self, url: str, edits: Sequence[Sequence[Edit]]) -> None:
+        self._url = url
+        self._edits = edits
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+
+    def __enter__(self) -> Staff:
+        context = multiprocessing.get_context("spawn")
+        for own in self._edits:
+            here, there = context.Pipe()
+            process = context.Process(target=editor, args=(there, self._url, own), daemon=True)
+            process.start()
+            # Only the editor may hold this end, or its death would not close the pipe.
+            there.close()
+            self._pipes.append(here)
+            self._processes.append(process)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            if kind is not None:
+                process.terminate()
+            process.join(_GOODBYE)
+            if process.is_alive():
+                process.kill()
+
+    @property
+    def edits_asked(self) -> int:
+        """How many edits one strategy gets, all editors together."""
+        return sum(len(own) for own in self._edits)
+
+    def work(self, strategy: str, written: Callable[[], None]) -> tuple[float, list[Report]]:
+        """Seconds from the common start to the last report, and the reports.
+
+        ``written`` is called once per edit. Raises :exc:`DemoFailed`.
+        """
+        self._tell(strategy)
+        self._hear(Ready, len(self._pipes))
+        began = time.perf_counter()
+        self._tell(GO)
+        reports = self._hear(Report, len(self._pipes), written)
+        return time.perf_counter() - began, reports
+
+    def _tell(self, word: str) -> None:
+        for pipe in self._pipes:
+            try:
+                pipe.send(word)
+            except OSError:
+                raise DemoFailed("An editor process ended by itself.") from None
+
+    def _hear(
+        self, kind: type[Any], count: int, written: Callable[[], None] = lambda: None
+    ) -> list[Any]:
+        """Listen until ``count`` messages of a kind have come."""
+        heard: list[Any] = []
+        while len(heard) < count:
+            for message in self._messages():
+                if isinstance(message, kind):
+                    heard.append(message)
+                elif isinstance(message, Written):
+                    written()
+                elif isinstance(message, Failed):
+                    raise DemoFailed(f"An editor could not go on: {message.reason}")
+        return heard
+
+    def _messages(self) -> list[Any]:
+        ready = wait(self._pipes, timeout=_PATIENCE)
+        if not ready:
+            raise DemoFailed(f"No editor wrote anything for {_PATIENCE:.0f} seconds.")
+        try:
+            return [pipe.recv() for pipe in self._pipes if pipe in ready]
+        except EOFError:
+            raise DemoFailed("An editor process ended by itself.") from None

@@ -1,24 +1,37 @@
-"""One edit: it leaves its mark in the text, adds its tag and counts one view.
+"""Edits: what one of them changes, the plan of all, and which are not in the stored pages.
 
->>> from optilock.demo.edits import Edit, inserted
+An edit leaves its mark in the text, adds its tag and counts one view::
+
+>>> from optilock.demo.edits import Edit, Stored, compare, inserted
 >>> edit = Edit(editor=1, number=7, page="with", place=0.0, pause=0.01, remark="Checked.")
 >>> inserted("First paragraph.\\n\\nSecond.", edit)
 'First paragraph.\\n[edit 1-7] Checked.\\n\\nSecond.'
+>>> compare({"with": "text"}, [Stored("with", "text", views=0, tags=[])], [edit]).lost
+1
 
-An edit adds a line at the end of one paragraph. Two edits in different paragraphs can be merged;
-two in the same paragraph add different lines at the same place, and nobody but the authors can
-say which comes first. The marks are how a lost edit is found afterwards: each is unique, and none
-is a part of another.
+It adds a line at the end of one paragraph. Two edits in different paragraphs can be merged; two in
+the same paragraph add different lines at the same place, and nobody but the authors can say which
+comes first. The marks are how a lost edit is found afterwards: each is unique, and none is a part
+of another.
+
+An edit is lost when its mark is not in the text, or its tag not among the tags. A counter has no
+marks: when fewer views are stored than edits were committed, that many edits are lost at least.
+The larger of the two numbers counts, page by page.
+
+The opposite is looked for as well: an edit that is stored twice, or stored although its editor
+was told that it failed, and text of the original page that disappeared.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Edit", "Editable", "apply", "inserted", "plan"]
+__all__ = ["Edit", "Editable", "Losses", "Stored", "apply", "compare", "inserted", "plan"]
+
 
 _REMARKS = (
     "Checked against the grammar.",
@@ -94,3 +107,60 @@ def _edit(chance: random.Random, editor: int, number: int, pages: Sequence[str])
         pause=chance.uniform(_SHORTEST, _LONGEST),
         remark=chance.choice(_REMARKS),
     )
+
+
+_LINE_OF_AN_EDIT = re.compile(r"\n\[edit \d+-\d+\][^\n]*")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A page as it is in the database after everybody has finished."""
+
+    name: str
+    body: str
+    views: int
+    tags: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """``lost`` edits, ``surplus`` ones (stored twice or unasked), names of ``damaged`` pages."""
+
+    lost: int
+    surplus: int
+    damaged: tuple[str, ...]
+
+
+def compare(
+    originals: Mapping[str, str], stored: Iterable[Stored], committed: Iterable[Edit]
+) -> Losses:
+    """Hold the stored pages against the edits whose COMMIT had returned."""
+    pages = {page.name: page for page in stored}
+    edits = list(committed)
+    here = {name: [edit for edit in edits if edit.page == name] for name in originals}
+    return Losses(
+        lost=sum(_lost(pages.get(name), here[name]) for name in originals),
+        surplus=sum(_surplus(pages.get(name), here[name]) for name in originals),
+        damaged=tuple(name for name in originals if _damaged(pages.get(name), originals[name])),
+    )
+
+
+def _lost(page: Stored | None, edits: Sequence[Edit]) -> int:
+    if page is None:
+        return len(edits)
+    missing = [edit for edit in edits if edit.mark not in page.body or edit.tag not in page.tags]
+    return max(len(missing), len(edits) - page.views)
+
+
+def _surplus(page: Stored | None, edits: Sequence[Edit]) -> int:
+    if page is None:
+        return 0
+    known = {edit.mark for edit in edits}
+    marks = [line.strip().split("]")[0] + "]" for line in _LINE_OF_AN_EDIT.findall(page.body)]
+    unasked = sum(1 for mark in marks if mark not in known)
+    twice = len(marks) - len(set(marks))
+    return max(unasked + twice, len(page.tags) - len(set(page.tags)), page.views - len(edits), 0)
+
+
+def _damaged(page: Stored | None, original: str) -> bool:
+    return page is None or _LINE_OF_AN_EDIT.sub("", page.body) != original

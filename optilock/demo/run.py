@@ -1,4 +1,4 @@
-"""All editors under all strategies, one strategy after the other, each on fresh tables.
+"""All editors under all strategies, each on fresh tables, and what came of every one.
 
 ::
 
@@ -8,32 +8,32 @@
         print(outcome.name, outcome.losses.lost)
 
 Raises :exc:`~optilock.errors.ConfigurationError` for bad input, before anything is written, and
-:exc:`~optilock.demo.staff.DemoFailed` when an editor could not go on. The tables are dropped in
+:exc:`~optilock.demo.editors.DemoFailed` when an editor could not go on. The tables are dropped in
 either case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from sqlalchemy import Engine, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from optilock.demo.databases import database_url, open_engine, reason
-from optilock.demo.edits import plan
-from optilock.demo.losses import Stored, compare
-from optilock.demo.models import Base
-from optilock.demo.outcome import Outcome, outcome_of
-from optilock.demo.pages import MOST, hot_pages
-from optilock.demo.staff import Staff
+from optilock import Entry
+from optilock.demo.editors import Report, Staff
+from optilock.demo.edits import Losses, Stored, compare, plan
 from optilock.demo.strategies import STRATEGIES, Strategy
+from optilock.demo.wiki import MOST, Base, database_url, hot_pages, open_engine, reason
 from optilock.errors import ConfigurationError
 
-__all__ = ["Options", "run"]
+__all__ = ["Options", "Outcome", "outcome_of", "percentile", "run"]
+
 
 Progress = Callable[[str, int], None]
 
@@ -134,3 +134,60 @@ def _stored(engine: Engine, strategy: Strategy) -> list[Stored]:
     with Session(engine) as session:
         pages = session.scalars(select(strategy.model)).all()
         return [Stored(page.name, page.body, page.views, page.tags) for page in pages]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row of the table. ``latencies`` are milliseconds, sorted."""
+
+    name: str
+    asked: int
+    committed: int
+    losses: Losses
+    conflicts: int
+    resolved: int
+    retries: int
+    #: From the common start to the last commit.
+    seconds: float
+    latencies: tuple[float, ...]
+    told: Entry[Any] | None
+
+    @property
+    def edits_per_second(self) -> float:
+        return self.committed / self.seconds if self.seconds else 0.0
+
+    @property
+    def sound(self) -> bool:
+        """Everything that was committed is stored, once, and nothing else."""
+        return not (self.losses.lost or self.losses.surplus or self.losses.damaged)
+
+
+def outcome_of(
+    name: str, *, asked: int, reports: Sequence[Report], losses: Losses, seconds: float
+) -> Outcome:
+    """Add up what the editors report."""
+    latencies = sorted(1000 * each for report in reports for each in report.latencies)
+    tallies = [report.tally for report in reports]
+    return Outcome(
+        name=name,
+        asked=asked,
+        committed=sum(len(report.committed) for report in reports),
+        losses=losses,
+        conflicts=sum(tally.conflicts for tally in tallies),
+        resolved=sum(tally.resolved for tally in tallies),
+        retries=sum(tally.retries for tally in tallies),
+        seconds=seconds,
+        latencies=tuple(latencies),
+        told=next((tally.told for tally in tallies if tally.told is not None), None),
+    )
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile of sorted values; 0.0 of none.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 50)
+    2.0
+    """
+    if not ordered:
+        return 0.0
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

@@ -32,7 +32,8 @@ from optilock import (
     unit_of_work,
 )
 from optilock.demo.edits import Edit, apply
-from optilock.demo.models import Page, PlainWikiPage, WikiPage
+from optilock.demo.wiki import Page, PlainWikiPage, WikiPage
+from optilock.dialects import database_of
 
 __all__ = ["LAST_WRITER_WINS", "MERGE", "STRATEGIES", "Strategy"]
 
@@ -81,7 +82,7 @@ def optimistic_merge(sessions: Sessions) -> Write:
 
 
 def pessimistic(sessions: Sessions) -> Write:
-    return _locked_file(sessions) if _is_sqlite(sessions) else _locked_row(sessions)
+    return _locked_file(sessions) if _has_one_lock(sessions) else _locked_row(sessions)
 
 
 def serializable_retry(sessions: Sessions) -> Write:
@@ -114,9 +115,9 @@ def _think_and_change(edit: Edit, page: Page) -> None:
     apply(edit, page)
 
 
-def _is_sqlite(sessions: Sessions) -> bool:
+def _has_one_lock(sessions: Sessions) -> bool:
     with sessions() as session:
-        return session.get_bind().dialect.name == "sqlite"
+        return database_of(session.get_bind().dialect).one_lock
 
 
 LAST_WRITER_WINS = Strategy("last writer wins", PlainWikiPage, last_writer_wins)

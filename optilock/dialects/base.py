@@ -65,6 +65,9 @@ class Database(ErrorCodes):
         """Does a row that :meth:`lock` reads stay as it is until the transaction ends?"""
         return sends_for_update(dialect)
 
+    #: Has the database one lock for all rows?
+    one_lock: bool = False
+
     def begin_writing(self, connection: Connection, table: Table) -> None:
         """Make sure that what is read next stays true until the transaction ends.
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import make_url
 
 from optilock import ConfigurationError
-from optilock.demo.databases import checked_url, database_url
+from optilock.demo.wiki import checked_url, database_url
 
 
 @pytest.mark.parametrize(

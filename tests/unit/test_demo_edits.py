@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from optilock.demo.edits import Edit, apply, inserted, plan
-from optilock.demo.pages import MOST, hot_pages
+from optilock.demo.wiki import MOST, hot_pages
 
 PAGES = ("with", "try", "class")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from optilock.demo.edits import Edit, inserted
-from optilock.demo.losses import Losses, Stored, compare
+from optilock.demo.edits import Edit, Losses, Stored, compare, inserted
 
 BODY = "First.\n\nSecond.\n\nThird."
 ORIGINALS = {"with": BODY}

@@ -8,9 +8,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from optilock.demo.losses import Losses
-from optilock.demo.outcome import Outcome, percentile
+from optilock.demo.edits import Losses
 from optilock.demo.report import as_json, complaints, table, verdict
+from optilock.demo.run import Outcome, percentile
 
 NONE_LOST = Losses(0, 0, ())
 PLAIN = Outcome(

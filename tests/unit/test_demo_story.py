@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from optilock import Entry
-from optilock.demo.models import WikiPage
 from optilock.demo.story import story_of
+from optilock.demo.wiki import WikiPage
 
 BODY = "First.\n\nSecond.\n\nThird."
 OURS = "First.\n[edit 2-7] Checked.\n\nSecond.\n\nThird."

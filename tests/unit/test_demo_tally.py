@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optilock import Entry, events
-from optilock.demo.tally import Tally, counting
+from optilock.demo.editors import Tally, counting
 
 RETRY = events.Retry(attempt=1, wait=0.0, error=RuntimeError())
 COMMITTED = events.Committed(attempts=2, seconds=0.1)

@@ -57,8 +57,10 @@ class SQLite(Database):
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
         return super().form(writes, dialect) if dialect.is_async else RowByRow()
 
+    one_lock = True
+
     def locks_rows(self, dialect: Dialect) -> bool:
-        """It locks the whole file: see :meth:`begin_writing`."""
+        """All of them: see :meth:`begin_writing`."""
         return True
 
     def begin_writing(self, connection: Connection, table: Table) -> None:

@@ -1,7 +1,19 @@
-"""The database the demo runs on: a temporary SQLite file, or the one behind ``--url``.
+"""The wiki: its pages, the two tables that they are stored in, and the database behind them.
 
-A URL that cannot work is refused before any editor starts, in one sentence that never holds the
-password. Every editor opens its own engine with :func:`open_engine`.
+The pages are Python's own reference topics, as they come with every Python. Their text is from
+``pydoc_data.topics``, generated from the Python documentation.
+Copyright (c) Python Software Foundation, used under the PSF License Version 2.
+
+>>> from optilock.demo.wiki import hot_pages
+>>> list(hot_pages(2))
+['with', 'try']
+
+Each page is stored as most programs have it, and with the mixin: a text, a counter and a set of
+tags, each of which wants to be merged in another way.
+
+The database is a temporary SQLite file, or the one behind ``--url``. A URL that cannot work is
+refused before any editor starts, in one sentence that never holds the password. Every editor opens
+its own engine with :func:`open_engine`.
 """
 
 from __future__ import annotations
@@ -10,14 +22,84 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy import JSON, URL, Engine, String, Text, create_engine, make_url
+from sqlalchemy.dialects.mysql import MEDIUMTEXT
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from optilock import Versioned
 from optilock.errors import ConfigurationError
 
-__all__ = ["checked_url", "database_url", "open_engine", "reason"]
+__all__ = [
+    "CREDIT",
+    "MOST",
+    "Base",
+    "Page",
+    "PlainWikiPage",
+    "WikiPage",
+    "checked_url",
+    "database_url",
+    "hot_pages",
+    "open_engine",
+    "reason",
+]
+
+
+CREDIT = (
+    "Pages: pydoc_data.topics from the Python documentation,"
+    " (c) Python Software Foundation, PSF License Version 2."
+)
+
+#: Pages of a few thousand characters, which everybody has an opinion on, come first.
+_FAVOURITES = ("with", "try", "class", "function", "import", "naming", "strings", "for")
+
+#: How many pages there are (they differ a little between Python versions).
+MOST = len(topics)
+
+
+def hot_pages(count: int) -> dict[str, str]:
+    """Name -> text of the first ``count`` pages, favourites first."""
+    favourites = [name for name in _FAVOURITES if name in topics]
+    others = sorted(set(topics) - set(favourites))
+    return {name: topics[name] for name in (favourites + others)[:count]}
+
+
+#: MariaDB's TEXT ends at 64 KB, and its default character set need not hold every page.
+_LONG_TEXT = Text().with_variant(MEDIUMTEXT(), "mysql", "mariadb")
+_CHARSET = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+
+
+class Base(DeclarativeBase):
+    """The tables of the demo, all named ``optilock_demo_…``."""
+
+
+class Page(Base):
+    """What the two kinds of page have in common."""
+
+    __abstract__ = True
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    body: Mapped[str] = mapped_column(_LONG_TEXT)
+    views: Mapped[int] = mapped_column(default=0)
+    tags: Mapped[list[str]] = mapped_column(JSON, default=list)
+
+
+class PlainWikiPage(Page):
+    """A page without a version: what is written last stays."""
+
+    __tablename__ = "optilock_demo_plain_pages"
+    __table_args__ = _CHARSET
+
+
+class WikiPage(Versioned, Page):
+    """The same page with the mixin; that is all the difference."""
+
+    __tablename__ = "optilock_demo_pages"
+    __table_args__ = _CHARSET
+
 
 _BACKENDS = ("postgresql", "sqlite", "mysql", "mariadb")
 _EXAMPLES = "postgresql+psycopg://user@host/name, mysql+pymysql://user@host/name, sqlite:///file"
