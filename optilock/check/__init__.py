@@ -12,7 +12,7 @@ Nothing is changed. Each :class:`Finding` says how bad it is, what it is about, 
 what to do. The command's exit code is 1 when there is an error among them.
 """
 
-from optilock.check.finding import Finding, Severity
+from optilock.check.findings import Finding, Severity
 from optilock.check.run import check
 
 __all__ = ["Finding", "Severity", "check"]

@@ -17,7 +17,7 @@ from rich.table import Table
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from optilock.check.finding import Finding, Severity
+from optilock.check.findings import Finding, Severity
 from optilock.check.run import check as run_check
 from optilock.errors import ConfigurationError
 from optilock.urls import engine_of, require_answer

@@ -1,4 +1,4 @@
-"""All checks, in the order in which a reader would ask."""
+"""All checks, in the order in which a reader would ask; first of the driver and its settings."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
-from optilock.check.finding import Finding, Severity
-from optilock.check.mapping import check_mapping
-from optilock.check.models import mappers_of
-from optilock.check.rows import check_rows, unreadable
-from optilock.check.settings import check_settings
-from optilock.check.stored import StoredTable, stored_table
-from optilock.check.subject import Subject, subjects_of
-from optilock.check.tables import check_table
+from optilock.check.classes import check_mapping, check_values
+from optilock.check.findings import Finding, Severity, error, unreadable, weak
+from optilock.check.subjects import StoredTable, Subject, mappers_of, stored_table, subjects_of
+from optilock.check.tables import check_rows, check_table
 from optilock.check.triggers import check_triggers
-from optilock.check.values import check_values
+from optilock.dialects import database_of
 from optilock.engines import on_engine
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["check"]
+__all__ = ["check", "check_settings"]
+
 
 #: What is looked at for each table.
 _BY_TABLE: tuple[Callable[[Connection, Subject, StoredTable | None], Iterable[Finding]], ...] = (
@@ -60,8 +57,8 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
         for subject in subjects_of(mappers):
             try:
                 stored[subject.table] = stored_table(connection, subject.table)
-            except DBAPIError as error:
-                found.append(unreadable(subject.table.fullname, error))
+            except DBAPIError as refusal:
+                found.append(unreadable(subject.table.fullname, refusal))
                 connection.rollback()
                 continue
             for look in _BY_TABLE:
@@ -77,3 +74,32 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
 def _mappings(mappers: Iterable[Mapper[Any]]) -> Iterator[Finding]:
     for mapper in mappers:
         yield from check_mapping(mapper)
+
+
+def check_settings(engine: Engine) -> Iterator[Finding]:
+    """Look at the driver, at a connection, and at the server."""
+    if not engine.dialect.supports_sane_rowcount:
+        yield error(
+            "no-row-counts",
+            "connection",
+            f"The driver {engine.dialect.driver!r} does not count rows: a lost update cannot be"
+            " seen.",
+            "Use a driver that does: psycopg, sqlite3, pymysql.",
+        )
+    # In a transaction: an engine may have its own way to begin one.
+    with engine.connect() as connection, connection.begin():
+        yield from _connection(connection)
+
+
+def _connection(connection: Connection) -> Iterator[Finding]:
+    database = database_of(connection.dialect)
+    if database.autocommits(connection):
+        yield error(
+            "autocommit",
+            "connection",
+            "The engine runs in AUTOCOMMIT: every statement is stored at once, and a unit of work"
+            " cannot take anything back.",
+            'Make the engine without isolation_level="AUTOCOMMIT".',
+        )
+    for weakness in database.weak_settings(connection):
+        yield weak(weakness, "connection")

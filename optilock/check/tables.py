@@ -1,20 +1,19 @@
-"""Does the table in the database have what the mapping says?"""
+"""What is asked of each table: has it what the mapping says, and have its rows their versions?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Column, Table, types
+from sqlalchemy import Column, Table, Uuid, func, select, types
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
-from optilock.check.finding import Finding, Severity
-from optilock.check.resolution import microseconds
-from optilock.check.stored import StoredTable
-from optilock.check.subject import Subject
+from optilock.check.findings import Finding, error, unreadable, warning, weak
+from optilock.check.subjects import StoredTable, Subject
 from optilock.dialects import database_of
 
-__all__ = ["check_table"]
+__all__ = ["check_rows", "check_table", "microseconds", "unreadable"]
 
 
 def check_table(
@@ -23,19 +22,15 @@ def check_table(
     """Is it there, with transactions, a key, and the columns of the mapping?"""
     table = subject.table
     if stored is None:
-        yield Finding(
+        yield error(
             "no-table",
-            Severity.ERROR,
             table.fullname,
             f"The table of {subject.name} is not in this database.",
             "Run the migrations, or look at the URL and the schema.",
         )
         return
-    for code, severe, message, advice in database_of(connection.dialect).weak_table(
-        connection, table
-    ):
-        severity = Severity.ERROR if severe else Severity.WARNING
-        yield Finding(code, severity, table.fullname, message, advice)
+    for weakness in database_of(connection.dialect).weak_table(connection, table):
+        yield weak(weakness, table.fullname)
     if not stored.is_view:
         yield from _key(table, stored)
         yield from _unknown_columns(table, stored)
@@ -48,9 +43,8 @@ def _key(table: Table, stored: StoredTable) -> Iterator[Finding]:
     """One UPDATE shall write one row."""
     mapped = {stored.name(column.name) for column in table.primary_key}
     if mapped and not any(key <= mapped for key in stored.keys):
-        yield Finding(
+        yield error(
             "key",
-            Severity.ERROR,
             table.fullname,
             f"The mapping finds a row by {', '.join(sorted(mapped))}, and nothing in the table"
             " keeps that unique: a write may meet several rows, or another one.",
@@ -66,9 +60,8 @@ def _unknown_columns(table: Table, stored: StoredTable) -> Iterator[Finding]:
             continue
         if column.get("computed") or column.get("identity") or column.get("autoincrement") is True:
             continue
-        yield Finding(
+        yield error(
             "unknown-column",
-            Severity.ERROR,
             f"{table.fullname}.{column['name']}",
             "The mapping does not know the column, which is NOT NULL and has no default: new rows"
             " are refused.",
@@ -85,25 +78,22 @@ def _column(
         yield _no_column(name, subject, is_version)
         return
     if is_version and found["nullable"]:
-        yield Finding(
+        yield warning(
             "nullable",
-            Severity.WARNING,
             name,
             "The column may be NULL, and a row without a version cannot be checked.",
             f"{subject.roll_out}: it fills the column and makes it NOT NULL.",
         )
     if _is_another_type(connection, column, found["type"], is_version):
-        yield Finding(
+        yield error(
             "type",
-            Severity.ERROR,
             name,
             f"The table has {found['type']!r}, and the mapping says {column.type!r}.",
             "Migrate the column, or change the mapping.",
         )
     elif is_version and not microseconds(found["type"]):
-        yield Finding(
+        yield error(
             "resolution",
-            Severity.ERROR,
             name,
             "The column keeps less than microseconds: two writes in one tick get the same version,"
             " and the second one overwrites unseen.",
@@ -113,16 +103,14 @@ def _column(
 
 def _no_column(name: str, subject: Subject, is_version: bool) -> Finding:
     if is_version:
-        return Finding(
+        return error(
             "no-column",
-            Severity.ERROR,
             name,
             "The mapping has a version column and the table has none: every query fails.",
             f"{subject.roll_out}, or let autogenerate write the migration.",
         )
-    return Finding(
+    return error(
         "no-column",
-        Severity.ERROR,
         name,
         "The mapping has the column and the table does not: every query fails.",
         "Run the migrations, or take it out of the mapping.",
@@ -165,3 +153,66 @@ def _family(kind: types.TypeEngine[Any], connection: Connection) -> str | None:
     except Exception:  # a type of the application's may do anything
         return None
     return _FAMILIES.get(text.upper().partition("(")[0].partition(" ")[0])
+
+
+def check_rows(
+    connection: Connection, subject: Subject, stored: StoredTable | None
+) -> Iterator[Finding]:
+    """Look for NULL and, in random tokens, for duplicates.
+
+    The table is read only where it can have some: not for NULL in a column that is NOT NULL.
+    """
+    token = subject.version
+    column = None if stored is None or token is None else stored.column(token)
+    if token is None or column is None:
+        return  # check_table says so
+    name = f"{subject.table.fullname}.{token.name}"
+    try:
+        missing = _missing(connection, token) if column["nullable"] else 0
+        repeated = _repeated(connection, token) if isinstance(token.type, Uuid) else 0
+    except DBAPIError as refusal:
+        yield unreadable(name, refusal)
+        return
+    if missing:
+        yield error(
+            "null-versions",
+            name,
+            f"{_rows(missing, 'has', 'have')} no version: writing one of them is refused.",
+            f"{subject.roll_out}: it fills them beside the writers.",
+        )
+    if repeated:
+        yield warning(
+            "repeated-versions",
+            name,
+            f"{repeated} random versions are carried by more than one row: something copies them.",
+            "Look for INSERT … SELECT and for rows that are cloned with their version.",
+        )
+
+
+def _missing(connection: Connection, token: Column[Any]) -> int:
+    counted = select(func.count()).select_from(token.table).where(token.is_(None))
+    return connection.scalar(counted) or 0
+
+
+def _repeated(connection: Connection, token: Column[Any]) -> int:
+    groups = select(token).where(token.is_not(None)).group_by(token).having(func.count() > 1)
+    return connection.scalar(select(func.count()).select_from(groups.subquery())) or 0
+
+
+def _rows(number: int, has: str, have: str) -> str:
+    return f"1 row {has}" if number == 1 else f"{number} rows {have}"
+
+
+def microseconds(stored: types.TypeEngine[Any]) -> bool:
+    """Does a stored type keep microseconds? True of what is no time at all."""
+    if isinstance(stored, types.DateTime):
+        return _digits(stored) >= 6
+    return not isinstance(stored, types.Date)
+
+
+def _digits(stored: Any) -> int:
+    """Digits of a second's fraction; MariaDB keeps none unless it is told to, others six."""
+    if hasattr(stored, "fsp"):
+        return stored.fsp or 0
+    precision: int | None = getattr(stored, "precision", None)
+    return 6 if precision is None else precision

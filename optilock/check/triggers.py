@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from optilock.check.finding import Finding, Severity
-from optilock.check.stored import StoredTable, schema_of
-from optilock.check.subject import Subject
+from optilock.check.findings import Finding, error, warning
+from optilock.check.subjects import StoredTable, Subject, schema_of
 from optilock.dialects import database_of
-from optilock.dialects.triggers import Found
+from optilock.dialects.triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.schema import Expected, expected
 from optilock.tokens.guard_trigger import is_guard
 
 __all__ = ["check_triggers"]
+
+
+@dataclass(frozen=True)
+class _Triggers:
+    """Those of one table, as the catalogue of the database keeps them."""
+
+    connection: Connection
+    subject: Subject
+    schema: str | None
+    kind: GuardTriggers
+    found: list[Found]
+
+    def get(self, name: str) -> Found | None:
+        """One by its name, also where the catalogue does not show it to this user."""
+        table = self.subject.table.name
+        there = next((one for one in self.found if one.name == name), None)
+        return there or self.kind.hidden(self.connection, table, name, self.schema)
 
 
 def check_triggers(
@@ -27,31 +44,27 @@ def check_triggers(
     if stored is None:
         return  # check_table says so
     schema = schema_of(connection, subject.table)
-    known = database_of(connection.dialect).guard_triggers(connection.dialect)
-    found = [one for one in known.found(connection, schema) if one.table == subject.table.name]
+    kind = database_of(connection.dialect).guard_triggers(connection.dialect)
+    found = [one for one in kind.found(connection, schema) if one.table == subject.table.name]
+    triggers = _Triggers(connection, subject, schema, kind, found)
     try:
-        yield from _guard(connection, subject, wanted, found)
-        yield from _version(connection, subject, wanted, found)
-    except ConfigurationError as error:
-        yield _unknown_database(subject, str(error))
+        yield from _guard(triggers, subject, wanted)
+        yield from _version(triggers, subject, wanted)
+    except ConfigurationError as refusal:
+        advice = "Use a token and options that this database has."
+        yield error("no-trigger", subject.table.fullname, str(refusal), advice)
 
 
-def _guard(
-    connection: Connection, subject: Subject, wanted: Expected | None, found: list[Found]
-) -> Iterator[Finding]:
+def _guard(triggers: _Triggers, subject: Subject, wanted: Expected | None) -> Iterator[Finding]:
     """The trigger of ``__version_guard__``."""
-    there = next((one for one in found if is_guard(one.name)), None)
+    there = next((one for one in triggers.found if is_guard(one.name)), None)
     guard = wanted.guard if wanted is not None else None
     if guard is not None:
-        known = database_of(connection.dialect).guard_triggers(connection.dialect)
-        schema = schema_of(connection, subject.table)
-        there = there or known.hidden(connection, subject.table.name, guard.name, schema)
-        what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
         yield from _compared(
             subject,
-            what,
-            there,
-            known.source(guard),
+            f"{subject.name}.__version_guard__ = {guard.policy!r}",
+            there or triggers.get(guard.name),
+            triggers.kind.source(guard),
             "op.create_guard_trigger",
             "a foreign UPDATE changes rows and nobody is told",
         )
@@ -65,12 +78,10 @@ def _guard(
         )
 
 
-def _version(
-    connection: Connection, subject: Subject, wanted: Expected | None, found: list[Found]
-) -> Iterator[Finding]:
+def _version(triggers: _Triggers, subject: Subject, wanted: Expected | None) -> Iterator[Finding]:
     """The trigger of a ``RowVersion``."""
     if wanted is None or not wanted.moves_by_trigger:
-        for one in found:
+        for one in triggers.found:
             moved = moved_column(subject.table.name, one.name, one.source)
             if moved is not None and not one.of_parent:
                 yield _unasked(
@@ -82,15 +93,11 @@ def _version(
                 )
         return
     table, column = subject.table, wanted.column
-    name = trigger_name(table.name, column.name)
-    there = next((one for one in found if one.name == name), None)
-    known = database_of(connection.dialect).guard_triggers(connection.dialect)
-    there = there or known.hidden(connection, table.name, name, schema_of(connection, table))
-    ddl = trigger_ddl(table, column, connection.dialect, schema=schema_of(connection, table))
+    ddl = trigger_ddl(table, column, triggers.kind.dialect, schema=triggers.schema)
     yield from _compared(
         subject,
         f"{subject.name}.__version_token__ = RowVersion()",
-        there,
+        triggers.get(trigger_name(table.name, column.name)),
         ddl.source,
         "op.create_version_trigger",
         "the version does not move, and every write is refused",
@@ -108,36 +115,21 @@ def _compared(
         message = f"The trigger {there.name} of {what} is switched off: {harm}."
         advice = "ALTER TABLE … ENABLE TRIGGER, and find out who switched it off."
     elif there.source is None:
-        yield _unreadable(subject, there)
+        yield warning(
+            "unreadable",
+            f"{subject.table.fullname}.{there.name}",
+            "What the trigger does may not be read, so nobody knows whether it is the right one.",
+            "Check as a user who has the right TRIGGER on the table.",
+        )
         return
     elif there.source.strip() != source.strip():
         code = "other-trigger"
         message = f"The trigger {there.name} is another one than {what} asks for."
     else:
         return
-    yield Finding(code, Severity.ERROR, subject.table.fullname, message, advice)
+    yield error(code, subject.table.fullname, message, advice)
 
 
 def _unasked(subject: Subject, there: Found, message: str, advice: str) -> Finding:
     where = f"{subject.table.fullname}.{there.name}"
-    return Finding("unasked-trigger", Severity.WARNING, where, message, advice)
-
-
-def _unreadable(subject: Subject, there: Found) -> Finding:
-    return Finding(
-        "unreadable",
-        Severity.WARNING,
-        f"{subject.table.fullname}.{there.name}",
-        "What the trigger does may not be read, so nobody knows whether it is the right one.",
-        "Check as a user who has the right TRIGGER on the table.",
-    )
-
-
-def _unknown_database(subject: Subject, why: str) -> Finding:
-    return Finding(
-        "no-trigger",
-        Severity.ERROR,
-        subject.table.fullname,
-        why,
-        "Use a token and options that this database has.",
-    )
+    return warning("unasked-trigger", where, message, advice)

@@ -1,6 +1,7 @@
-"""Columns whose values cannot be told from what they were: every save writes them, or conflicts.
+"""What is asked of each class: has it a version, which moves when it should? Do its values compare?
 
-A type is asked with a value and its copy. Whether the application's own values know each other is
+Columns whose values cannot be told from what they were are written by every save, or conflict. A
+type is asked with a value and its copy. Whether the application's own values know each other is
 seen only in the data: a few rows are read twice, and each value has to equal itself. A pickled
 object without ``__eq__`` does not.
 """
@@ -15,14 +16,67 @@ from sqlalchemy import Column, Table, select, types
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 
-from optilock.check.finding import Finding, Severity
-from optilock.check.resolution import microseconds
-from optilock.check.stored import StoredTable
+from optilock.check.findings import Finding, error, note, warning
+from optilock.check.subjects import StoredTable
+from optilock.check.tables import microseconds
 from optilock.dialects import database_of
 from optilock.mapped.facts import facts, same
 from optilock.mapping.compared import compared_names
+from optilock.versioned import Versioned
 
-__all__ = ["check_values"]
+__all__ = ["check_mapping", "check_values"]
+
+
+def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
+    """Is there a version, and does anything make it move, or conflict, without need?"""
+    name = mapper.class_.__name__
+    if not facts(mapper).guarded:
+        yield warning(
+            "no-version",
+            name,
+            "The class has no version: the last writer wins, and nobody is told.",
+            "Add the mixin optilock.Versioned, if its rows have more than one writer.",
+        )
+        return
+    if not issubclass(mapper.class_, Versioned) and mapper.inherits is None:
+        yield note(
+            "not-versioned",
+            name,
+            "The class has SQLAlchemy's own version_id_col. Watched sessions guard it as it is.",
+            "The mixin optilock.Versioned adds ignored columns and a resolver of the class's own.",
+        )
+    yield from _moving_by_itself(mapper)
+    yield from _too_coarse(mapper)
+
+
+def _moving_by_itself(mapper: Mapper[Any]) -> Iterator[Finding]:
+    """Compared columns that every save writes: then any two saves conflict."""
+    compared = compared_names(mapper, changed=(), deleting=True)
+    for attribute, column in facts(mapper).columns.items():
+        written = column.onupdate is not None or column.server_onupdate is not None
+        if written and attribute in compared and column not in facts(mapper).ignored:
+            yield warning(
+                "rewritten",
+                f"{mapper.class_.__name__}.{attribute}",
+                "Every save writes the column, and its value is compared: writers of different"
+                " columns always conflict.",
+                "Name it in __version_ignore__, or compare other columns.",
+            )
+
+
+def _too_coarse(mapper: Mapper[Any]) -> Iterator[Finding]:
+    token: Any = mapper.version_id_col
+    if isinstance(token, Column) and isinstance(token.type, (types.Date, types.DateTime)):
+        generator = mapper.version_id_generator
+        if generator:
+            yield warning(
+                "clock",
+                f"{mapper.class_.__name__}.{facts(mapper).names[token]}",
+                "The version is a time that the program's own clock makes: two writes in one tick,"
+                " or two clocks, can give the same version.",
+                "Use Timestamp(), whose time is the server's and always moves on, or Counter().",
+            )
+
 
 #: Rows that are read.
 _ROWS = 20
@@ -49,18 +103,16 @@ def check_values(
             continue
         about = f"{mapper.class_.__name__}.{name}"
         if database_of(connection.dialect).moves_by_itself(there) and column.onupdate is None:
-            yield Finding(
+            yield warning(
                 "rewritten",
-                Severity.WARNING,
                 about,
                 "The database changes the column in every UPDATE, and its value is compared: any"
                 " two writers conflict.",
                 "Name it in __version_ignore__, or compare other columns.",
             )
         if isinstance(column.type, types.DateTime) and not microseconds(there["type"]):
-            yield Finding(
+            yield warning(
                 "resolution",
-                Severity.WARNING,
                 about,
                 "The column keeps less than microseconds, and its value is compared: a time that"
                 " was rounded is not the one that the program has.",
@@ -80,9 +132,8 @@ def _never_equal(
     unequal |= _unequal_in_data(connection, doubtful)
     for name in sorted(unequal):
         conflicts = name in compared
-        yield Finding(
+        yield (error if conflicts else warning)(
             "never-equal",
-            Severity.ERROR if conflicts else Severity.WARNING,
             f"{mapper.class_.__name__}.{name}",
             f"A value of {columns[name].type!r} does not equal itself when it is read again: "
             + (
