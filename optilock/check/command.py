@@ -19,8 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.check.findings import Finding, Severity
 from optilock.check.run import check as run_check
+from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError
-from optilock.urls import engine_of, require_answer
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.report import Report
 from optilock.rollout.run import roll_out
 from optilock.rollout.words import TOKENS
 from optilock.tokens.guard_trigger import Policy
-from optilock.urls import engine_of, require_answer
 
 __all__ = ["migrate"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Column, Index, MetaData, String, Table, Text
 from sqlalchemy.dialects import mysql
 
-from optilock.tables.table_set import Step, TableSet
+from optilock.tables import Step, TableSet
 from optilock.tokens.timestamp import ServerTime
 from optilock.tokens.utc_date_time import UtcDateTime
 

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from optilock.errors import OptilockError
-from optilock.testing.servers.account import Account, account
 from optilock.testing.servers.server import (
+    Account,
     Server,
     ServerMissing,
+    account,
     folder_for,
     free_port,
     last_lines,

@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from optilock.testing.servers.account import Account, account
-from optilock.testing.servers.server import Server, ServerMissing, folder_for, free_port
+from optilock.testing.servers.server import (
+    Account,
+    Server,
+    ServerMissing,
+    account,
+    folder_for,
+    free_port,
+)
 
 __all__ = ["postgresql"]
 
