@@ -47,6 +47,7 @@ from sqlalchemy.orm import Mapper
 from optilock.aggregates import cover
 from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.resolvers import Resolution, Resolver
+from optilock.copies.detached import compare_in_merge
 from optilock.entry import Entry
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
@@ -67,7 +68,6 @@ from optilock.mapping.one_class import share_table
 from optilock.mapping.originals import follow_committed, keep_originals
 from optilock.mapping.tables import know_tables
 from optilock.mapping.triggers import create_with_table
-from optilock.rows.detached import compare_in_merge
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
 from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented import load_with_parent

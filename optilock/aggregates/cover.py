@@ -17,7 +17,7 @@ from optilock.mapped.facts import facts
 from optilock.mapping.compared import changed_names
 from optilock.mapping.makers import touch_state
 from optilock.rows.seen import recall
-from optilock.rows.touched import note_roots
+from optilock.rows.touch import note_roots
 from optilock.session.before_flush import at_step
 from optilock.session.watched import stands_still
 

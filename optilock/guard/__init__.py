@@ -7,7 +7,7 @@ The files in the order of a flush, with :mod:`records` of it and of the rows tha
     for the flush.
 *refused at once*
     :mod:`refusals`: rows that nobody has read, connections in AUTOCOMMIT mode, and two classes
-    over one table; the blocks of :mod:`no_bump` where :mod:`still` cannot be kept.
+    over one table; rows under :mod:`no_bump` whose version cannot be kept.
 *judged before anything is sent*
     :mod:`deletes` with :mod:`dependents`, and rows under :mod:`promises`.
 *each statement*
@@ -21,9 +21,8 @@ The files in the order of a flush, with :mod:`records` of it and of the rows tha
     :mod:`edits` of refused rows are kept. Where the database has :mod:`ended` the transaction,
     perhaps at COMMIT, the rows that moved are found.
 
-Beside the flush: :mod:`orphans`, :mod:`merging` with :mod:`members`, :mod:`locked_reads`,
-:mod:`undone`, objects that left the session, and :mod:`mapped_classes` with only a
-``version_id_col``.
+Beside the flush: :mod:`mapped_classes`, also those with only a ``version_id_col``, come with their
+versions.
 """
 
 from optilock.guard.ended import capture, clear, conflict_after_rollback

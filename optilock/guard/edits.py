@@ -19,7 +19,7 @@ from optilock.mapped.facts import facts
 from optilock.mapping.makers import touch_state
 from optilock.mapping.originals import original_of
 from optilock.rows.sides import Values
-from optilock.rows.touched import is_touched, touch_with_next_flush
+from optilock.rows.touch import is_touched, touch_with_next_flush
 from optilock.undocumented import (
     expire_attribute,
     mark_changed,

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Column, event
 from sqlalchemy.orm import Mapper
 
-from optilock.guard.orphans import notice_orphans
-from optilock.guard.undone import tell_pickles
+from optilock.copies.orphans import notice_orphans
+from optilock.copies.rolled_back import tell_pickles
 from optilock.mapping.attribute import load_always
 from optilock.mapping.one_class import share_table
 from optilock.mapping.tables import know_tables

@@ -19,10 +19,9 @@ from optilock.guard.records import Flush, Missed, Short, not_written
 from optilock.guard.settle import restore_gone, settle_children
 from optilock.mapped.facts import facts
 from optilock.mapping.makers import untouched
-from optilock.rows.seen import never_read
 from optilock.rows.sides import attempt_of, read_stored
+from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.writes.answers import Accepted
-from optilock.writes.look import never_seen, no_version
 from optilock.writes.onupdate import fill_in
 from optilock.writes.send import send
 

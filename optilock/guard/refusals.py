@@ -26,11 +26,11 @@ from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import identity_of
 from optilock.mapping.one_class import is_shared, two_classes
-from optilock.rows.seen import unread, version_seen
+from optilock.rows.seen import version_seen
+from optilock.rows.unknown_versions import never_seen, unread
 from optilock.session.autocommit import INSTEAD, autocommits
 from optilock.session.connections import engine_to_write
 from optilock.session.watched import Watched
-from optilock.writes.look import never_seen
 
 __all__ = ["refuse_guarded_writes", "refuse_two_classes", "refuse_unread"]
 

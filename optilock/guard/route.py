@@ -17,6 +17,7 @@ from optilock.conditions.write import Shape, Write
 from optilock.guard.compares import judge_values, write_one
 from optilock.guard.dependents import without_missed
 from optilock.guard.links import delete_links, judge_links
+from optilock.guard.no_bump import unmoved
 from optilock.guard.pipeline import (
     drain,
     hold,
@@ -26,7 +27,6 @@ from optilock.guard.pipeline import (
     without_version,
 )
 from optilock.guard.records import Flush, Missed
-from optilock.guard.still import unmoved
 from optilock.mapped.facts import facts
 from optilock.mapping.compared import any_compared, changed_names
 from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved

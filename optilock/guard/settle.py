@@ -40,7 +40,7 @@ from optilock.guard.records import DELETED, UPDATED, Flush, Missed, in_sqlalchem
 from optilock.mapped.facts import facts
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import equal_to_stored, read_stored, stale_relationships
-from optilock.rows.touched import stands_for_others
+from optilock.rows.touch import stands_for_others
 from optilock.undocumented import (
     expire_attribute,
     mark_changed,

@@ -27,6 +27,17 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conditions.write import Write
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
 from optilock.conflicts.resolvers import OnConflict, check_on_conflict
+from optilock.copies.locking_reads import guarded_get, guarded_refresh
+from optilock.copies.merge import guarded_merge, guarded_merge_all
+from optilock.copies.rolled_back import (
+    abandoned,
+    ended,
+    give_back,
+    guarded_expunge,
+    guarded_expunge_all,
+    remember_revived,
+    remember_rolled_back,
+)
 from optilock.dialects import database_of
 from optilock.dialects.connections import watch_errors
 from optilock.errors import ConfigurationError
@@ -37,9 +48,8 @@ from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
 from optilock.guard.ended import remember as remember_ours
 from optilock.guard.listener_updates import write_by_hand
 from optilock.guard.listeners import listen
-from optilock.guard.locked_reads import guarded_get, guarded_refresh
 from optilock.guard.mapped_classes import read_versions_with_rows
-from optilock.guard.merging import guarded_merge, guarded_merge_all
+from optilock.guard.no_bump import refuse_moving, withdraw
 from optilock.guard.pipeline import drain_all
 from optilock.guard.promises import check_pending
 from optilock.guard.records import Flush
@@ -49,25 +59,13 @@ from optilock.guard.refusals import (
     refuse_unread,
 )
 from optilock.guard.settle import conclude, settle
-from optilock.guard.still import refuse_moving, withdraw
-from optilock.guard.undone import abandoned, ended, give_back, guarded_expunge, guarded_expunge_all
 from optilock.mapped.facts import facts
 from optilock.mapping.compared import values_in_mind, values_unknown
 from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import written
-from optilock.rows.seen import (
-    UNREAD,
-    attached,
-    forget,
-    hold_nothing,
-    recall,
-    remember,
-    remember_deleted,
-    remember_expired,
-    remember_revived,
-    remember_rolled_back,
-)
-from optilock.rows.touched import TOUCHED, touch_again
+from optilock.rows.seen import forget, recall, remember, remember_deleted, remember_expired
+from optilock.rows.touch import TOUCHED, touch_again
+from optilock.rows.unknown_versions import UNREAD, attached, hold_nothing
 from optilock.session.autocommit import refuse_autocommit_of
 from optilock.session.before_flush import at_step
 from optilock.session.connections import refuse_shards

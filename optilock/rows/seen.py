@@ -15,21 +15,17 @@ object keeps the version that was seen. So it does when ``expire(obj, [...])`` o
 ``refresh(obj, [...])`` names the version and leaves older values beside it. ``refresh(obj)`` drops
 the edits and starts anew.
 
-An object that comes to the session without a version, by ``make_transient_to_detached()`` or a
-pickle, was read by nobody who could say in which: it must be read before it is edited.
-
-After a rollback it is the version from before the transaction's own writes, and after that of a
-savepoint the version from before the savepoint's. An object that was read after an UPDATE statement
-which is rolled back may hold a version that never was; it must be read again before it is edited.
+What a rollback expires: :mod:`optilock.copies.rolled_back`. Objects whose version nobody knows:
+:mod:`optilock.rows.unknown_versions`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, QueryContext, Session
@@ -39,65 +35,50 @@ from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Place, place_of
 from optilock.mapping.compared import (
     any_compared,
     remember_values,
     remembered_values,
     values_seen,
-    values_unknown,
 )
 from optilock.rows.locked import expire_older
-from optilock.session.records import Doubt
 from optilock.session.watched import is_watched
 from optilock.undocumented import (
     deleted_since,
-    expire_with_savepoint,
     is_flushing,
     left_out,
     marked_deleted,
 )
 
 __all__ = [
-    "BEFORE",
-    "UNREAD",
+    "NEVER",
+    "SEEN",
     "Memory",
-    "attached",
     "forget",
-    "hold",
-    "hold_nothing",
-    "may_be_undone",
     "memories",
     "moved_back",
     "moved_by_us",
-    "never_read",
     "recall",
     "remember",
     "remember_again",
     "remember_deleted",
     "remember_expired",
     "remember_removed",
-    "remember_revived",
-    "remember_rolled_back",
-    "unread",
+    "remember_version",
     "version_seen",
     "watch_loads",
     "younger_names",
 ]
 
 State = InstanceState[Any]
-_KEY = "_optilock_seen"
+#: An attribute of a state: the version that the author of an expired object has seen.
+SEEN = "_optilock_seen"
 _YOUNGER = "_optilock_younger"
 _DECIDED = "_optilock_decided"
-#: An attribute of a session: its objects whose rows nobody has read, once there was one.
-UNREAD = "_optilock_unread"
-#: In the ``info`` of a copy that was made before a transaction had its outcome: the version that
-#: was stored before the transaction wrote the row, or ``None``.
-BEFORE = "optilock_before"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
-_NEVER = object()
-_NONE: Mapping[Any, Any] = {}
-_tokens: WeakKeyDictionary[Mapper[Any], str | None] = WeakKeyDictionary()
+NEVER = object()
+#: Classes whose rows are looked at when they are read again.
+_watching: WeakSet[Mapper[Any]] = WeakSet()
 
 
 class _Apart(NamedTuple):
@@ -106,98 +87,27 @@ class _Apart(NamedTuple):
     version: Any
 
 
-def attached(session: Session, obj: Any) -> None:
-    """A detached object was added to ``session``."""
-    state: State = instance_state(obj)
-    token = _token_of(state.mapper)
-    if token is None:
-        return
-    if may_be_undone(state):
-        hold_nothing(state)
-    if token not in state.dict and (_KEY not in state.__dict__ or never_read(state)):
-        _unread(session, state)
-
-
-def _unread(session: Session, state: State) -> None:
-    """Nobody has read the row: looked for by each flush of the session until somebody has."""
-    state.__dict__[_KEY] = _NEVER
-    session.__dict__.setdefault(UNREAD, WeakSet()).add(state)
-
-
-def unread(session: Session) -> Collection[State]:
-    """Objects of the session whose rows nobody has read."""
-    waiting = session.__dict__.get(UNREAD)
-    if not waiting:
-        return ()
-    found = [state for state in waiting if _is_unread(state) and state.session is session]
-    session.__dict__[UNREAD] = WeakSet(found)
-    return found
-
-
-def _is_unread(state: State) -> bool:
-    """``merge(load=False)`` gives a version past all events; a touch gives the one that follows."""
-    token = _token_of(state.mapper)
-    return token is not None and never_read(state) and version_seen(state, token) is None
-
-
-def never_read(state: State) -> bool:
-    """Was the object edited without anybody having read its row?"""
-    return state.__dict__.get(_KEY) is _NEVER
-
-
-def hold(state: State, version: Any) -> None:
-    """The row is in ``version``: what a transaction had made of it is undone."""
-    token = _token_of(state.mapper)
-    assert token is not None
-    if token not in state.dict:
-        state.__dict__[_KEY] = version
-    elif token in state.committed_state:
-        state.committed_state[token] = version
-    else:
-        state.dict[token] = version
-    _decided(state)
-
-
-def hold_nothing(state: State) -> None:
-    """Nobody knows the version of what the object holds: its row must be read before an edit."""
-    token = _token_of(state.mapper)
-    if token is None:
-        return
-    state.dict.pop(token, None)
-    state.committed_state.pop(token, None)
-    state.__dict__[_KEY] = _NEVER
-    _decided(state)
-    if state.session is not None and state.key is not None:
-        _unread(state.session, state)
-
-
-def may_be_undone(state: State) -> bool:
-    """Was the copy made of a row that a transaction had written, whose outcome it cannot know?"""
-    return BEFORE in state.__dict__.get("info", ())
-
-
-def _decided(state: State) -> None:
-    if may_be_undone(state):
-        del state.info[BEFORE]
+def remember_version(state: State, version: Any) -> None:
+    """The author of the object, which is expired, has seen its row in that version."""
+    state.__dict__[SEEN] = version
 
 
 def remember(states: Iterable[State]) -> None:
     """What these objects hold will be expired as a whole."""
-    manager = token = None
-    compared = False
+    manager, token, compared = None, "", False
     for state in states:
         if state.manager is not manager:
             manager = state.manager
-            token = _token_of(manager.mapper)
-            compared = any_compared() and facts(manager.mapper).compares
+            known = facts(manager.mapper)
+            token, compared = known.token, any_compared() and known.compares
         if compared:
             remember_values(state)
-        if token is not None and (obj := state.obj()) is not None:
+        if token and (obj := state.obj()) is not None:
             version = obj.__dict__.get(token)  # a commit asks every object: no detours
             if state.committed_state:  # assigned or touched, and not written
                 version = state.committed_state.get(token, version)
             if version is not None:
-                state.__dict__[_KEY] = version
+                state.__dict__[SEEN] = version
 
 
 class Memory(NamedTuple):
@@ -211,9 +121,9 @@ class Memory(NamedTuple):
 def memories(states: Iterable[State]) -> list[Memory]:
     """Those of the objects that are expired and not edited, before somebody else reads them."""
     return [
-        Memory(state, state.__dict__.get(_KEY), remembered_values(state))
+        Memory(state, state.__dict__.get(SEEN), remembered_values(state))
         for state in states
-        if (token := _token_of(state.mapper)) is None or token not in state.dict
+        if facts(state.mapper).token not in state.dict
         if not state.modified
     ]
 
@@ -222,7 +132,7 @@ def remember_again(memory: Memory) -> None:
     """The object was read, but not by its author, and is expired again."""
     state, version, values = memory
     if version is not None:
-        state.__dict__[_KEY] = version
+        state.__dict__[SEEN] = version
     if values is not None:
         values_seen(state, values)
 
@@ -233,12 +143,12 @@ def remember_expired(obj: Any, names: Collection[str] | None) -> None:
     if not isinstance(state, InstanceState):
         return  # SQLAlchemy says so
     if names:
-        token = _token_of(state.mapper)
+        token = facts(state.mapper).token
         if facts(state.mapper).compares:
             remember_values(state)
         if token in names and token in state.dict:
             version = state.committed_state.get(token, state.dict[token])
-            state.__dict__[_KEY] = _Apart(version)
+            state.__dict__[SEEN] = _Apart(version)
         return
     related = (s for _, _, s, _ in state.mapper.cascade_iterator("refresh-expire", state))
     remember((state, *related))
@@ -250,18 +160,19 @@ def recall(state: State) -> None:
     And the key: it is all that SQLAlchemy needs beside the version.
     """
     mapper = state.mapper
-    token = _token_of(mapper)
-    if token is None or token in state.dict or state.key is None:
+    watch_loads(mapper)
+    token = facts(mapper).token
+    if not token or token in state.dict or state.key is None:
         return
     seen = version_seen(state, token)
     if seen is None:
         return
-    state.__dict__.pop(_KEY)  # held from here on: what a flush reads after its write is newer
+    state.__dict__.pop(SEEN)  # held from here on: what a flush reads after its write is newer
     keys = zip(facts(mapper).keys, state.key[1], strict=True)
     for name, value in ((token, seen), *keys):
         state.dict[name] = value
         state.expired_attributes.discard(name)
-    state.__dict__.pop(_KEY, None)  # or it would stand for the version that a write reads back
+    state.__dict__.pop(SEEN, None)  # or it would stand for the version that a write reads back
 
 
 class _Decided(NamedTuple):
@@ -287,8 +198,8 @@ def remember_removed(states: Iterable[State], stands: Callable[[], bool]) -> Non
 
 
 def _decide(state: State, stands: Callable[[], bool] | None) -> None:
-    token = _token_of(state.mapper)
-    if token is not None:
+    token = facts(state.mapper).token
+    if token:
         state.__dict__[_DECIDED] = _Decided(version_seen(state, token), stands)
     if any_compared() and facts(state.mapper).compares:
         remember_values(state)
@@ -307,88 +218,16 @@ def _is_doomed(state: State, session: Session) -> bool:
     )
 
 
-def remember_revived(
-    obj: Any, before: Mapping[Place, Any], written: Collection[State] = ()
-) -> None:
-    """The delete of ``obj`` is rolled back; the others are those of :func:`remember_rolled_back`.
-
-    So is a delete that was refused, and wrote nothing.
-    """
-    state: State = instance_state(obj)
-    if any_compared() and facts(state.mapper).compares:
-        (values_unknown if state in written else remember_values)(state)
-    token = _token_of(state.mapper)
-    if token is not None and state.key is not None:
-        version = before.get(place_of(state), version_seen(state, token))
-        if version is not None:
-            state.__dict__[_KEY] = version
-
-
-def remember_rolled_back(
-    session: Session,
-    before: Mapping[Place, Any],
-    written: Collection[State] = (),
-    doubts: Mapping[Mapper[Any], Doubt] = _NONE,
-) -> None:
-    """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote.
-
-    ``written`` are the objects of compared rows that it wrote: what they hold was never stored. So
-    it may be with objects that were read after an UPDATE statement, told by ``doubts``.
-    """
-    nested = session.in_nested_transaction()
-    expired = []
-    manager = token = None
-    compared = False
-    for state in session.identity_map.all_states():
-        if state.manager is not manager:
-            manager = state.manager
-            token = _token_of(manager.mapper)
-            compared = any_compared() and facts(manager.mapper).compares
-        doubt = doubts.get(facts(state.mapper).root) if doubts else None
-        if doubt is not None and doubt.adds and state in doubt.held:
-            doubt = None
-        if doubt is not None:
-            expired.append(state)
-        if compared:
-            unknown = doubt is not None or state in written or _moved_from_unknown(state, before)
-            (values_unknown if unknown else remember_values)(state)
-        if token is None or state.key is None:
-            continue
-        if doubt is not None and place_of(state) not in doubt.written:
-            version = doubt.held.get(state)
-            if version is None:
-                _unread(session, state)
-            else:
-                state.__dict__[_KEY] = version
-            continue
-        version = before.get(place_of(state), NO_VALUE) if before else NO_VALUE
-        if version is None:  # a statement had moved it, and nobody knows from which one
-            _unread(session, state)
-            expired.append(state)
-            continue
-        if version is NO_VALUE and not (nested and not state.modified):
-            version = state.committed_state.get(token, state.dict.get(token, NO_VALUE))
-        if version is not NO_VALUE and version is not None:
-            state.__dict__[_KEY] = version
-    if expired and nested:
-        expire_with_savepoint(session, expired)  # what they have read since is undone, too
-
-
-def _moved_from_unknown(state: State, before: Mapping[Place, Any]) -> bool:
-    """Was the row changed by a statement, before the session had an object of it?"""
-    return bool(before) and state.key is not None and before.get(place_of(state), 0) is None
-
-
 def version_seen(state: State, token: str) -> Any:
     """The version that the object's author saw, without reading anything; ``None`` if none."""
     if token in state.dict:
         loaded = state.committed_state.get(token, NO_VALUE)
         return state.dict[token] if loaded is NO_VALUE else loaded  # assigned to a new object
-    return _plain(state.__dict__.get(_KEY))
+    return _plain(state.__dict__.get(SEEN))
 
 
 def _plain(seen: Any) -> Any:
-    if seen is _NEVER:
+    if seen is NEVER:
         return None
     return seen.version if isinstance(seen, _Apart) else seen
 
@@ -402,7 +241,7 @@ def younger_names(state: State, version: Any) -> Collection[str]:
 def forget(obj: Any) -> None:
     """The version of ``obj`` was moved by this session itself: the one that is read next counts."""
     state: State = obj if isinstance(obj, InstanceState) else instance_state(obj)
-    state.__dict__.pop(_KEY, None)
+    state.__dict__.pop(SEEN, None)
 
 
 def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
@@ -418,8 +257,8 @@ def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
     if token in state.dict:
         state.dict[token] = after
     else:
-        seen = state.__dict__[_KEY]
-        state.__dict__[_KEY] = _Apart(after) if isinstance(seen, _Apart) else after
+        seen = state.__dict__[SEEN]
+        state.__dict__[SEEN] = _Apart(after) if isinstance(seen, _Apart) else after
 
 
 def moved_back(state: State, token: str, before: Any, after: Any) -> Callable[[], None]:
@@ -429,18 +268,12 @@ def moved_back(state: State, token: str, before: Any, after: Any) -> Callable[[]
 
 def watch_loads(mapper: Mapper[Any]) -> None:
     """From here on, look at what is read again for objects of the class that hold their rows."""
-    with suppress(UnmappedColumnError):  # of another table: the first flush says so
-        _token_of(mapper)
-
-
-def _token_of(mapper: Mapper[Any]) -> str | None:
-    try:
-        return _tokens[mapper]
-    except KeyError:
-        token = _tokens[mapper] = facts(mapper).token or None
-        if token is not None:
-            _watch_loads(mapper, token)
-        return token
+    if mapper not in _watching:
+        with suppress(UnmappedColumnError):  # of another table: the first flush says so
+            token = facts(mapper).token
+            _watching.add(mapper)
+            if token:
+                _watch_loads(mapper, token)
 
 
 def _watch_loads(mapper: Mapper[Any], token: str) -> None:
@@ -453,7 +286,7 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
             _without_older(state, context, attrs)
         if attrs is not None and token not in attrs:
             return
-        seen = state.__dict__.pop(_KEY, None)
+        seen = state.__dict__.pop(SEEN, None)
         if context is not None:
             if attrs is None:
                 for name in left_out(state, context):
@@ -473,8 +306,8 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
                 names = state.dict.keys() if attrs is None else attrs
                 state.__dict__[_YOUNGER] = _plain(seen), frozenset(names) - {token}
             state.dict[token] = _plain(seen)
-            if seen is _NEVER:
-                state.__dict__[_KEY] = seen
+            if seen is NEVER:
+                state.__dict__[SEEN] = seen
 
     event.listen(mapper.class_, "refresh", refresh, raw=True)
     impl: Any = mapper.class_manager[token].impl
@@ -503,11 +336,11 @@ class _Told:
             if seen is not None:
                 dict_[self.key] = seen  # type: ignore[attr-defined]
                 state.expired_attributes.discard(self.key)  # type: ignore[attr-defined]
-                state.__dict__.pop(_KEY, None)
+                state.__dict__.pop(SEEN, None)
         super().set(state, dict_, value, *args, **options)  # type: ignore[misc]
 
     def set_committed_value(self, state: State, dict_: Any, value: Any) -> Any:
-        state.__dict__.pop(_KEY, None)
+        state.__dict__.pop(SEEN, None)
         return super().set_committed_value(state, dict_, value)  # type: ignore[misc]
 
 

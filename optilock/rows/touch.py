@@ -11,19 +11,49 @@ is changed as well, and when it is touched twice. It is sent with the next flush
 ``etag_of`` tells the version that was loaded. A rollback takes it back, and nothing else does: an
 object that is refreshed meanwhile is touched in the version that was read then. Works in watched
 sessions, units and plain sessions.
+
+A touch stands on the object as a changed version, which ``refresh``, ``expire`` and a query with
+``populate_existing`` drop as they drop every edit. Nobody who touches a row means the copy in
+memory, so the session remembers it until the flush that writes it, or until a rollback: an object
+that was read again is touched in the version that was read, one that was expired in the version
+that was seen.
+
+So it is with the root of an aggregate whose own row was refused when others of the aggregate were
+written: they stay in the transaction, and it cannot be committed without the root.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import inspect
+import functools
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sqlalchemy import event, inspect
+from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts
-from optilock.rows.touched import touch_with_next_flush
+from optilock.mapping.makers import touch_state
+from optilock.rows.seen import recall
+from optilock.session.before_flush import at_step
 from optilock.session.watched import stands_still
 
-__all__ = ["touch"]
+__all__ = [
+    "TOUCHED",
+    "is_touched",
+    "note_roots",
+    "stands_for_others",
+    "touch",
+    "touch_again",
+    "touch_with_next_flush",
+]
+
+State = InstanceState[Any]
+
+#: An attribute of a session: its :class:`_Touched`, once there is something.
+TOUCHED = "_optilock_touched"
+_ROOTS = "_optilock_roots"
 
 
 def touch(obj: object) -> None:
@@ -62,3 +92,85 @@ def touch(obj: object) -> None:
         )
     if state.persistent and state.obj() not in state.session.deleted:
         touch_with_next_flush(state)
+
+
+# -- touches that wait for their flush ------------------------------------------------------------
+
+
+class _Touched(dict[State, Any]):
+    """State -> object, held: an expired object that nobody else references is touched, too."""
+
+    #: They end with it. None: it had not begun.
+    transaction: SessionTransaction | None = None
+
+
+def touch_with_next_flush(state: State) -> None:
+    """Let the next flush move the version of a persistent object in a session, by one step."""
+    _listen()
+    recall(state)
+    touch_state(state)
+    session = state.session
+    assert session is not None
+    waiting = _waiting(session)
+    if waiting is None:
+        waiting = session.__dict__[TOUCHED] = _Touched()
+        waiting.transaction = session.get_nested_transaction() or session.get_transaction()
+    waiting[state] = state.obj()
+
+
+def touch_again(session: Session) -> None:
+    """Touch what was read again since, and has lost its touch."""
+    with session.no_autoflush:  # the version may have to be read
+        for state, obj in (_waiting(session) or {}).items():
+            if state.session is session and state.persistent and obj not in session.deleted:
+                recall(state)
+                touch_state(state)
+
+
+def is_touched(state: State) -> bool:
+    """Was the session told to touch the object with the flush that is running?"""
+    session = state.session
+    return session is not None and state in session.__dict__.get(TOUCHED, ())
+
+
+def note_roots(session: Session, states: set[State]) -> None:
+    """The flush that begins touches these for rows that belong to them."""
+    if states or _ROOTS in session.__dict__:
+        session.__dict__[_ROOTS] = states
+
+
+def stands_for_others(state: State, refused: Collection[State], flushed: Iterable[State]) -> bool:
+    """Was it touched for other rows, and were those written, though it was ``refused``?"""
+    session = state.session
+    roots = () if session is None else session.__dict__.get(_ROOTS, ())
+    return state in roots and any(one not in roots and one not in refused for one in flushed)
+
+
+def _waiting(session: Session) -> _Touched | None:
+    """The touches of the running transaction."""
+    waiting: _Touched | None = session.__dict__.get(TOUCHED)
+    if waiting and waiting.transaction is not None:
+        running = session.get_nested_transaction() or session.get_transaction()
+        while running is not None and running is not waiting.transaction:
+            running = running.parent
+        if running is None:
+            del session.__dict__[TOUCHED]  # it was rolled back
+            return None
+    return waiting
+
+
+@functools.cache
+def _listen() -> None:
+    """With the first touch of all."""
+    at_step("touches", lambda session, uow, objects: touch_again(session))
+    event.listen(Session, "before_commit", touch_again)
+    event.listen(Session, "after_flush_postexec", _written)
+
+
+def _written(session: Session, uow: Any) -> None:
+    waiting = session.__dict__.get(TOUCHED)
+    if waiting:
+        for state in [state for state in waiting if state in uow.states]:
+            del waiting[state]
+        if not waiting:
+            del session.__dict__[TOUCHED]

@@ -1,7 +1,7 @@
 """What happens before a flush begins, in one order, whoever was imported or watched first.
 
 1. *touches*: rows that :func:`~optilock.touch` was told of are touched again where a reading has
-   dropped it (:mod:`optilock.rows.touched`);
+   dropped it (:mod:`optilock.rows.touch`);
 2. *roots*: the versions of aggregates' roots move for their children (:mod:`optilock.aggregates`);
 3. *guard*: a watched session looks at all that the flush will write, what the first two steps have
    changed included: promises, rows that nobody has read, deletes (:mod:`optilock.guard`).

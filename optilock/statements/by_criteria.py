@@ -20,11 +20,11 @@ from optilock.statements.call import Call, flush_before
 from optilock.statements.matching import finds_twice, rows_found
 from optilock.statements.own import keep_promises, note, promised_rows, take_over, versions_kept
 from optilock.statements.version import (
+    class_stands_still,
     columns_set,
     move_apart,
     moving,
     refuse_by_key,
-    stands_still,
     unmoved,
 )
 
@@ -105,7 +105,9 @@ def delete_promised(call: Call, mapper: Mapper[Any]) -> None:
 
 def _stays(session: Session, mapper: Mapper[Any], columns: set[Any]) -> bool:
     """Do only ignored columns change, or is a ``no_bump`` block open?"""
-    return (bool(columns) and columns <= facts(mapper).ignored) or stands_still(session, mapper)
+    return (bool(columns) and columns <= facts(mapper).ignored) or class_stands_still(
+        session, mapper
+    )
 
 
 def _writes(table: Any, columns: set[Any]) -> bool:

@@ -29,12 +29,12 @@ from optilock.session.watched import watched
 from optilock.undocumented import criteria_of, is_ordered, names_set_by
 
 __all__ = [
+    "class_stands_still",
     "columns_set",
     "move_apart",
     "moving",
     "refuse_by_key",
     "refuse_update_of_table",
-    "stands_still",
     "unmoved",
     "unmoved_of_table",
     "versioned_children",
@@ -68,7 +68,7 @@ def _names_set(statement: Update, params: Any) -> set[str]:
 # -- versions that stay ---------------------------------------------------------------------------
 
 
-def stands_still(session: Session, mapper: Mapper[Any]) -> bool:
+def class_stands_still(session: Session, mapper: Mapper[Any]) -> bool:
     """Is a ``no_bump`` block open for all rows, or for this class?"""
     return any(
         issubclass(mapper.class_, still.classes) if still.classes else not still.objects
@@ -94,7 +94,7 @@ def unmoved_of_table(session: Session, statement: Any, params: Any) -> Any:
     names = _names_set(statement, params)
     if token.key in names or is_ordered(statement):
         return statement
-    stays = stands_still(session, mapper) or _are_ignored(mapper, table, names)
+    stays = class_stands_still(session, mapper) or _are_ignored(mapper, table, names)
     return statement.values({token: token}) if stays else statement
 
 

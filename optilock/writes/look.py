@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Column, Table, select
+from sqlalchemy import select
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
@@ -15,15 +15,14 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.conflicts.resolvers import Resolution
 from optilock.dialects import database_of
 from optilock.entry import Entry
-from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.mapping.compared import values_read, written_by_us
-from optilock.rows.seen import never_read
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.session.connections import connection_to_write
 from optilock.undocumented import marked_deleted
 
-__all__ = ["Stale", "State", "expected_version", "look", "never_seen", "no_version"]
+__all__ = ["Stale", "State", "expected_version", "look"]
 
 State = InstanceState[Any]
 
@@ -156,39 +155,3 @@ def expected_version(state: State, token: str) -> Any:
         history: Any = state.attrs[token].load_history()
         return history.unchanged[0]
     return state.committed_state.get(token, state.dict[token])
-
-
-def no_version(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
-    """What is wrong with the row, and how to repair the table."""
-    token = mapper.version_id_col
-    assert isinstance(token, Column) and isinstance(token.table, Table)
-    table, column = token.table.fullname, token.name
-    return ConfigurationError(
-        f"{mapper.class_.__name__} {key!r} has no version: {table}.{column} is NULL,"
-        f" probably because the row is older than the column. {_repair(mapper, table, column)}"
-        " Then declare the column NOT NULL."
-    )
-
-
-def never_seen(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
-    """An object that stands for a row which nobody has read."""
-    name = mapper.class_.__name__
-    return ConfigurationError(
-        f"{name} {key!r} cannot be written: it was changed without having been read since it came"
-        " to the session without a version, or since its INSERT or an UPDATE statement was rolled"
-        " back, so nobody knows which changes of others its author has seen. Read it first"
-        " (session.get(),"
-        " session.refresh()), or say which version was seen:"
-        " sqlalchemy.orm.attributes.set_committed_value(obj, version attribute, value)."
-    )
-
-
-def _repair(mapper: Mapper[Any], table: str, column: str) -> str:
-    generator: Any = mapper.version_id_generator
-    first = generator(None) if callable(generator) else None
-    if type(first) is int:
-        return (
-            "Give every row a version, for example"
-            f" UPDATE {table} SET {column} = {first} WHERE {column} IS NULL."
-        )
-    return f"Give every row of {table} whose {column} is NULL a version of its own."

@@ -17,13 +17,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.entry import Entry
-from optilock.errors import ConcurrencyError
-from optilock.guard.members import members_of, refuse_unseen
-from optilock.guard.undone import follow_copy
-from optilock.mapped.facts import facts
-from optilock.mapping.compared import any_compared, values_are_unknown
-from optilock.rows.detached import (
+from optilock.copies.detached import (
     compare_in_merge,
     gone_entry,
     has_other_values,
@@ -31,18 +25,15 @@ from optilock.rows.detached import (
     moved_entry,
     stored_of,
 )
-from optilock.rows.seen import (
-    BEFORE,
-    Memory,
-    hold,
-    may_be_undone,
-    memories,
-    never_read,
-    remember_again,
-    version_seen,
-)
+from optilock.copies.members import members_of, refuse_unseen
+from optilock.copies.rolled_back import follow_copy
+from optilock.entry import Entry
+from optilock.errors import ConcurrencyError
+from optilock.mapped.facts import facts
+from optilock.mapping.compared import any_compared, values_are_unknown
+from optilock.rows.seen import Memory, memories, remember_again, version_seen
 from optilock.rows.sides import attempt_of
-from optilock.writes.look import never_seen
+from optilock.rows.unknown_versions import BEFORE, hold, may_be_undone, never_read, never_seen
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 

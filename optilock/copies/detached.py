@@ -23,8 +23,9 @@ from optilock.errors import ConcurrencyError
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import identity_of
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
-from optilock.rows.seen import forget, may_be_undone, never_read, version_seen
+from optilock.rows.seen import forget, version_seen
 from optilock.rows.sides import Values, attempt_of, entry_of, read_stored, stored_or_loaded
+from optilock.rows.unknown_versions import may_be_undone, never_read
 from optilock.session.connections import connection_to_write
 
 __all__ = [

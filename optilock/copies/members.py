@@ -18,10 +18,10 @@ from sqlalchemy.orm import RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.copies.detached import moved_entry, stored_of
 from optilock.entry import Entry
 from optilock.errors import ConcurrencyError
 from optilock.mapped.facts import facts
-from optilock.rows.detached import moved_entry, stored_of
 from optilock.rows.sides import Attempt, entry_of
 
 __all__ = ["Members", "members_of", "refuse_unseen"]

@@ -1,4 +1,4 @@
-"""What objects hold that have left the session before its transaction has an outcome.
+"""What objects hold when the transaction that has written their rows comes to nothing.
 
 ::
 
@@ -8,35 +8,40 @@
         session.flush()                  # version 4, which nobody else can see
     # closed without a commit: nothing is stored, and page says version 3 again
 
-SQLAlchemy expires what a rollback undoes, as long as it is in the session. An object that was
-expunged, or whose session is closed, reset or collected as garbage, would keep the version of a
-write that never was, and a counter gives that number to somebody else's next write. So whoever
-leaves is noted, once something was written, and when the writes come to nothing the object gets
-back the version from before them. Where nobody knows that one (a row that was inserted, an object
-that was read after an UPDATE statement, compared values) it must be read before it is edited.
+SQLAlchemy expires what a rollback undoes, as long as it is in the session: it is remembered in the
+version from before the transaction's own writes, and after the rollback of a savepoint in that from
+before the savepoint's. An object that was expunged, or whose session is closed, reset or collected
+as garbage, would keep the version of a write that never was, and a counter gives that number to
+somebody else's next write. So whoever leaves is noted, once something was written, and when the
+writes come to nothing the object gets back the version from before them. Where nobody knows that
+one (a row that was inserted, an object that was read after an UPDATE statement, compared values) it
+must be read before it is edited.
 
 A copy that is pickled before the outcome cannot be told of it. It carries the version from before
-along, and :mod:`optilock.guard.merging` decides when it comes back.
+along, and :mod:`optilock.copies.merge` decides when it comes back.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import place_of
-from optilock.mapping.compared import values_unknown
-from optilock.rows.seen import BEFORE, hold, hold_nothing
-from optilock.session.records import Before, Departed, Point
+from optilock.mapped.keys import Place, place_of
+from optilock.mapping.compared import any_compared, remember_values, values_unknown
+from optilock.rows.seen import remember_version, version_seen
+from optilock.rows.unknown_versions import BEFORE, hold, hold_nothing, note_unread
+from optilock.session.records import Before, Departed, Doubt, Point
 from optilock.session.watched import KNOWN, Watched
-from optilock.undocumented import deleted_in, inserted_in
+from optilock.undocumented import deleted_in, expire_with_savepoint, inserted_in
 
 __all__ = [
     "abandoned",
@@ -45,6 +50,8 @@ __all__ = [
     "give_back",
     "guarded_expunge",
     "guarded_expunge_all",
+    "remember_revived",
+    "remember_rolled_back",
     "tell_pickles",
 ]
 
@@ -53,6 +60,81 @@ State = InstanceState[Any]
 _STORED = object()
 #: Sessions that objects have left before the outcome.
 _open: WeakSet[Watched] = WeakSet()
+_NONE: Mapping[Any, Any] = {}
+
+
+# -- who stays ------------------------------------------------------------------------------------
+
+
+def remember_revived(
+    obj: Any, before: Mapping[Place, Any], written: Collection[State] = ()
+) -> None:
+    """The delete of ``obj`` is rolled back; the others are those of :func:`remember_rolled_back`.
+
+    So is a delete that was refused, and wrote nothing.
+    """
+    state: State = instance_state(obj)
+    if any_compared() and facts(state.mapper).compares:
+        (values_unknown if state in written else remember_values)(state)
+    token = facts(state.mapper).token
+    if token and state.key is not None:
+        version = before.get(place_of(state), version_seen(state, token))
+        if version is not None:
+            remember_version(state, version)
+
+
+def remember_rolled_back(
+    session: Session,
+    before: Mapping[Place, Any],
+    written: Collection[State] = (),
+    doubts: Mapping[Mapper[Any], Doubt] = _NONE,
+) -> None:
+    """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote.
+
+    ``written`` are the objects of compared rows that it wrote: what they hold was never stored. So
+    it may be with objects that were read after an UPDATE statement, told by ``doubts``.
+    """
+    nested = session.in_nested_transaction()
+    expired = []
+    manager, token, compared = None, "", False
+    for state in session.identity_map.all_states():
+        if state.manager is not manager:
+            manager = state.manager
+            of = facts(manager.mapper)
+            token, compared = of.token, any_compared() and of.compares
+        doubt = doubts.get(of.root) if doubts else None
+        if doubt is not None and doubt.adds and state in doubt.held:
+            doubt = None
+        if doubt is not None:
+            expired.append(state)
+        if compared:
+            unknown = doubt is not None or state in written or _moved_from_unknown(state, before)
+            (values_unknown if unknown else remember_values)(state)
+        if not token or state.key is None:
+            continue
+        if doubt is not None and place_of(state) not in doubt.written:
+            version = doubt.held.get(state)
+            if version is None:
+                note_unread(session, state)
+            else:
+                remember_version(state, version)
+            continue
+        version = before.get(place_of(state), NO_VALUE) if before else NO_VALUE
+        if version is None:  # a statement had moved it, and nobody knows from which one
+            note_unread(session, state)
+            expired.append(state)
+            continue
+        if version is NO_VALUE and not (nested and not state.modified):
+            version = state.committed_state.get(token, state.dict.get(token, NO_VALUE))
+        if version is not NO_VALUE and version is not None:
+            remember_version(state, version)
+    if expired and nested:
+        expire_with_savepoint(session, expired)  # what they have read since is undone, too
+
+
+def _moved_from_unknown(state: State, before: Mapping[Place, Any]) -> bool:
+    """Was the row changed by a statement, before the session had an object of it?"""
+    return bool(before) and state.key is not None and before.get(place_of(state), 0) is None
 
 
 # -- who leaves -----------------------------------------------------------------------------------
