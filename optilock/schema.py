@@ -19,9 +19,8 @@ from sqlalchemy import Column, Table, inspect
 from sqlalchemy.orm import Mapper
 
 from optilock.mapped.facts import facts
-from optilock.mapping.checks import check_tokens
 from optilock.mapping.triggers import keys_without_rowid
-from optilock.tokens import RowVersion, Token
+from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.versioned import Versioned
 
@@ -65,7 +64,7 @@ class Expected:
     @property
     def moves_by_trigger(self) -> bool:
         """Does a trigger make the versions?"""
-        return isinstance(self.token, RowVersion) and not self.token.xmin
+        return self.token.has_trigger
 
 
 def expected(tables: Iterable[Table]) -> dict[Table, Expected]:
@@ -73,7 +72,7 @@ def expected(tables: Iterable[Table]) -> dict[Table, Expected]:
     wanted = frozenset(tables)
     found: dict[Table, Expected] = {}
     for mapper in _mappers():
-        token, _ = check_tokens(mapper.class_)
+        token = facts(mapper).kind
         column = mapper.version_id_col
         if token is None or not isinstance(column, Column) or column.table not in wanted:
             continue

@@ -62,13 +62,13 @@ from optilock.mapping.checks import (
     check_version_id,
 )
 from optilock.mapping.compared import compare
-from optilock.mapping.makers import check_post_update, move_with_joined
+from optilock.mapping.makers import check_post_update, make_from_values, move_with_joined
 from optilock.mapping.moves import require_moves
 from optilock.mapping.one_class import share_table
 from optilock.mapping.originals import follow_committed, keep_originals
 from optilock.mapping.tables import know_tables
 from optilock.mapping.triggers import create_with_table
-from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Token
+from optilock.tokens import CompareValues, Counter, Token
 from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented import load_with_parent
 
@@ -113,8 +113,7 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
     if token is not None:
         column = _token_column(cls, table, token)
         check_version_id(mapper, cls, token, column)
-        if isinstance(token, RowVersion):
-            create_with_table(table, column, token)
+        create_with_table(table, column, token)
         mapper.version_id_col = column
         mapper.version_id_generator = token.generator
     if mapper.inherits is None or mapper.concrete:
@@ -154,7 +153,7 @@ def _load_with_parents(mapper: Mapper[Any]) -> None:
 
 def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
     """The token's column: the one the class has declared, or a new one."""
-    name = token.column or token.name
+    name = token.column_name
     kind = type(token).__name__
     for column in table.columns:
         if column.name == name:
@@ -187,14 +186,15 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     check_options(mapper, cls, column)
     share_table(mapper)
     check_root_of(cls)
-    if column is not None:
+    if token is not None and column is not None:
         know_tables(mapper, column)
-    if column is not None:
-        (require if isinstance(token, Manual) else close)(mapper, cls, column)
+        (require if token.made_by == "application" else close)(mapper, cls, column)
         compare_in_merge(mapper, column)
         move_with_joined(mapper, column)
-        if isinstance(token, RowVersion):
+        if token.every_write:
             require_moves(mapper, column, token)
+        if token.made_by == "values":
+            make_from_values(mapper, token)
     if compared is not None:
         compare(mapper, cls, compared)
     keep_originals(mapper, cls)

@@ -23,7 +23,7 @@ from optilock.dialects.rollout import Target, Ways
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import require_present, target_of
-from optilock.tokens import RowVersion, Token
+from optilock.tokens import Token
 from optilock.tokens.guard_trigger import is_guard, read_mark, short_name
 
 __all__ = [
@@ -48,7 +48,7 @@ def add_column(
     if target is not None:
         ways.check(target)
     with (
-        permitted(operations, f"add {table}.{_name(token)}"),
+        permitted(operations, f"add {table}.{token.column_name}"),
         _taken_back(operations, table, schema, token),
     ):
         _begin(operations, ways, table, token, fill)
@@ -66,8 +66,8 @@ def drop_column(operations: Operations, table: str, schema: str | None, token: T
     _check_token(token)
     require_present(look(operations, table, schema, token), table)
     _require_unguarded(operations, table, schema, token)
-    with permitted(operations, f"drop {table}.{_name(token)}"):
-        operations.drop_column(table, _name(token), schema=schema)
+    with permitted(operations, f"drop {table}.{token.column_name}"):
+        operations.drop_column(table, token.column_name, schema=schema)
 
 
 def change_column(
@@ -91,16 +91,16 @@ def change_column(
         _require_first(ways, table, new, fill)
     require_present(look(operations, table, schema, old), table)
     _require_unguarded(operations, table, schema, old)
-    if _name(old) != _name(new):
+    if old.column_name != new.column_name:
         _require_absent(look(operations, table, schema, new), table)
     if same:
-        with permitted(operations, f"change {table}.{_name(old)}"):
+        with permitted(operations, f"change {table}.{old.column_name}"):
             _begin(operations, ways, table, new, None)
             _rename(operations, table, schema, old, new)
             if type(old) is not type(new):
                 _set_default(operations, table, schema, new)
         return
-    added = _beside(new) if _name(old) == _name(new) else new
+    added = _beside(new) if old.column_name == new.column_name else new
     _begin(operations, ways, table, new, fill)
     add_column(operations, table, schema, added, fill)
     with _taken_back(operations, table, schema, added):
@@ -156,7 +156,7 @@ def _taken_back(
             with suppress(Exception):  # what went wrong first is what the caller has to know
                 target = look(operations, table, schema, token)
                 if target is not None and target.column is not None:
-                    operations.drop_column(table, _name(token), schema=schema)
+                    operations.drop_column(table, token.column_name, schema=schema)
         raise
 
 
@@ -168,21 +168,22 @@ def _begin(operations: Operations, ways: Ways, table: str, token: Token, fill: s
 
 
 def _rename(operations: Operations, table: str, schema: str | None, old: Token, new: Token) -> None:
-    if _name(old) == _name(new):
+    if old.column_name == new.column_name:
         return
     dialect = operations.get_context().dialect
     # Spelled out, because alter_column() would make the table anew on SQLite, or want its type.
     operations.execute(
         plain(
             f"ALTER TABLE {quoted_table(dialect, table, schema)}"
-            f" RENAME COLUMN {quoted(dialect, _name(old))} TO {quoted(dialect, _name(new))}"
+            f" RENAME COLUMN {quoted(dialect, old.column_name)}"
+            f" TO {quoted(dialect, new.column_name)}"
         )
     )
 
 
 def _set_default(operations: Operations, table: str, schema: str | None, token: Token) -> None:
     """Another default; the versions stay, because a number must not come twice."""
-    ways, name = _ways(operations), _name(token)
+    ways, name = _ways(operations), token.column_name
     default = ways.default_of(token)
     if not ways.makes_tables_anew:
         operations.alter_column(
@@ -195,9 +196,9 @@ def _set_default(operations: Operations, table: str, schema: str | None, token: 
         )
         return
     beside = _beside(token)
-    named = Table(table, MetaData(), Column(name), Column(_name(beside)), schema=schema)
+    named = Table(table, MetaData(), Column(name), Column(beside.column_name), schema=schema)
     operations.add_column(table, _column(ways, beside, nullable=False), schema=schema)
-    operations.execute(update(named).values({_name(beside): named.c[name]}))
+    operations.execute(update(named).values({beside.column_name: named.c[name]}))
     operations.drop_column(table, name, schema=schema)
     _rename(operations, table, schema, beside, token)
 
@@ -207,8 +208,8 @@ def _fill(
 ) -> None:
     if fill is None:
         return  # closing does it
-    named = Table(table, MetaData(), Column(_name(token), token.type()), schema=schema)
-    operations.execute(update(named).values({_name(token): literal_column(fill)}))
+    named = Table(table, MetaData(), Column(token.column_name, token.type()), schema=schema)
+    operations.execute(update(named).values({token.column_name: literal_column(fill)}))
 
 
 def _close(
@@ -223,7 +224,7 @@ def _close(
     default = ways.default_of(token)
     operations.alter_column(
         table,
-        _name(token),
+        token.column_name,
         existing_type=token.type(),
         nullable=False,
         server_default=False if default is None else text(default),
@@ -234,7 +235,7 @@ def _close(
 def _column(ways: Ways, token: Token, *, nullable: bool) -> Column[Any]:
     default = None if nullable else ways.default_of(token)
     return Column(
-        _name(token),
+        token.column_name,
         token.type(),
         nullable=nullable,
         server_default=None if default is None else text(default),
@@ -252,16 +253,16 @@ def _require_unguarded(
     for found in triggers.found(connection, schema):
         if found.table != table:
             continue
-        if found.name == trigger_name(table, _name(token)):
+        if found.name == trigger_name(table, token.column_name):
             raise ConfigurationError(
-                f"A trigger moves {table}.{_name(token)}, and without the column every UPDATE would"
-                " fail. Nothing was changed: drop it first, with op.drop_version_trigger."
+                f"A trigger moves {table}.{token.column_name}, and without the column every UPDATE"
+                " would fail. Nothing was changed: drop it first, with op.drop_version_trigger."
             )
         guard = read_mark(found.read(), table, schema) if is_guard(found.name) else None
-        if guard is not None and guard.column == _name(token):
+        if guard is not None and guard.column == token.column_name:
             raise ConfigurationError(
-                f"A guard trigger stands on {table}.{_name(token)}. Nothing was changed: drop it"
-                " first, with op.drop_guard_trigger."
+                f"A guard trigger stands on {table}.{token.column_name}. Nothing was changed: drop"
+                " it first, with op.drop_guard_trigger."
             )
 
 
@@ -284,7 +285,7 @@ def _require_connection(operations: Operations, ways: Ways, table: str, token: T
 
 
 def _check_token(token: Token) -> None:
-    if not isinstance(token, Token) or (isinstance(token, RowVersion) and token.xmin):
+    if not isinstance(token, Token) or token.is_system:
         raise ConfigurationError(
             f"{token!r} has no column: name a token that has, for example Counter() or Unique()."
         )
@@ -301,16 +302,12 @@ def _require_first(ways: Ways, table: str, token: Token, fill: str | None) -> No
 def _beside(token: Token) -> Token:
     """The same under another name, while the old column is still there."""
     beside = copy.copy(token)
-    object.__setattr__(beside, "column", short_name(f"optilock_{_name(token)}"))
+    object.__setattr__(beside, "column", short_name(f"optilock_{token.column_name}"))
     return beside
 
 
 def _ways(operations: Operations) -> Ways:
     return database_of(operations.get_context().dialect).rollout()
-
-
-def _name(token: Token) -> str:
-    return token.column or token.name
 
 
 def _type(operations: Operations, token: Token) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from alembic.autogenerate import render
@@ -55,18 +54,9 @@ def _token(context: AutogenContext, token: Token) -> str:
     """The call that makes an equal token; what is as by default is left out."""
     kind = type(token)
     context.imports.add(f"import {kind.__module__}")
-    options = {
-        field.name: getattr(token, field.name)
-        for field in fields(token)
-        if field.init and getattr(token, field.name) != field.default
-    }
-    # The only token that takes a type takes it first, by whatever name it keeps it.
-    words = [_text(context, v) for v in options.values() if isinstance(v, TypeEngine)]
-    words += [
-        f"{name}={_text(context, value)}"
-        for name, value in options.items()
-        if not isinstance(value, TypeEngine)
-    ]
+    given, named = token.arguments()
+    words = [_text(context, value) for value in given]
+    words += [f"{name}={_text(context, value)}" for name, value in named.items()]
     return f"{kind.__module__}.{kind.__qualname__}({', '.join(words)})"
 
 

@@ -38,7 +38,7 @@ from optilock.rollout.report import Silent
 from optilock.rollout.run import require_column, roll_out
 from optilock.rollout.target import require_present
 from optilock.rollout.triggers import guard_of
-from optilock.tokens import RowVersion, Token
+from optilock.tokens import Token
 from optilock.tokens.guard_trigger import Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
@@ -208,7 +208,7 @@ def _back(operations: Operations, operation: RollBackVersionColumn) -> None:
         ways.begin_in_migration(connection, table, anew=False)
     if operation.guard is not None:
         operations.invoke(DropGuardTrigger(operation.guard))
-    if isinstance(token, RowVersion):
+    if token.has_trigger:
         operations.invoke(DropVersionTrigger(table, token, schema=schema))
     drop_column(operations, table, schema, token)
 
@@ -247,7 +247,7 @@ def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
         "-- As text this is no roll-out: ALTER TABLE holds the table for as long as it takes."
     )
     add_column(operations, table, operation.schema, token, None)
-    if isinstance(token, RowVersion):
+    if token.has_trigger:
         operations.invoke(CreateVersionTrigger(table, token, schema=operation.schema))
     if guard is not None:
         operations.invoke(CreateGuardTrigger(guard))

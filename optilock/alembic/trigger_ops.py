@@ -90,7 +90,7 @@ class _Comparison:
         schema, table = key
         token = expected.token if expected is not None and expected.moves_by_trigger else None
         wanted = None
-        if expected is not None and isinstance(token, RowVersion):
+        if expected is not None and token is not None:
             wanted = trigger_name(table, expected.column.name)
             there = next((one for one in found if one.name == wanted), None)
             there = there or self._hidden(key, wanted)

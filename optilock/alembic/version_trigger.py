@@ -22,7 +22,7 @@ from optilock.alembic.operation import Call, VersionOperation
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import TriggerDDL, trigger_ddl
 from optilock.rollout.target import require_present
-from optilock.tokens import RowVersion
+from optilock.tokens import Token
 
 __all__ = ["CreateVersionTrigger", "DropVersionTrigger"]
 
@@ -30,7 +30,7 @@ __all__ = ["CreateVersionTrigger", "DropVersionTrigger"]
 class _TriggerOperation(VersionOperation):
     verb: str
 
-    def __init__(self, table: str, token: RowVersion, *, schema: str | None = None) -> None:
+    def __init__(self, table: str, token: Token, *, schema: str | None = None) -> None:
         self.table = table
         self.token = token
         self.schema = schema
@@ -47,7 +47,7 @@ class CreateVersionTrigger(_TriggerOperation):
 
     @classmethod
     def create_version_trigger(
-        cls, operations: Any, table: str, token: RowVersion, *, schema: str | None = None
+        cls, operations: Any, table: str, token: Token, *, schema: str | None = None
     ) -> None:
         """Let the database move the version of a table.
 
@@ -69,7 +69,7 @@ class DropVersionTrigger(_TriggerOperation):
 
     @classmethod
     def drop_version_trigger(
-        cls, operations: Any, table: str, token: RowVersion, *, schema: str | None = None
+        cls, operations: Any, table: str, token: Token, *, schema: str | None = None
     ) -> None:
         """Stop the database from moving the version of a table."""
         operations.invoke(cls(table, token, schema=schema))
@@ -95,7 +95,7 @@ def _drop(operations: Operations, operation: DropVersionTrigger) -> None:
 
 def _ddl(operations: Operations, operation: _TriggerOperation) -> TriggerDDL:
     token, name, schema = operation.token, operation.table, operation.schema
-    if not isinstance(token, RowVersion) or token.xmin:
+    if not token.has_trigger:
         raise ConfigurationError(
             f"{token!r} is not moved by a trigger; RowVersion() is. For a trigger that moves what"
             " a foreign UPDATE left alone write op.create_guard_trigger."
@@ -104,6 +104,6 @@ def _ddl(operations: Operations, operation: _TriggerOperation) -> TriggerDDL:
     if target is not None:
         require_present(target, name)
         return trigger_ddl(target.table, target.version, operations.get_context().dialect)
-    table = Table(name, MetaData(), Column(token.column or token.name, token.type()), schema=schema)
+    table = Table(name, MetaData(), Column(token.column_name, token.type()), schema=schema)
     [column] = table.columns
     return trigger_ddl(table, column, operations.get_context().dialect)

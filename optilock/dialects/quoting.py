@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import DDL, MetaData, Table
+from typing import Any
+
+from sqlalchemy import DDL, ColumnElement, MetaData, Table
 from sqlalchemy.engine import Dialect
 
 from optilock.undocumented import double_percents
 
-__all__ = ["as_it_is", "literal", "plain", "quoted", "quoted_table"]
+__all__ = ["as_it_is", "literal", "plain", "quoted", "quoted_table", "sql_of"]
 
 
 def quoted(dialect: Dialect, name: str) -> str:
@@ -34,3 +36,9 @@ def plain(sql: str) -> DDL:
 def as_it_is(dialect: Dialect, sql: str) -> str:
     """What the compiler has made, with each ``%`` once; whoever executes it sees to that."""
     return sql.replace("%%", "%") if double_percents(dialect) else sql
+
+
+def sql_of(dialect: Dialect, element: ColumnElement[Any]) -> str:
+    """An expression as SQL, its values written out."""
+    compiled = element.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+    return as_it_is(dialect, str(compiled))

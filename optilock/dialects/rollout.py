@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     Column,
     ColumnElement,
     Select,
@@ -21,10 +22,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.engine.default import DefaultDialect
 
-from optilock.dialects.quoting import plain
+from optilock.dialects.quoting import plain, sql_of
 from optilock.errors import ConfigurationError
-from optilock.tokens import Counter, RowVersion, Token, Unique
+from optilock.tokens import Token
 
 __all__ = ["Filled", "Step", "Target", "Ways", "sends"]
 
@@ -49,7 +51,7 @@ class Target:
     @property
     def name(self) -> str:
         """The column's name."""
-        return self.token.column or self.token.name
+        return self.token.column_name
 
     @property
     def keys(self) -> tuple[Column[Any], ...]:
@@ -74,17 +76,16 @@ def sends(*statements: str) -> Step:
 class Ways:
     """How one database is brought to have a version, in short transactions."""
 
-    #: Token -> SQL of the version that a row gets which never had one.
-    first: dict[type[Token], str]
+    #: In whose words SQL is written.
+    speaks: Dialect | None = None
+    #: Does a default that is an expression stand in brackets?
+    brackets = False
     #: Is a column made NOT NULL by making the whole table anew?
     makes_tables_anew = False
     #: Is each statement that changes a table stored at once, whatever comes after it?
     commits_each_step = False
     #: Execution options of the connection that works.
     options: Mapping[str, Any] = MappingProxyType({})
-
-    def __init__(self) -> None:
-        self.first = {Counter: "1", RowVersion: "1"}
 
     # -- one at a time -----------------------------------------------------------------------
 
@@ -145,7 +146,12 @@ class Ways:
 
     def default_of(self, token: Token) -> str | None:
         """SQL of a first version; None where only the application knows one."""
-        return self.first.get(type(token))
+        first = token.first()
+        if isinstance(first, BindParameter):
+            return sql_of(self.speaks or DefaultDialect(), first)
+        if first is None or self.speaks is None:
+            return None
+        return f"({sql_of(self.speaks, first)})" if self.brackets else sql_of(self.speaks, first)
 
     def fills_as_it_adds(self, token: Token) -> bool:
         """Does ADD COLUMN give every row that is there a version of its own?"""
@@ -157,7 +163,7 @@ class Ways:
         if found is None:
             raise ConfigurationError(
                 f"{type(token).__name__}() cannot be rolled out on this database: use Counter() or"
-                f" {Unique.__name__}(), or a migration of your own."
+                " Unique(), or a migration of your own."
             )
         return found
 

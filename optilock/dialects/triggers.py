@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import literal_column, text
 from sqlalchemy.engine import Connection, Dialect
 
-from optilock.dialects.quoting import as_it_is, quoted, quoted_table
+from optilock.dialects.quoting import quoted, quoted_table, sql_of
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.tokens import Counter, Timestamp
 from optilock.tokens.guard_trigger import GuardTrigger
-from optilock.tokens.timestamp import NextServerTime
 
 __all__ = ["Found", "GuardTriggers", "Names", "TriggerDDL"]
 
@@ -75,8 +73,6 @@ class Found:
 class GuardTriggers:
     """How one database guards a table."""
 
-    #: SQL of a random version.
-    random: str
     #: Must the columns that count be named where some do not?
     names_columns = True
     #: SQL that gives the fields of ``Found``, for ``:schema``.
@@ -127,18 +123,10 @@ class GuardTriggers:
 
     def following(self, guard: GuardTrigger) -> str:
         """SQL of the version that comes after the old one."""
-        old = self.old(guard.column)
-        if isinstance(guard.token, Counter):
-            return f"{old} + 1"
-        if isinstance(guard.token, Timestamp):
-            return self._later(old)
-        return self.random
-
-    def _later(self, old: str) -> str:
-        """The next moment. The name goes in last: the compiler would read signs in it."""
-        element: Any = NextServerTime(literal_column("optilock_old_version"))
-        compiled = as_it_is(self.dialect, str(element.compile(dialect=self.dialect)))
-        return compiled.replace("optilock_old_version", old)
+        following: Any = guard.token.following(literal_column("optilock_old_version"))
+        # The name goes in last: the compiler would read signs in it.
+        made = sql_of(self.dialect, following)
+        return made.replace("optilock_old_version", self.old(guard.column))
 
     def refusal(self, guard: GuardTrigger) -> str:
         """What a foreign writer is told; 128 characters, the limit of MariaDB."""

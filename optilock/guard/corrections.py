@@ -102,6 +102,8 @@ def _move_token(mapper: Mapper[Any], row: Correction) -> None:
         return
     if mapper.version_id_generator:
         row.values[token] = mapper.version_id_generator(row.missed.stored[token])
+    elif facts(mapper).by_values:
+        row.values[token] = facts(mapper).made_from({**row.missed.stored, **row.values})
     elif facts(mapper).by_application:
         attempt = row.missed.attempt
         assigned = attempt.current[token] != attempt.original[token]
@@ -189,6 +191,8 @@ def insert_row(connection: Connection, missed: Missed) -> Values:
     token = facts(mapper).token
     if token and mapper.version_id_generator:
         values[token] = mapper.version_id_generator(missed.attempt.original[token])
+    elif facts(mapper).by_values:
+        values[token] = facts(mapper).made_from(values)
     elif token and facts(mapper).by_database:
         again = facts(mapper).again(missed.attempt.original[token])
         if again is None:

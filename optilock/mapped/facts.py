@@ -19,12 +19,13 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, FromClause, Join, Table
 from sqlalchemy.orm import Mapper
+from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
 from optilock.undocumented import keep_with_mapping
 
-__all__ = ["GIVE_ONE", "Facts", "facts", "same", "tokens_of"]
+__all__ = ["GIVE_ONE", "Facts", "facts", "is_expression", "same", "tokens_of"]
 
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
@@ -52,6 +53,11 @@ def same(column: Column[Any], a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float) and a != a and b != b:
         return True
     return column.type.compare_values(a, b) is True
+
+
+def is_expression(value: Any) -> bool:
+    """Is it SQL, which the database makes a value of?"""
+    return isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
 
 
 class _Names(dict[Any, str]):
@@ -244,6 +250,27 @@ class Facts:
         return column.server_default is not None or (
             default is not None and not default.is_scalar and not default.is_callable
         )
+
+    @cached_property
+    def by_values(self) -> bool:
+        """Is the version made from the values of the row?"""
+        return self.kind is not None and self.kind.made_by == "values"
+
+    def made_from(self, values: Mapping[str, Any]) -> Any:
+        """The version of a row with these values.
+
+        Raises:
+            ConfigurationError: one of them is a SQL expression.
+        """
+        assert self.kind is not None
+        read = {name: values.get(name) for name in self.kind.reads if name in self.mapper.columns}
+        for name, value in read.items():
+            if is_expression(value):
+                raise ConfigurationError(
+                    f"{self.mapper.class_.__name__}.{name} was set to a SQL expression, and the"
+                    f" version is made from its value ({type(self.kind).__name__}): set a value."
+                )
+        return self.kind.make(read)
 
     def again(self, version: Any) -> Any:
         """The version of a row that is inserted again after ``version``; ``None``: any other's."""

@@ -14,7 +14,7 @@ from optilock.conflicts.deletes import check_policy
 from optilock.conflicts.resolvers import check_resolver_for
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
-from optilock.tokens import CompareValues, RowVersion, Token
+from optilock.tokens import CompareValues, Token
 from optilock.tokens.guard_trigger import check_guard
 from optilock.undocumented import mapped_key
 
@@ -190,18 +190,17 @@ def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | No
             f"{cls.__name__}.__version_ignore__ is {ignored!r}: write the names of attributes as"
             " texts in a tuple, for example __version_ignore__ = ('views',)."
         )
-    if ignored and isinstance(check_tokens(cls)[0], RowVersion):
+    token = check_tokens(cls)[0]
+    if ignored and token is not None and token.every_write:
         raise ConfigurationError(
-            f"{cls.__name__}.__version_ignore__ is {ignored!r}, but a RowVersion is moved by the"
-            " database at every write, whatever it changes. Remove __version_ignore__, or use"
-            " Counter(), Unique() or Timestamp()."
+            f"{cls.__name__}.__version_ignore__ is {ignored!r}, but a {type(token).__name__} is"
+            " moved by the database at every write, whatever it changes. Remove"
+            " __version_ignore__, or use Counter(), Unique() or Timestamp()."
         )
     for name in ignored:
         _check_ignored(mapper, cls, key, name)
     if cls.__version_guard__ is not None:
-        check_guard(
-            cls.__version_guard__, check_tokens(cls)[0], f"{cls.__name__}.__version_guard__"
-        )
+        check_guard(cls.__version_guard__, token, f"{cls.__name__}.__version_guard__")
     if cls.__on_delete__ is not None:
         check_policy(cls.__on_delete__, f"{cls.__name__}.__on_delete__")
     if cls.__on_conflict__ is not None:

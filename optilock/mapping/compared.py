@@ -19,10 +19,9 @@ from sqlalchemy.orm import Mapper, QueryContext
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
-from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import Facts, facts
+from optilock.mapped.facts import Facts, facts, is_expression
 from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched
@@ -221,9 +220,7 @@ def changed_names(state: InstanceState[Any]) -> set[str]:
 
 def _unchanged(known: Facts, state: InstanceState[Any], name: str) -> bool:
     now, before = state.dict[name], as_read(state, name)
-    if isinstance(now, ClauseElement) or hasattr(now, "__clause_element__"):
-        return False
-    return before is not NO_VALUE and known.same(name, now, before)
+    return before is not NO_VALUE and not is_expression(now) and known.same(name, now, before)
 
 
 def values_are_unknown(state: InstanceState[Any]) -> bool:

@@ -24,11 +24,13 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.session.watched import is_watched, stands_still
+from optilock.tokens import Token
 from optilock.undocumented import mark_changed
 
 __all__ = [
     "any_changed",
     "check_post_update",
+    "make_from_values",
     "move_with_joined",
     "set_expressions",
     "touch_state",
@@ -106,6 +108,38 @@ def set_expressions(
         state.dict[name] = expression
 
 
+def make_from_values(mapper: Mapper[Any], token: Token) -> None:
+    """Make the version of ``mapper``'s rows from their values, when these are written.
+
+    A watched session leaves it where the row is held still (``no_bump``).
+    """
+    names = {name for name in token.reads if name in mapper.columns}
+
+    @event.listens_for(mapper, "before_insert", raw=True)
+    def before_insert(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
+        _assign(state, facts(mapper).token, NO_VALUE, facts(mapper).made_from(state.dict))
+
+    @event.listens_for(mapper, "before_update", raw=True)
+    def before_update(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
+        session, key = state.session, facts(mapper).token
+        if not any_changed(state, names) or (
+            session is not None and is_watched(session) and stands_still(session, state.obj())
+        ):
+            return
+        values = {name: state.manager[name].impl.get(state, state.dict) for name in names}
+        made = facts(mapper).made_from(values)
+        loaded = state.manager[key].impl.get(state, state.dict)
+        if made != loaded:
+            _assign(state, key, loaded, made)
+
+
+def _assign(state: InstanceState[Any], key: str, before: Any, version: Any) -> None:
+    """Let SQLAlchemy write this version: it writes an assigned one as it is."""
+    if key not in state.committed_state:
+        mark_changed(state, key, before)
+    state.dict[key] = version
+
+
 def touch_state(state: InstanceState[Any]) -> None:
     """Let the next flush move the version of a persistent object, by one step."""
     mapper = state.mapper
@@ -120,8 +154,7 @@ def touch_state(state: InstanceState[Any]) -> None:
             set_expressions(state, touch)
         return
     loaded = state.manager[token].impl.get(state, state.dict)
-    mark_changed(state, token, loaded)
-    state.dict[token] = following(loaded)  # SQLAlchemy writes an assigned version as it is
+    _assign(state, token, loaded, following(loaded))
 
 
 def untouched(state: InstanceState[Any], columns: Iterable[Column[Any]]) -> None:

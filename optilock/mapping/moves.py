@@ -23,7 +23,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.mapping.makers import any_changed
 from optilock.session.connections import connection_to_write
-from optilock.tokens import RowVersion
+from optilock.tokens import Token
 
 __all__ = ["does_not_move", "require_moves"]
 
@@ -32,10 +32,10 @@ _BEFORE = "optilock_version_before"
 _MISSED = object()
 
 
-def require_moves(mapper: Mapper[Any], column: Column[Any], token: RowVersion) -> None:
+def require_moves(mapper: Mapper[Any], column: Column[Any], token: Token) -> None:
     """Read the version of ``mapper``'s rows as the trigger leaves it; refuse one that stays."""
     key = facts(mapper).names[column]
-    if token.xmin:
+    if token.is_system:
 
         def before_insert(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
             state.dict.pop(key, None)  # of the row that the object stood for before

@@ -23,7 +23,7 @@ from optilock.dialects import database_of
 from optilock.dialects.quoting import quoted
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
-from optilock.tokens.row_version import RowVersion, not_postgresql
+from optilock.tokens import Token
 
 __all__ = [
     "TriggerDDL",
@@ -95,20 +95,19 @@ def moved_column(table: str, name: str, source: str | None) -> str | None:
     return column if trigger_name(table, column) == name else None
 
 
-def create_with_table(table: Table, column: Column[Any], token: RowVersion) -> None:
-    """Make the trigger when ``table`` is created, and drop it before the table is."""
-    if token.xmin:
-        event.listen(table, "before_create", _require_postgresql)
-        return
-    if "optilock_row_version" not in table.info:  # the table may be mapped more than once
+def create_with_table(table: Table, column: Column[Any], token: Token) -> None:
+    """Make the token's trigger when ``table`` is created, and drop it before the table is."""
+    if token.is_system:
+        event.listen(table, "before_create", partial(_require_column, column))
+    if token.has_trigger and "optilock_row_version" not in table.info:  # it may be mapped twice
         table.info["optilock_row_version"] = column.key
         event.listen(table, "after_create", _after_create)
         event.listen(table, "before_drop", _before_drop)
 
 
-def _require_postgresql(table: Table, connection: Any, **_: Any) -> None:
-    if connection.dialect.name != "postgresql":
-        raise not_postgresql(connection.dialect.name)
+def _require_column(column: Column[Any], table: Table, connection: Any, **_: Any) -> None:
+    """The type of a column that no CREATE TABLE names says itself where there is none."""
+    column.type.dialect_impl(connection.dialect)
 
 
 def _after_create(table: Table, connection: Any, **_: Any) -> None:

@@ -19,7 +19,7 @@ from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import target_of
 from optilock.rollout.triggers import Missing, guard_of, missing, require_known
 from optilock.session.connections import require_engine
-from optilock.tokens import Counter, RowVersion, Token
+from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
@@ -99,7 +99,7 @@ def require_column(token: object) -> None:
             f"roll_out() got {token!r}, which has no column: name a token that has, Counter() or"
             " Unique()."
         )
-    if isinstance(token, RowVersion) and token.xmin:
+    if token.is_system:
         raise ConfigurationError(
             f"{token!r} is a column that every table of PostgreSQL has: nothing has to be rolled"
             " out. Map the class with it, and be done."

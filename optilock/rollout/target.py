@@ -43,7 +43,7 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
             f"{what} has no primary key: a version belongs to a row that can be named, and the"
             " roll-out goes by the key. Add a primary key first."
         )
-    column = table.columns.get(token.column or token.name)
+    column = table.columns.get(token.column_name)
     if column is not None and not _fits(connection, token, column):
         raise ConfigurationError(
             f"{what}.{column.name} exists and is {column.type!r}, which {type(token).__name__}"

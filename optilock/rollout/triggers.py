@@ -19,7 +19,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_ddl, trigger_name
 from optilock.rollout.target import require_present
 from optilock.schema import keys_without_rowid
-from optilock.tokens import RowVersion, Token
+from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
 __all__ = ["Missing", "completed", "guard_of", "missing", "require_known"]
@@ -69,7 +69,7 @@ def missing(
 def _of_the_token(
     connection: Connection, target: Target, found: list[Found]
 ) -> tuple[Missing, ...]:
-    if not isinstance(target.token, RowVersion):
+    if not target.token.has_trigger:
         return ()
     wanted = trigger_name(target.table.name, target.name)
     if any(one.name == wanted for one in found):

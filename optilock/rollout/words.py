@@ -28,7 +28,7 @@ def command(
     words = [table, "--url", "…"]
     words += ["--schema", schema] if schema else []
     words += ["--token", kind] if kind != "counter" else []
-    column = token.column or token.name
+    column = token.column_name
     words += ["--column", column] if column != Counter().name else []
     if guard is not None:
         words += ["--guard", guard.policy]

@@ -25,7 +25,7 @@ from sqlalchemy.sql import ClauseElement
 
 from optilock.dialects import database_of
 from optilock.entry import Action, Computed, Entry
-from optilock.mapped.facts import facts
+from optilock.mapped.facts import facts, is_expression
 from optilock.mapped.keys import Identity, Place, identity_of, key_in
 from optilock.mapping.compared import as_read, compared_names
 from optilock.rows.seen import younger_names
@@ -128,25 +128,21 @@ def expressions_of(state: InstanceState[Any]) -> dict[Column[Any], Any]:
     columns, found = facts(state.mapper).columns, {}
     for name in state.committed_state:
         value: Any = state.dict.get(name)
-        if name in columns and _is_expression(value):
+        if name in columns and is_expression(value):
             clause = value if isinstance(value, ClauseElement) else value.__clause_element__()
             found[columns[name]] = clause
     return found
 
 
-def _is_expression(value: Any) -> bool:
-    return isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
-
-
 def _equal(state: InstanceState[Any], name: str, a: Any, b: Any) -> bool:
-    if _is_expression(a):
+    if is_expression(a):
         return False
     return b is not NO_VALUE and facts(state.mapper).same(name, a, b)
 
 
 def detached(value: Any, name: str) -> Any:
     """The value itself, or a copy that later changes of the object do not reach."""
-    if _is_expression(value):
+    if is_expression(value):
         return Computed(name)
     return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
 

@@ -80,6 +80,11 @@ def touch(obj: object) -> None:
         )
     if not facts(state.mapper).token:
         raise ConfigurationError(f"{name} has no version to move: {GIVE_ONE}.")
+    if facts(state.mapper).by_values:
+        raise ConfigurationError(
+            f"The version of {name} is made from the values of its row, and moves with them alone:"
+            " change one of those, or give the class a token that can be moved, Counter()."
+        )
     if facts(state.mapper).by_application:
         raise ConfigurationError(
             f"The version of {name} moves when your program assigns it (Manual): assign the next"

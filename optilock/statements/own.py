@@ -40,7 +40,6 @@ from optilock.session.promises import Promise
 from optilock.session.records import Stated
 from optilock.session.watched import watched
 from optilock.statements.sql_text import calls_code, tables_added_to, tables_changed
-from optilock.tokens import Counter
 from optilock.undocumented import expire_with_savepoint, upsert_of
 
 __all__ = [
@@ -154,7 +153,8 @@ def keep_promises(
 
 def counts(mapper: Mapper[Any]) -> bool:
     """Is the version one that Python counts up?"""
-    return isinstance(facts(mapper).kind, Counter)
+    kind = facts(mapper).kind
+    return kind is not None and kind.predictable
 
 
 @contextmanager

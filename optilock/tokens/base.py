@@ -1,18 +1,27 @@
-"""What every token with a column can do."""
+"""What every token with a column can do, and what a kind of token says of itself.
+
+A kind is a frozen dataclass in a file of its own. Elsewhere nobody asks which kind a token is: who
+makes its versions, what SQL makes them, whether a table has the column anyway, all that the token
+tells itself. So a new kind is one new file; ``docs/tokens.md`` has an example.
+"""
 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
-from sqlalchemy import Column, ColumnElement
+from sqlalchemy import Column, ColumnElement, literal_column
 from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError
 
-__all__ = ["Token"]
+__all__ = ["Maker", "Token", "kinds"]
+
+#: Who makes the next version: Python from the one before (``next``) or from the values of the row
+#: (``make``), the database, or the application, which assigns it.
+Maker = Literal["python", "values", "database", "application"]
 
 #: What a declarative class uses itself.
 _TAKEN = ("metadata", "registry")
@@ -24,6 +33,12 @@ class Token:
 
     ``name`` is the attribute on the class and, unless ``column`` says otherwise, the column.
     """
+
+    made_by: ClassVar[Maker] = "python"
+    #: Does the database move the version at every write, whatever changes?
+    every_write: ClassVar[bool] = False
+    #: Does ``next`` give the same each time, so that what a statement has made need not be read?
+    predictable: ClassVar[bool] = False
 
     name: str = "version"
     column: str | None = None
@@ -46,6 +61,11 @@ class Token:
                 f" that name already; write name='version', column={self.name!r} instead."
             )
 
+    @property
+    def column_name(self) -> str:
+        """The name of the column."""
+        return self.column or self.name
+
     def new_column(self) -> Column[Any]:
         """The column to add to a table that has none yet.
 
@@ -53,11 +73,9 @@ class Token:
         versions, and asks for every new one with RETURNING.
         """
         default: Any = {}
-        if self.generator is not False:
+        if self.made_by == "python":
             default = {"default": lambda: self.next(None)}  # for insert(), which asks no mapper
-        return Column(
-            self.column or self.name, self.type(), key=self.name, nullable=False, **default
-        )
+        return Column(self.column_name, self.type(), key=self.name, nullable=False, **default)
 
     def type(self) -> TypeEngine[Any]:
         """The column's type."""
@@ -73,22 +91,79 @@ class Token:
         Raises ``ConfigurationError`` for a column that says something else.
         """
 
+    # -- who makes the versions ----------------------------------------------------------------
+
     @property
     def generator(self) -> Callable[[Any], Any] | Literal[False]:
-        """Who makes the next version: Python, or (``False``) the database or the application."""
-        return self.next
+        """What makes the next version from the one before; ``False`` where nothing of ours does."""
+        return self.next if self.made_by == "python" else False
 
     def next(self, value: Any) -> Any:
         """The value that follows ``value``; the first one for ``None``."""
-        raise NotImplementedError  # every kind says its own
+        raise NotImplementedError  # said by every kind whose versions Python makes
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The attributes that :meth:`make` is given, as far as a class has them."""
+        return ()
+
+    def make(self, values: Mapping[str, Any]) -> Any:
+        """The version of a row with these values of the attributes that the token ``reads``."""
+        raise NotImplementedError  # said by every kind that is made from values
 
     def again(self, value: Any) -> Any:
         """The version of a row that is made again after ``value``; ``None``: as any new row's."""
         return None
+
+    @property
+    def touchable(self) -> bool:
+        """Can the version be moved though nothing of the row changes?"""
+        return self.made_by in ("python", "database")
 
     def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
         """What an UPDATE sets for the database to move the version though nothing else changes.
 
         Empty where Python makes the version, or the application does.
         """
-        return {}
+        following = self.following(column) if self.made_by == "database" else None
+        return {} if following is None else {column: following}
+
+    # -- in the database -----------------------------------------------------------------------
+
+    @property
+    def has_trigger(self) -> bool:
+        """Does a trigger of its own make the versions?"""
+        return False
+
+    @property
+    def is_system(self) -> bool:
+        """Is it a column that every table has, so that nobody adds, fills or drops it?"""
+        return False
+
+    def first(self) -> ColumnElement[Any] | None:
+        """SQL of the version of a row that never had one; ``None`` where only others know it."""
+        return None
+
+    def following(self, old: ColumnElement[Any]) -> ColumnElement[Any] | None:
+        """SQL of the version after ``old``, for a guard trigger; ``None``: it can make none."""
+        return None
+
+    @property
+    def can_be_guarded(self) -> bool:
+        """Can a guard trigger move the version?"""
+        return self.following(literal_column("old")) is not None
+
+    # -- in a migration ------------------------------------------------------------------------
+
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """What makes an equal token: arguments by position, and by name; without the defaults."""
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        usual = {one.name: one.default for one in fields(self)}
+        return (), {name: value for name, value in given.items() if value != usual[name]}
+
+
+def kinds(parent: type[Token] = Token) -> Iterator[type[Token]]:
+    """All kinds of token that there are."""
+    for kind in parent.__subclasses__():
+        yield kind
+        yield from kinds(kind)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnDefault, Integer
+from sqlalchemy import BigInteger, Column, ColumnDefault, ColumnElement, Integer, literal
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
@@ -22,6 +22,8 @@ __all__ = ["Counter"]
 class Counter(Token):
     """1, 2, 3 …: a 64-bit integer that grows by one with every UPDATE of the row."""
 
+    predictable = True
+
     def type(self) -> TypeEngine[Any]:
         return BigInteger()
 
@@ -31,8 +33,13 @@ class Counter(Token):
     def take(self, column: Column[Any]) -> None:
         """Any UPDATE of the table that does not name the version counts it up (``update()``)."""
         if column.onupdate is None:
-            following = ColumnDefault(column + 1, for_update=True)
-            column.onupdate = following
+            column.onupdate = ColumnDefault(self.following(column), for_update=True)
 
     def next(self, value: Any) -> int:
         return 1 if value is None else int(value) + 1
+
+    def first(self) -> ColumnElement[Any]:
+        return literal(1)
+
+    def following(self, old: ColumnElement[Any]) -> ColumnElement[Any]:
+        return old + 1

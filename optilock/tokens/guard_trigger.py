@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optilock.errors import ConfigurationError
-from optilock.tokens import Counter, Timestamp, Token, Unique
+from optilock.tokens.base import Token, kinds
 
 __all__ = ["GuardTrigger", "Policy", "check_guard", "is_guard", "read_mark", "short_name"]
 
 Policy = Literal["bump", "reject"]
 _POLICIES = ("bump", "reject")
-_KINDS: dict[str, type[Token]] = {kind.__name__: kind for kind in (Counter, Unique, Timestamp)}
 _PREFIX = "optilock_guard_"
 _MARK = "/* optilock guard "
 #: The shortest limit of the three engines (PostgreSQL: 63 bytes).
@@ -44,11 +43,11 @@ def check_guard(policy: object, token: object, where: str) -> None:
             f"{where} is {policy!r}: write 'bump' (move the version that a foreign UPDATE left"
             " alone) or 'reject' (refuse that UPDATE)."
         )
-    if type(token).__name__ not in _KINDS:
+    if not isinstance(token, Token) or not token.can_be_guarded:
         raise ConfigurationError(
             f"{where} = {policy!r} beside {token!r}: there is nothing that a guard trigger could"
-            f" move or demand. It works with {', '.join(f'{name}()' for name in _KINDS)};"
-            " RowVersion() has a trigger of its own, and Manual() may stay as it is."
+            " move or demand. It works with Counter(), Unique(), Timestamp(); RowVersion() has a"
+            " trigger of its own, and Manual() may stay as it is."
         )
 
 
@@ -83,7 +82,7 @@ class GuardTrigger:
     @property
     def column(self) -> str:
         """The version's column."""
-        return self.token.column or self.token.name
+        return self.token.column_name
 
     @property
     def name(self) -> str:
@@ -112,15 +111,16 @@ def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | Non
     try:
         said: dict[str, Any] = json.loads(text)
         given = said["token"]
-        token = _token(_KINDS[given["kind"]], given["column"])
+        kind = next(one for one in kinds() if one.__name__ == given["kind"])
+        token = _token(kind, given["column"])
         columns = tuple(said.get("columns", ()))
         return GuardTrigger(table, token, said["policy"], tuple(said["ignore"]), columns, schema)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, StopIteration, ConfigurationError):
         return None
 
 
 def _token(kind: type[Token], column: str) -> Token:
-    if column == Counter().name:
+    if column == Token.name:
         return kind()
     return kind(name=column) if column.isidentifier() else kind(column=column)
 

@@ -26,6 +26,7 @@ the class declares, or that is in the database already, needs such a collation a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ class Manual(Token):
     """A version of any type, checked by every write and moved only by assignment."""
 
     column_type: TypeEngine[Any] | None = None
-    generator = False
+    made_by = "application"
 
     def __init__(self, type: Any = None, *, name: str = "version", column: str | None = None):
         """``type`` is that of the column; leave it out where the class declares the column.
@@ -69,10 +70,16 @@ class Manual(Token):
     def type(self) -> TypeEngine[Any]:
         if self.column_type is None:
             raise ConfigurationError(
-                f"Manual() knows no type for the column {self.column or self.name!r}: say which,"
+                f"Manual() knows no type for the column {self.column_name!r}: say which,"
                 " for example Manual(Uuid()), or declare the column in the class."
             )
         return _telling_case(self.column_type)
+
+    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The type by position, by which it is given."""
+        _, named = super().arguments()
+        kind = () if self.column_type is None else (self.column_type,)
+        return kind, {name: value for name, value in named.items() if name != "column_type"}
 
     def accepts(self, column: Column[Any]) -> bool:
         """The application knows what it assigns."""

@@ -36,6 +36,7 @@ from sqlalchemy import (
     Integer,
     String,
     cast,
+    literal,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -64,7 +65,7 @@ class TransactionId(TypeDecorator[int]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name not in ("postgresql", "default"):
-            raise not_postgresql(dialect.name)
+            raise _not_postgresql(dialect.name)
         return String()
 
     def bind_expression(self, bindparam: Any) -> ColumnElement[Any]:
@@ -80,7 +81,7 @@ class TransactionId(TypeDecorator[int]):
         return None if value is None else int(value)
 
 
-def not_postgresql(name: str) -> ConfigurationError:
+def _not_postgresql(name: str) -> ConfigurationError:
     return ConfigurationError(
         f"RowVersion(xmin=True) is PostgreSQL's system column, which {name} does not have: use"
         " RowVersion(), which a trigger moves, or Counter()."
@@ -91,8 +92,10 @@ def not_postgresql(name: str) -> ConfigurationError:
 class RowVersion(Token):
     """1, 2, 3 … moved by a trigger with every UPDATE; or, with ``xmin=True``, PostgreSQL's xmin."""
 
+    made_by = "database"
+    every_write = True
+
     xmin: bool = False
-    generator = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,6 +134,17 @@ class RowVersion(Token):
             return {column: column}
         key = next(iter(column.table.primary_key))
         return {key: key}
+
+    @property
+    def has_trigger(self) -> bool:
+        return not self.xmin
+
+    @property
+    def is_system(self) -> bool:
+        return self.xmin
+
+    def first(self) -> ColumnElement[Any] | None:
+        return None if self.xmin else literal(1)
 
     def again(self, value: Any) -> Any:
         return None if self.xmin else value + 1

@@ -19,7 +19,6 @@ back, or within one millisecond on SQLite, whose clock has no finer one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +64,7 @@ def _on_another_database(element: Any, compiler: Any, **options: Any) -> str:
 class Timestamp(Token):
     """The server's time of the last write, aware and in UTC; it moves forward with every write."""
 
-    generator = False
+    made_by = "database"
 
     def type(self) -> UtcDateTime:
         return UtcDateTime()
@@ -92,5 +91,8 @@ class Timestamp(Token):
             setattr(column, what, ColumnDefault(element, for_update=what == "onupdate"))
         column.type = self.type()
 
-    def touch(self, column: Column[Any]) -> Mapping[Column[Any], ColumnElement[Any]]:
-        return {column: NextServerTime(column)}
+    def first(self) -> ColumnElement[Any]:
+        return ServerTime()
+
+    def following(self, old: ColumnElement[Any]) -> ColumnElement[Any]:
+        return NextServerTime(old)

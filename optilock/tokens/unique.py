@@ -10,12 +10,20 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnDefault, Uuid
+from sqlalchemy import Column, ColumnDefault, ColumnElement, Uuid
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
 
-__all__ = ["Unique"]
+__all__ = ["RandomUuid", "Unique"]
+
+
+class RandomUuid(FunctionElement[Any]):
+    """A UUID that the server makes; each engine that can has its own rule in ``dialects``."""
+
+    inherit_cache = True
+    type = Uuid()
 
 
 @dataclass(frozen=True)
@@ -35,3 +43,9 @@ class Unique(Token):
 
     def next(self, value: Any) -> uuid.UUID:
         return uuid.uuid4()
+
+    def first(self) -> ColumnElement[Any]:
+        return RandomUuid()
+
+    def following(self, old: ColumnElement[Any]) -> ColumnElement[Any]:
+        return RandomUuid()

@@ -18,6 +18,7 @@ from optilock.alembic import (
     RollOutVersionColumn,
 )
 from optilock.tokens.guard_trigger import GuardTrigger, read_mark
+from tests.hash_token import Hash
 from tests.migrating import as_text, plugins
 
 ADDED = {
@@ -80,6 +81,10 @@ OPERATIONS = {
     AddVersionColumn("pages", Counter("rev", "rev no"), fill="n", schema="w"): (
         "op.add_version_column('pages', optilock.tokens.counter.Counter(name='rev',"
         " column='rev no'), fill='n', schema='w')"
+    ),
+    AddVersionColumn("pages", Hash("name", "price", column="seal"), fill="'-'"): (
+        "op.add_version_column('pages', tests.hash_token.Hash('name', 'price', column='seal'),"
+        " fill=\"'-'\")"
     ),
     DropVersionColumn("pages", Unique()): (
         "op.drop_version_column('pages', optilock.tokens.unique.Unique())"
@@ -161,6 +166,13 @@ def test_a_roll_out_as_text_is_the_plain_way_to_the_same_table_and_says_so():
 def test_a_roll_out_needs_a_token_that_has_a_column():
     with pytest.raises(ConfigurationError, match="nothing has to be rolled out"):
         RollOutVersionColumn("pages", RowVersion(xmin=True))
+
+
+def test_a_token_that_no_sql_can_make_is_neither_rolled_out_nor_guarded():
+    with pytest.raises(ConfigurationError, match="nothing that a guard trigger could move"):
+        as_text("postgresql", lambda op: op.create_guard_trigger("pages", Hash("name"), "bump"))
+    with pytest.raises(ConfigurationError, match="say which one"):
+        as_text("postgresql", lambda op: op.add_version_column("pages", Hash("name")))
 
 
 def test_postgresql_calls_no_function_for_writes_that_move_the_version():

@@ -56,9 +56,11 @@ from optilock import (
     etag_of,
     merge_fields,
     store_wins,
+    touch,
     watch,
 )
 from optilock.tokens import UtcDateTime
+from tests.hash_token import Hash
 from tests.lost_update import base, is_protected
 
 UTC = datetime.UTC
@@ -554,3 +556,24 @@ def test_what_the_database_computes_is_neither_a_change_nor_a_conflict(shape: An
 def conflict_free(shape: Any) -> Any:
     with Session(shape.engine) as session:
         yield session.get_one(shape, 1)
+
+
+# -- a token of one's own -------------------------------------------------------------------------
+
+
+def test_a_version_that_is_made_from_values_is_moved_by_nothing_else() -> None:
+    cls = doc(Hash("name"))
+    with watch(sessionmaker(create_engine("sqlite://", poolclass=StaticPool)))() as session:
+        cls.metadata.create_all(session.connection())
+        row = cls(id=1, name="a")
+        session.add(row)
+        session.flush()
+        made = row.version
+        assert made == cls.__version_token__.make({"name": "a"})
+        with pytest.raises(ConfigurationError, match="made from the values of its row"):
+            touch(row)
+        with pytest.raises(ConfigurationError, match="moved by optilock alone"):
+            row.version = "b"
+        row.name = func.lower("B")
+        with pytest.raises(ConfigurationError, match="SQL expression"):
+            session.flush()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from sqlalchemy import String, text
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
@@ -29,7 +30,6 @@ from optilock.dialects.rollout import (
     sends,
 )
 from optilock.errors import OptilockError
-from optilock.tokens import Timestamp, Unique
 
 __all__ = ["MariaDBWays"]
 
@@ -38,15 +38,11 @@ _NOT_ONLINE = (1845, 1846)
 
 
 class MariaDBWays(Ways):
+    speaks = mysql.dialect()
+    brackets = True
     commits_each_step = True
 
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first[Timestamp] = "(utc_timestamp(6))"
-        #: Not random, but never twice the same; the writes that follow make random ones.
-        self.first[Unique] = "(replace(uuid(), '-', ''))"
 
     def hold(self, connection: Connection, name: str) -> bool:
         taken = text("SELECT GET_LOCK(SHA1(:name), 0)")

@@ -17,6 +17,7 @@ from optilock.dialects.quoting import literal, plain, quoted_table
 from optilock.dialects.triggers import Found, GuardTriggers, Names, TriggerDDL
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
+from optilock.tokens.unique import RandomUuid
 
 __all__ = ["MariaDBGuard"]
 
@@ -25,8 +26,13 @@ __all__ = ["MariaDBGuard"]
 _ACCESS_DENIED = 1227
 
 
+@compiles(RandomUuid, "mysql", "mariadb")
+def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
+    """Not random, but never twice the same; the writes that follow make random ones."""
+    return "replace(uuid(), '-', '')"
+
+
 class MariaDBGuard(GuardTriggers):
-    random = "replace(uuid(), '-', '')"
     catalogue = (
         "SELECT event_object_table, trigger_name, action_statement, 1"
         " FROM information_schema.triggers WHERE trigger_schema = COALESCE(:schema, DATABASE())"

@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import and_, func, literal_column, select, text, update
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.quoting import quoted_table
 from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, names, next_keys, sends
-from optilock.tokens import Timestamp, Unique
 
 __all__ = ["PostgreSQLWays"]
 
 
 class PostgreSQLWays(Ways):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first[Timestamp] = "clock_timestamp()"
-        self.first[Unique] = "gen_random_uuid()"  # a core function since PostgreSQL 13
+    speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
     def hold(self, connection: Connection, name: str) -> bool:
         held = select(func.pg_try_advisory_lock(func.hashtextextended(name, 0)))

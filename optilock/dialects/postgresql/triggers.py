@@ -19,6 +19,7 @@ from optilock.dialects.quoting import literal, quoted
 from optilock.dialects.triggers import GuardTriggers, Names, TriggerDDL
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
+from optilock.tokens.unique import RandomUuid
 
 __all__ = ["NO_BUMP", "PostgreSQLGuard"]
 
@@ -27,8 +28,13 @@ __all__ = ["NO_BUMP", "PostgreSQLGuard"]
 NO_BUMP = "optilock.no_bump"
 
 
+@compiles(RandomUuid, "postgresql")
+def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
+    """A core function since PostgreSQL 13."""
+    return "gen_random_uuid()"
+
+
 class PostgreSQLGuard(GuardTriggers):
-    random = "gen_random_uuid()"
     names_columns = False
     catalogue = (
         "SELECT c.relname, t.tgname, p.prosrc, t.tgenabled IN ('O', 'A'), t.tgparentid <> 0"

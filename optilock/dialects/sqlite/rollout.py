@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import BindParameter, select, text, update
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.connections import undo_with
@@ -32,18 +33,15 @@ from optilock.dialects.rollout import (
     sends,
 )
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
+from optilock.tokens import Token
 
 __all__ = ["SQLiteWays"]
 
 
 class SQLiteWays(Ways):
+    speaks = sqlite.dialect()
+    brackets = True
     makes_tables_anew = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first[Timestamp] = "(strftime('%Y-%m-%d %H:%M:%f000', 'now'))"
-        self.first[Unique] = "(lower(hex(randomblob(16))))"
 
     def hold(self, connection: Connection, name: str) -> bool:
         """A lock on a file of its own beside the database: it goes when the process goes."""
@@ -88,7 +86,7 @@ class SQLiteWays(Ways):
 
     def fills_as_it_adds(self, token: Token) -> bool:
         """SQLite adds no column whose default is an expression."""
-        return isinstance(token, (Counter, RowVersion))
+        return isinstance(token.first(), BindParameter)
 
     def check(self, target: Target) -> None:
         """Indexes and triggers of a database that is attached say nothing of its name."""

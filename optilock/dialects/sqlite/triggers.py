@@ -17,14 +17,18 @@ from optilock.dialects.quoting import literal, quoted
 from optilock.dialects.triggers import Found, GuardTriggers, Names, TriggerDDL
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
+from optilock.tokens.unique import RandomUuid
 from optilock.undocumented import double_percents
 
 __all__ = ["SQLiteGuard"]
 
 
-class SQLiteGuard(GuardTriggers):
-    random = "lower(hex(randomblob(16)))"
+@compiles(RandomUuid, "sqlite")
+def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
+    return "lower(hex(randomblob(16)))"
 
+
+class SQLiteGuard(GuardTriggers):
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
         return (*self.drop(guard), f"CREATE TRIGGER {self.trigger(guard)} {self._does(guard)}")
 
