@@ -26,7 +26,7 @@ from optilock.alembic.operation import Call, VersionOperation
 from optilock.dialects import database_of
 from optilock.dialects.quoting import plain
 from optilock.dialects.triggers import GuardTriggers
-from optilock.rollout.triggers import completed
+from optilock.rollout.target import completed
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 

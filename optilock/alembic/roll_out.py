@@ -36,8 +36,7 @@ from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.rollout.report import Silent
 from optilock.rollout.run import require_column, roll_out
-from optilock.rollout.target import require_present
-from optilock.rollout.triggers import guard_of
+from optilock.rollout.target import guard_of, require_present
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import Policy
 from optilock.unit.backoff import Seconds, in_seconds

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapper, registry
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.rollout.words import command
+from optilock.rollout.report import command
 from optilock.schema import expected
 from optilock.tokens import Counter, Token, Unique
 

@@ -10,7 +10,7 @@ import tenacity
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects import database_of
+from optilock.dialects import Database, database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.rollout import Ways
 from optilock.errors import OptilockError
@@ -27,6 +27,7 @@ _AGAIN = (Cause.LOCK_TIMEOUT, Cause.DEADLOCK, Cause.CONFLICT)
 class Attempts:
     """How long to wait for a lock, and for how long to go on trying."""
 
+    connection: Connection
     ways: Ways
     progress: Progress
     #: Seconds; nobody queues behind us for longer.
@@ -35,7 +36,7 @@ class Attempts:
     patience: float
     waits: int = 0
 
-    def run(self, connection: Connection, what: str, work: Callable[[], T]) -> T:
+    def run(self, what: str, work: Callable[[Connection], T]) -> T:
         """Do ``work``, which is to do ``what``, in a transaction, and commit.
 
         Raises:
@@ -43,22 +44,22 @@ class Attempts:
                 connection may not do that, or the database refused it for a reason of its own.
         """
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: _lock_was_held(connection, error)),
+            retry=tenacity.retry_if_exception(self._lock_was_held),
             wait=full_jitter(0.1, 2.0),
             stop=tenacity.stop_after_delay(self.patience),
             before_sleep=self._waits,
             reraise=True,
         )
         try:
-            result: T = retrying(self._once, connection, work)
+            result: T = retrying(self._once, work)
         except DBAPIError as error:
-            if database_of(connection.dialect).forbids(error):
+            if self._database.forbids(error):
                 raise OptilockError(
                     f"The user of this connection may not {what}. Nothing was changed by this"
                     " step, and what was done before it stays: give the user that right, or run"
                     " the roll-out again as the table's owner."
                 ) from error
-            if not _lock_was_held(connection, error):
+            if not self._lock_was_held(error):
                 raise OptilockError(
                     f"The database did not {what}; its own error is the cause of this one. Nothing"
                     " was changed by this step, and what was done before it stays: when the reason"
@@ -71,17 +72,18 @@ class Attempts:
             ) from error
         return result
 
-    def _once(self, connection: Connection, work: Callable[[], T]) -> T:
-        with connection.begin():
-            self.ways.begin(connection, self.lock_timeout)
-            return work()
+    def _once(self, work: Callable[[Connection], T]) -> T:
+        with self.connection.begin():
+            self.ways.begin(self.connection, self.lock_timeout)
+            return work(self.connection)
 
     def _waits(self, state: tenacity.RetryCallState) -> None:
         self.waits += 1
         self.progress.waiting("somebody holds the lock")
 
+    def _lock_was_held(self, error: BaseException) -> bool:
+        return isinstance(error, DBAPIError) and self._database.classify(error) in _AGAIN
 
-def _lock_was_held(connection: Connection, error: BaseException) -> bool:
-    if not isinstance(error, DBAPIError):
-        return False
-    return database_of(connection.dialect).classify(error) in _AGAIN
+    @property
+    def _database(self) -> Database:
+        return database_of(self.connection.dialect)

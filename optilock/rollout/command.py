@@ -14,9 +14,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.rollout.report import Report
+from optilock.rollout.report import TOKENS, Report
 from optilock.rollout.run import roll_out
-from optilock.rollout.words import TOKENS
 from optilock.tokens.guard_trigger import Policy
 
 __all__ = ["migrate"]

@@ -1,19 +1,21 @@
-"""Filling: batch after batch in the order of the keys, each a short transaction of its own."""
+"""Filling: batch after batch in the order of the keys, each a short transaction of its own.
+
+A batch holds its row locks until it commits, so its size follows the time it takes. Between two
+batches the roll-out rests for a multiple of the time that it worked, so it rests longer where
+others keep the server busy; and longer still to keep a rate.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
-from sqlalchemy.engine import Connection
-
-from optilock.dialects.rollout import Key, Target, Ways
-from optilock.errors import OptilockError
+from optilock.dialects.rollout import Key, Target
+from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.attempts import Attempts
-from optilock.rollout.pace import Pace
-from optilock.rollout.report import Progress
 
-__all__ = ["Filler"]
+__all__ = ["Filler", "Pace"]
+
 
 #: Seconds between two looks at rows that somebody holds.
 _LOOK_AGAIN = 0.2
@@ -23,14 +25,9 @@ _LOOK_AGAIN = 0.2
 class Filler:
     """Gives every row of a table a version, in as many passes as others make necessary."""
 
-    connection: Connection
-    target: Target
-    ways: Ways
-    pace: Pace
     attempts: Attempts
-    progress: Progress
-    #: Seconds to wait for rows that are held, without a row being filled meanwhile.
-    patience: float
+    target: Target
+    pace: Pace
     filled: int = 0
     batches: int = 0
 
@@ -38,7 +35,8 @@ class Filler:
         """Fill until no row is left.
 
         Raises:
-            OptilockError: the rows that are left are held by others for longer than ``patience``.
+            OptilockError: the rows that are left are held by others for longer than the patience,
+                without a row being filled meanwhile.
         """
         moved = time.monotonic()
         while True:
@@ -46,14 +44,14 @@ class Filler:
                 moved = time.monotonic()
             if not self._is_left():
                 return
-            if time.monotonic() - moved > self.patience:
+            if time.monotonic() - moved > self.attempts.patience:
                 raise OptilockError(
                     f"Rows of {self.target.table.fullname} are still without a version, because"
-                    f" another transaction has held them for more than {self.patience:g} seconds."
-                    " What was filled stays filled; end that transaction and run the roll-out"
-                    " again, it goes on from here."
+                    " another transaction has held them for more than"
+                    f" {self.attempts.patience:g} seconds. What was filled stays filled; end that"
+                    " transaction and run the roll-out again, it goes on from here."
                 )
-            self.progress.waiting("rows are held by another transaction")
+            self.attempts.progress.waiting("rows are held by another transaction")
             time.sleep(_LOOK_AGAIN)
 
     def _pass(self) -> int:
@@ -67,18 +65,55 @@ class Filler:
             seconds = time.perf_counter() - started
             self.filled += rows
             self.batches += 1
-            self.progress.filled(rows)
+            self.attempts.progress.filled(rows)
             size = self.pace.next(size, seconds)
             time.sleep(self.pace.rest(rows, seconds))
 
     def _batch(self, after: Key | None, size: int) -> tuple[int, Key | None]:
         return self.attempts.run(
-            self.connection,
             f"write the rows of {self.target.table.fullname}",
-            lambda: self.ways.fill(self.connection, self.target, after, size),
+            lambda connection: self.attempts.ways.fill(connection, self.target, after, size),
         )
 
     def _is_left(self) -> bool:
-        left = self.ways.is_left(self.connection, self.target)
-        self.connection.rollback()
-        return left
+        with self.attempts.connection.begin():
+            return self.attempts.ways.is_left(self.attempts.connection, self.target)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """``seconds`` for a batch, its limits in rows, and rows a second at most."""
+
+    seconds: float = 0.003
+    smallest: int = 100
+    largest: int = 5_000
+    rate: float | None = None
+    #: The part of the time that is spent working; the rest of it the processor is the writers'.
+    share: float = 0.15
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not self.rate > 0:
+            raise ConfigurationError(
+                f"rate={self.rate!r}: write rows a second, more than 0, or None for no limit."
+            )
+
+    def first(self) -> int:
+        """The size of the first batch."""
+        return self._within(500)
+
+    def next(self, size: int, seconds: float) -> int:
+        """The size after a batch of ``size`` that took ``seconds``; at most twice as many."""
+        if seconds <= 0:
+            return self._within(2 * size)
+        return self._within(min(2 * size, int(size * self.seconds / seconds)))
+
+    def rest(self, rows: int, seconds: float) -> float:
+        """Seconds to wait after a batch."""
+        rest = seconds * (1 - self.share) / self.share
+        if self.rate is None:
+            return rest
+        return max(rest, rows / self.rate - seconds)
+
+    def _within(self, size: int) -> int:
+        size = max(self.smallest, min(self.largest, size))
+        return size if self.rate is None else max(1, min(size, int(self.rate)))

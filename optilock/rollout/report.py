@@ -1,11 +1,15 @@
-"""What a roll-out tells: while it runs, and when it is over."""
+"""What a roll-out tells while it runs and when it is over, and the command that does the same."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Progress", "Report", "Silent"]
+from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
+from optilock.tokens.guard_trigger import GuardTrigger
+
+__all__ = ["TOKENS", "Progress", "Report", "Silent", "command"]
 
 
 @dataclass(frozen=True)
@@ -41,3 +45,31 @@ class Silent:
     def step(self, name: str, total: int | None = None) -> None: ...
     def filled(self, rows: int) -> None: ...
     def waiting(self, why: str) -> None: ...
+
+
+#: What ``--token`` calls them.
+TOKENS: dict[str, type[Token]] = {
+    "counter": Counter,
+    "unique": Unique,
+    "timestamp": Timestamp,
+    "row-version": RowVersion,
+}
+
+
+def command(
+    table: str, schema: str | None, token: Token, guard: GuardTrigger | None = None
+) -> str | None:
+    """The call of ``optilock migrate`` that makes this; None of a token that has to be migrated."""
+    kind = next((name for name, known in TOKENS.items() if type(token) is known), None)
+    if kind is None:
+        return None
+    words = [table, "--url", "…"]
+    words += ["--schema", schema] if schema else []
+    words += ["--token", kind] if kind != "counter" else []
+    column = token.column_name
+    words += ["--column", column] if column != Counter().name else []
+    if guard is not None:
+        words += ["--guard", guard.policy]
+        words += [word for name in guard.ignore for word in ("--ignore", name)]
+    quoted = (word if word == "…" else shlex.quote(word) for word in words)
+    return " ".join(("optilock migrate", *quoted))

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from optilock.dialects import database_of
 from optilock.dialects.rollout import Step, Target, Ways
 from optilock.errors import ConfigurationError, OptilockError, described
 from optilock.rollout.attempts import Attempts
-from optilock.rollout.fill import Filler
-from optilock.rollout.pace import Pace
+from optilock.rollout.fill import Filler, Pace
 from optilock.rollout.report import Progress, Report, Silent
-from optilock.rollout.target import target_of
-from optilock.rollout.triggers import Missing, guard_of, missing, require_known
+from optilock.rollout.target import guard_of, missing, require_known, target_of
 from optilock.session.connections import require_engine
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
 __all__ = ["require_column", "roll_out"]
+
+R = TypeVar("R")
 
 
 def roll_out(
@@ -67,19 +68,14 @@ def roll_out(
     require_column(token)
     guarding = guard_of(table, token, schema, guard, ignore)
     ways = database_of(engine.dialect).rollout()
-    progress = Silent() if progress is None else progress
-    attempts = Attempts(
-        ways,
-        progress,
-        in_seconds("lock_timeout", lock_timeout),
-        in_seconds("patience", patience),
-    )
+    wait, pace = in_seconds("lock_timeout", lock_timeout), Pace(rate=rate)
+    patience = in_seconds("patience", patience)
     with _alone(engine, ways, table, schema), _second(engine) as connection:
         working = connection.execution_options(**ways.options)
         ways.prepare(working)
-        return _Rollout(working, ways, Pace(rate=rate), attempts, progress).run(
-            table, schema, token, guarding
-        )
+        progress = Silent() if progress is None else progress
+        attempts = Attempts(working, ways, progress, wait, patience)
+        return _Rollout(attempts, pace).run(table, schema, token, guarding)
 
 
 def _second(engine: Engine) -> Connection:
@@ -126,46 +122,38 @@ def _alone(engine: Engine, ways: Ways, table: str, schema: str | None) -> Iterat
 class _Rollout:
     """One roll-out on one connection."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        ways: Ways,
-        pace: Pace,
-        attempts: Attempts,
-        progress: Progress,
-    ) -> None:
-        self.connection = connection
-        self.ways = ways
-        self.pace = pace
+    def __init__(self, attempts: Attempts, pace: Pace) -> None:
         self.attempts = attempts
-        self.progress = progress
+        self.ways = attempts.ways
+        self.dialect = attempts.connection.dialect
+        self.pace = pace
         self.steps: list[str] = []
 
     def run(
         self, table: str, schema: str | None, token: Token, guard: GuardTrigger | None
     ) -> Report:
         started = time.monotonic()
-        target = self._look(table, schema, token)
+        target = self._look(target_of, table, schema, token)
         self.ways.first_of(token)
         self.ways.check(target)
         if guard is not None:
             require_known(guard, target)
         if target.column is None:
-            self._step("add the column")
-            for step in self.ways.add_column(target, self.connection.dialect):
-                self._do(f"change {table}", step)
-            target = self._look(table, schema, token)
+            self._do(
+                "add the column", f"change {table}", self.ways.add_column(target, self.dialect)
+            )
+            target = self._look(target_of, table, schema, token)
         elif target.version.nullable and not target.has_default:
-            self._set_default(target)
-        for trigger in self._missing(target, guard):
-            self._step(trigger.step)
+            # Or rows without a version would come for as long as others insert.
+            self._change("set the default", target, self.ways.set_default)
+        for trigger in self._look(missing, target, guard):
             step = self.ways.create_trigger(*trigger.statements)
-            self._do(f"create triggers on {table}", step)
-        filler = self._filler(target)
+            self._do(trigger.step, f"create triggers on {table}", [step])
+        filler = Filler(self.attempts, target, self.pace)
         if target.version.nullable:
-            self._step("fill", self._rows(target))
+            self._begin("fill", self._look(self.ways.rows, target))
             filler.run()
-            self._require(target)
+            self._change("require it", target, self.ways.require)
         return Report(
             tuple(self.steps),
             filler.filled,
@@ -174,45 +162,22 @@ class _Rollout:
             time.monotonic() - started,
         )
 
-    def _look(self, table: str, schema: str | None, token: Token) -> Target:
-        with self.connection.begin():
-            return target_of(self.connection, table, schema, token)
+    def _look(self, ask: Callable[..., R], *given: Any) -> R:
+        """Ask something of the database, in a transaction of its own."""
+        with self.attempts.connection.begin():
+            return ask(self.attempts.connection, *given)
 
-    def _set_default(self, target: Target) -> None:
-        """Or rows without a version would come for as long as others insert."""
-        steps = self.ways.set_default(target, self.connection.dialect)
+    def _change(
+        self, name: str, target: Target, way: Callable[[Target, Dialect], Sequence[Step]]
+    ) -> None:
+        self._do(name, f"change {target.table.fullname}", way(target, self.dialect))
+
+    def _do(self, name: str, what: str, steps: Sequence[Step]) -> None:
         if steps:
-            self._step("set the default")
+            self._begin(name)
         for step in steps:
-            self._do(f"change {target.table.fullname}", step)
+            self.attempts.run(what, step)
 
-    def _missing(self, target: Target, guard: GuardTrigger | None) -> tuple[Missing, ...]:
-        with self.connection.begin():
-            return missing(self.connection, target, guard)
-
-    def _rows(self, target: Target) -> int | None:
-        with self.connection.begin():
-            return self.ways.rows(self.connection, target)
-
-    def _filler(self, target: Target) -> Filler:
-        return Filler(
-            self.connection,
-            target,
-            self.ways,
-            self.pace,
-            self.attempts,
-            self.progress,
-            self.attempts.patience,
-        )
-
-    def _require(self, target: Target) -> None:
-        self._step("require it")
-        for step in self.ways.require(target, self.connection.dialect):
-            self._do(f"change {target.table.fullname}", step)
-
-    def _step(self, name: str, total: int | None = None) -> None:
+    def _begin(self, name: str, total: int | None = None) -> None:
         self.steps.append(name)
-        self.progress.step(name, total)
-
-    def _do(self, what: str, step: Step) -> None:
-        self.attempts.run(self.connection, what, lambda: step(self.connection))
+        self.attempts.progress.step(name, total)

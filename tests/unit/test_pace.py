@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optilock.rollout.pace import Pace
+from optilock.rollout.fill import Pace
 
 
 def test_a_batch_that_took_too_long_is_followed_by_a_smaller_one():
