@@ -14,12 +14,12 @@ from optilock.conflicts.resolvers import (
     store_wins,
 )
 from optilock.dialects.transient import is_transient
-from optilock.entry import Entry
 from optilock.errors import (
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
+    Entry,
     LinkGone,
     NotWritten,
     OptilockError,

@@ -22,8 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optilock.entry import Entry
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, Entry
 
 __all__ = ["Committed", "Conflict", "Event", "Resolved", "Retry", "emit", "listen", "unlisten"]
 

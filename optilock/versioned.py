@@ -48,8 +48,7 @@ from optilock.aggregates import cover
 from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.resolvers import Resolution, Resolver
 from optilock.copies.detached import compare_in_merge
-from optilock.entry import Entry
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, Entry
 from optilock.mapped.facts import facts
 from optilock.mapping.attribute import close, load_always, require
 from optilock.mapping.checks import (

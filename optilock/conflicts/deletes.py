@@ -31,8 +31,7 @@ from enum import Enum
 from typing import Any
 
 from optilock.conflicts.resolvers import Resolution, nearest
-from optilock.entry import Entry
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, Entry
 
 __all__ = [
     "DeletePolicies",

@@ -1,6 +1,6 @@
 """Resolvers: what to do with a row that somebody else changed first.
 
-A resolver is a function of one :class:`~optilock.entry.Entry`, which has the three values of every
+A resolver is a function of one :class:`~optilock.errors.Entry`, which has the three values of every
 column, and it returns a :class:`Resolution`. It runs in the transaction that met the conflict, and
 what it decides is written there::
 
@@ -44,8 +44,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
 from optilock.conflicts.merge import FieldPolicy
-from optilock.entry import Computed, Entry
-from optilock.errors import CannotMerge, ConfigurationError
+from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 from optilock.mapped.facts import facts
 
 __all__ = [

@@ -18,8 +18,7 @@ from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.entry import Entry
-from optilock.errors import ConcurrencyError
+from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import identity_of
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown

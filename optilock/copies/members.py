@@ -19,8 +19,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.copies.detached import moved_entry, stored_of
-from optilock.entry import Entry
-from optilock.errors import ConcurrencyError
+from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped.facts import facts
 from optilock.rows.sides import Attempt, entry_of
 

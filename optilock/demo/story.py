@@ -1,6 +1,6 @@
 """One conflict of the run, told step by step, with its three values and what came of them.
 
-The values are those of the :class:`~optilock.entry.Entry` that the resolver was given. The merged
+The values are those of the :class:`~optilock.errors.Entry` that the resolver was given. The merged
 ones are asked of the same resolver once more: it is a function of the entry alone.
 """
 

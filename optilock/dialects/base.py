@@ -6,21 +6,19 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import URL, ColumnElement, Select, Table, cast, literal, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.types import TypeEngine
 
+from optilock.conditions.write import Write
 from optilock.dialects.causes import ErrorCodes, error_chain, raised_by
 from optilock.dialects.locks import require_locks, sends_for_update
 from optilock.dialects.rollout import Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.triggers import GuardTriggers, Names, TriggerDDL
 from optilock.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Write
 
 _BITS = re.compile(r"FLOAT\((\d+)\)")
 

@@ -6,20 +6,27 @@ thing. There a row could change between the look and the write.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Select, literal_column, select
+from sqlalchemy import Select, Table, literal_column, select
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from optilock.dialects.base import Database
-
-__all__ = ["require_locks", "sends_for_update"]
+__all__ = ["Locks", "require_locks", "sends_for_update"]
 
 _known: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
+
+
+class Locks(Protocol):
+    """What is asked of a database by whoever locks rows and looks at them."""
+
+    def keys_at_once(self, width: int) -> int: ...
+    def locks_rows(self, dialect: Dialect) -> bool: ...
+    def autocommits(self, connection: Connection) -> bool: ...
+    def begin_writing(self, connection: Connection, table: Table) -> None: ...
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]: ...
 
 
 def sends_for_update(dialect: Dialect) -> bool:
@@ -32,7 +39,7 @@ def sends_for_update(dialect: Dialect) -> bool:
     return found
 
 
-def require_locks(database: Database, connection: Connection) -> None:
+def require_locks(database: Locks, connection: Connection) -> None:
     """Refuse to read rows that must stay as they are, where nothing keeps them so.
 
     Raises:

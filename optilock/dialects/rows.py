@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Select, Table, select, tuple_
 from sqlalchemy.engine import Connection
 
+from optilock.conditions.write import Shape, Write
+from optilock.dialects.locks import Locks
 from optilock.errors import NotWritten
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Shape, Write
-    from optilock.dialects.base import Database
 
 __all__ = ["EachAlone", "LockAndLook", "by_shape", "judge", "mixed", "must_match", "native"]
 
@@ -46,7 +44,7 @@ class EachAlone:
 class LockAndLook:
     """Two steps: lock and compare all rows, then write those that match."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Locks) -> None:
         self._database = database
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
@@ -76,7 +74,7 @@ class LockAndLook:
 
 
 def judge(
-    database: Database, connection: Connection, writes: list[Write]
+    database: Locks, connection: Connection, writes: list[Write]
 ) -> tuple[list[Write], list[Write]]:
     """Lock the rows and look: the writes whose rows are as they were read, and the others."""
     shape = writes[0].shape
@@ -103,7 +101,7 @@ def by_shape(write: Write) -> int:
 
 
 def _locked_tokens(
-    database: Database, connection: Connection, shape: Shape, keys: list[Key]
+    database: Locks, connection: Connection, shape: Shape, keys: list[Key]
 ) -> dict[Key, tuple[Any, ...]]:
     """Key -> what the conditions compare, for the rows that exist, locked in key order."""
     database.begin_writing(connection, shape.table)

@@ -16,8 +16,7 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import ClauseElement
 
 from optilock.dialects.rows import must_match
-from optilock.entry import Computed
-from optilock.errors import ConcurrencyError
+from optilock.errors import Computed, ConcurrencyError
 from optilock.guard.records import Missed
 from optilock.mapped.facts import facts
 from optilock.rows.sides import Values, read_stored

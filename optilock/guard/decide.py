@@ -11,8 +11,7 @@ from sqlalchemy.exc import MissingGreenlet
 
 from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
 from optilock.conflicts.resolvers import OnConflict, Resolution, check_resolution, choose
-from optilock.entry import Computed, Entry
-from optilock.errors import ConcurrencyError, ConfigurationError
+from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped.facts import facts
 from optilock.rows.sides import Attempt, Values
 from optilock.session.promises import Promises, conflict_of

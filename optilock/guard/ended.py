@@ -40,8 +40,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import Write, first_expected
 from optilock.dialects.transient import ended_by_conflict
-from optilock.entry import Entry
-from optilock.errors import ConcurrencyError
+from optilock.errors import ConcurrencyError, Entry
 from optilock.guard.records import Flush, in_sqlalchemys_words
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import place_of

@@ -22,7 +22,7 @@ from optilock import events
 from optilock.conditions.write import first_expected
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
-from optilock.entry import Action, Entry
+from optilock.errors import Action, Entry
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
 from optilock.mapped.facts import facts

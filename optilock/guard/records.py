@@ -22,8 +22,7 @@ from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from optilock.conditions.write import Shape, Write
 from optilock.conflicts.resolvers import Resolution
-from optilock.entry import Action, Entry
-from optilock.errors import LinkGone, NotWritten
+from optilock.errors import Action, Entry, LinkGone, NotWritten
 from optilock.mapped.facts import facts
 from optilock.mapping.moves import does_not_move
 from optilock.rows.sides import Attempt, Values, entry_of, expressions_of, has_moved

@@ -29,8 +29,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
-from optilock.entry import Action
-from optilock.errors import ConfigurationError, PreconditionFailed, described
+from optilock.errors import Action, ConfigurationError, PreconditionFailed, described
 from optilock.guard.promises import promise
 from optilock.mapped.facts import GIVE_ONE, facts
 from optilock.mapped.keys import identity_of

@@ -24,7 +24,7 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
 from optilock.dialects import database_of
-from optilock.entry import Action, Computed, Entry
+from optilock.errors import Action, Computed, Entry
 from optilock.mapped.facts import facts, is_expression
 from optilock.mapped.keys import Identity, Place, identity_of, key_in
 from optilock.mapping.compared import as_read, compared_names

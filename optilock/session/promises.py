@@ -14,8 +14,7 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
 
-from optilock.entry import Entry
-from optilock.errors import ConcurrencyError, PreconditionFailed
+from optilock.errors import ConcurrencyError, Entry, PreconditionFailed
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import Identity, Place
 

@@ -32,7 +32,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.conditions.write import Write
-from optilock.entry import Entry
+from optilock.errors import Entry
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import Identity
 from optilock.mapping.compared import values_moved

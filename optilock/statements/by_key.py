@@ -26,8 +26,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
-from optilock.entry import Entry
-from optilock.errors import ConcurrencyError, ConfigurationError, OptilockError
+from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
 from optilock.mapped.facts import facts
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, Values, entry_of, has_moved, read_stored

@@ -14,7 +14,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.conflicts.resolvers import Resolution
 from optilock.dialects import database_of
-from optilock.entry import Entry
+from optilock.errors import Entry
 from optilock.mapped.facts import facts
 from optilock.mapping.compared import values_read, written_by_us
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored

@@ -51,10 +51,10 @@ def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
 
 
 def _count_guarded(counts: Counter[str]) -> None:
-    from optilock.guard import connection, pipeline
-    from optilock.writes.shapes import shape_for
+    from optilock.guard import connection as connections
+    from optilock.guard import pipeline, route
 
-    send, written = pipeline.send, connection.written
+    send, written = pipeline.send, connections.written
 
     @functools.wraps(send)
     def counted_send(*args: Any) -> Any:
@@ -63,18 +63,21 @@ def _count_guarded(counts: Counter[str]) -> None:
 
     @functools.wraps(written)
     def counted_written(
-        flush: Any, connection: Any, native: Any, statement: Any, params: Any, options: Any
+        running: Any, connection: Any, native: Any, statement: Any, *rest: Any
     ) -> Any:
-        def counted(*args: Any, **given: Any) -> Any:
-            counts["statements"] += 1
-            return native(*args, **given)
-
-        sent, uow = native, flush.uow
-        rows = params if isinstance(params, list) else [params]
-        if uow is not None and rows and shape_for(uow, connection.dialect, statement, rows[0]):
+        rows = rest[0] if isinstance(rest[0], list) else [rest[0]]
+        uow, dialect = running.uow, connection.dialect
+        if uow is not None and rows and route.shape_for(uow, dialect, statement, rows[0]):
             counts["guarded"] += len(rows)
-            sent = counted
-        return written(flush, connection, sent, statement, params, options)
+            return written(running, connection, counting(native), statement, *rest)
+        return written(running, connection, native, statement, *rest)
+
+    def counting(native: Any) -> Any:
+        def counted_native(*args: Any, **options: Any) -> Any:
+            counts["statements"] += 1
+            return native(*args, **options)
+
+        return counted_native
 
     pipeline.send = counted_send
-    connection.written = counted_written
+    connections.written = counted_written

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from optilock.entry import Computed, Entry
-from optilock.errors import ConfigurationError
+from optilock.errors import Computed, ConfigurationError, Entry
 
 
 @dataclass

@@ -12,12 +12,12 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import errors
-from optilock.entry import Entry
 from optilock.errors import (
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
+    Entry,
     LinkGone,
     NotWritten,
     OptilockError,

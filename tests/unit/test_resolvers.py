@@ -26,8 +26,7 @@ from optilock.conflicts.resolvers import (
     reject,
     store_wins,
 )
-from optilock.entry import Computed, Entry
-from optilock.errors import CannotMerge, ConfigurationError
+from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 
 
 class Base(DeclarativeBase):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Select, Table, text
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
+from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
@@ -19,10 +20,6 @@ from optilock.dialects.mariadb.rows import joined_rows
 from optilock.dialects.mariadb.triggers import MariaDBGuard, version_trigger
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Write
-
 
 #: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
 _FOUND_ROWS = 2

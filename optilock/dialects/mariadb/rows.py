@@ -17,17 +17,15 @@ columns of a derived table have a collation of their own, so other keys and toke
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Column, Integer, delete, tuple_
 from sqlalchemy.engine import Connection, Dialect
 
+from optilock.conditions.write import Shape, Write
+from optilock.dialects.locks import Locks
 from optilock.dialects.rows import LockAndLook, judge, mixed, must_match
 from optilock.undocumented import has_bind_expression
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Shape, Write
-    from optilock.dialects.base import Database
 
 __all__ = ["JoinedRows", "joined_rows"]
 
@@ -41,7 +39,7 @@ _GIVEN = "optilock_given"
 class JoinedRows:
     """Lock, look, and one UPDATE or DELETE for the rows that match."""
 
-    def __init__(self, database: Database, shapes: tuple[Shape, ...], dialect: Dialect) -> None:
+    def __init__(self, database: Locks, shapes: tuple[Shape, ...], dialect: Dialect) -> None:
         self._database = database
         self.shape = shapes[0]
         self.dialect = dialect
@@ -160,7 +158,7 @@ def _portions(writes: list[Write]) -> Iterator[list[Write]]:
         yield some
 
 
-def joined_rows(database: Database, writes: list[Write], dialect: Any) -> JoinedRows | None:
+def joined_rows(database: Locks, writes: list[Write], dialect: Any) -> JoinedRows | None:
     """The form for these rows, or ``None`` where ``executemany`` has to do."""
     if not getattr(dialect, "is_mariadb", False):
         return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import func, select, text, types
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
+from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.postgresql.rollout import PostgreSQLWays
@@ -17,9 +18,6 @@ from optilock.dialects.postgresql.sets import set_form
 from optilock.dialects.postgresql.triggers import NO_BUMP, PostgreSQLGuard, version_trigger
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Write
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3

@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -56,12 +56,10 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from optilock.conditions.write import Shape, Write
+from optilock.dialects.locks import Locks
 from optilock.dialects.rows import LockAndLook, mixed, must_match, native
 from optilock.undocumented import has_bind_expression
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Shape, Write
-    from optilock.dialects.base import Database
 
 __all__ = ["SetForm", "set_form"]
 
@@ -177,7 +175,7 @@ class SetForm:
 
     def __init__(
         self,
-        database: Database,
+        database: Locks,
         shapes: tuple[Shape, ...],
         carriers: dict[Column[Any], Carrier],
     ) -> None:
@@ -310,7 +308,7 @@ def _onupdate(column: Column[Any]) -> Any:
     return default.arg if default.is_clause_element else column
 
 
-def set_form(database: Database, writes: list[Write], dialect: Dialect) -> SetForm | None:
+def set_form(database: Locks, writes: list[Write], dialect: Dialect) -> SetForm | None:
     """The set form for these rows, built once for each combination of shapes."""
     shapes = tuple(dict.fromkeys(write.shape for write in writes))
     forms = shapes[0].forms
@@ -321,7 +319,7 @@ def set_form(database: Database, writes: list[Write], dialect: Dialect) -> SetFo
     return form
 
 
-def _build(database: Database, shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
+def _build(database: Locks, shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
     columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].conditions)}
     if any(_is_padded(column.type, dialect) for column in columns):
         return None

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from sqlalchemy import URL, Select, Table, false, types
 from sqlalchemy.engine import Connection, Dialect, NestedTransaction
 
+from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
@@ -23,10 +24,6 @@ from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.triggers import SQLiteGuard, version_trigger
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Write
-
 
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)

@@ -8,16 +8,14 @@ event ``do_executemany`` lets the driver's loop be this one; logs and tracers st
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Dialect
 
+from optilock.conditions.write import Write
 from optilock.dialects.rows import by_shape
-
-if TYPE_CHECKING:
-    from optilock.conditions.write import Write
 
 __all__ = ["RowByRow"]
 
