@@ -5,14 +5,8 @@ from typing import TYPE_CHECKING, Any
 from optilock import events
 from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.merge import add_delta, merge_json, merge_set, merge_text
-from optilock.conflicts.resolvers import (
-    Resolution,
-    client_wins,
-    merge_fields,
-    per_field,
-    reject,
-    store_wins,
-)
+from optilock.conflicts.resolution import Resolution
+from optilock.conflicts.resolvers import client_wins, merge_fields, per_field, reject, store_wins
 from optilock.dialects.transient import is_transient
 from optilock.errors import (
     CannotMerge,
@@ -39,13 +33,14 @@ from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
 from optilock.statements.unchanged import unchanged
 from optilock.statements.unguarded import guard_statements
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
-from optilock.unit.isolation import Isolation, repeatable_read, serializable
+from optilock.unit.isolation import repeatable_read, serializable
+from optilock.unit.levels import Isolation
 from optilock.unit.retry import retry, retrying
 from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
 
 if TYPE_CHECKING:
-    from optilock.asyncio import AsyncUnitOfWork
+    from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = [
     "AsyncUnitOfWork",
@@ -106,7 +101,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """``AsyncUnitOfWork`` needs greenlet, which may be absent: loaded when it is asked for."""
     if name == "AsyncUnitOfWork":
-        from optilock.asyncio import AsyncUnitOfWork
+        from optilock.unit.async_unit import AsyncUnitOfWork
 
         return AsyncUnitOfWork
     raise AttributeError(f"module 'optilock' has no attribute {name!r}")

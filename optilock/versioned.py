@@ -46,27 +46,11 @@ from sqlalchemy.orm import Mapper
 
 from optilock.aggregates import cover
 from optilock.conflicts.deletes import OnDelete
-from optilock.conflicts.resolvers import Resolution, Resolver
+from optilock.conflicts.resolution import Resolution, Resolver
 from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped.facts import facts
-from optilock.mapping.attribute import close, load_always, require
-from optilock.mapping.checks import (
-    check_attribute,
-    check_options,
-    check_parents,
-    check_root_of,
-    check_table,
-    check_tokens,
-    check_version_id,
-)
-from optilock.mapping.compared import compare
-from optilock.mapping.makers import check_post_update, make_from_values, move_with_joined
-from optilock.mapping.moves import require_moves
-from optilock.mapping.one_class import share_table
-from optilock.mapping.originals import follow_committed, keep_originals
-from optilock.mapping.tables import know_tables
-from optilock.mapping.triggers import create_with_table
+from optilock.mapping import attribute, checks, compared, moves, originals, tables, triggers
 from optilock.tokens import CompareValues, Counter, Token
 from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented import load_with_parent
@@ -105,14 +89,14 @@ class Versioned:
 @event.listens_for(Versioned, "instrument_class", propagate=True)
 def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Put the version column on the table and name it to the mapper, before it looks at columns."""
-    token, _ = check_tokens(cls)
+    token, _ = checks.check_tokens(cls)
     if mapper.inherits is not None and not mapper.concrete and _inherit_token(mapper, cls):
         return
-    table = check_table(mapper, cls)
+    table = checks.check_table(mapper, cls)
     if token is not None:
         column = _token_column(cls, table, token)
-        check_version_id(mapper, cls, token, column)
-        create_with_table(table, column, token)
+        checks.check_version_id(mapper, cls, token, column)
+        triggers.create_with_table(table, column, token)
         mapper.version_id_col = column
         mapper.version_id_generator = token.generator
     if mapper.inherits is None or mapper.concrete:
@@ -180,32 +164,33 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Refuse what cannot work while the class is being mapped, and close the attribute."""
-    token, compared = check_tokens(cls)
-    column = None if token is None else check_attribute(mapper, cls, token)
-    check_options(mapper, cls, column)
-    share_table(mapper)
-    check_root_of(cls)
-    if token is not None and column is not None:
-        know_tables(mapper, column)
-        (require if token.made_by == "application" else close)(mapper, cls, column)
+    token, rule = checks.check_tokens(cls)
+    if token is not None:
+        column = checks.check_attribute(mapper, cls, token)
+    checks.check_options(mapper, cls)
+    checks.check_root_of(cls)
+    tables.share_table(mapper)
+    if token is not None:
+        tables.know_tables(mapper, column)
+        (attribute.require if token.made_by == "application" else attribute.close)(mapper)
         compare_in_merge(mapper, column)
-        move_with_joined(mapper, column)
+        moves.move_with_joined(mapper)
         if token.every_write:
-            require_moves(mapper, column, token)
+            moves.require_moves(mapper, token)
         if token.made_by == "values":
-            make_from_values(mapper, token)
-    if compared is not None:
-        compare(mapper, cls, compared)
-    keep_originals(mapper, cls)
+            moves.make_from_values(mapper, token)
+    if rule is not None:
+        compared.compare(mapper, cls, rule)
+    originals.keep_originals(mapper, cls)
 
 
 @event.listens_for(Versioned, "mapper_configured", propagate=True)
 def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     """What is known only when the whole hierarchy is."""
     if mapper.version_id_col is not None:
-        check_parents(mapper, cls)
-        check_post_update(mapper, cls)
-        load_always(mapper)
-    follow_committed(mapper)
+        checks.check_parents(mapper, cls)
+        moves.check_post_update(mapper, cls)
+        attribute.load_always(mapper)
+    originals.follow_committed(mapper)
     if cls.__version_root_of__:
         cover(mapper, cls.__version_root_of__)

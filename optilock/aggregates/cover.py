@@ -15,7 +15,7 @@ from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.mapping.compared import changed_names
-from optilock.mapping.makers import touch_state
+from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
 from optilock.rows.touch import note_roots
 from optilock.session.before_flush import at_step

@@ -19,8 +19,9 @@ from sqlalchemy import Column, MetaData, Table
 from optilock.alembic.columns import look, permitted
 from optilock.alembic.guard_trigger import run
 from optilock.alembic.operation import Call, VersionOperation
+from optilock.dialects.triggers import TriggerDDL
 from optilock.errors import ConfigurationError
-from optilock.mapping.triggers import TriggerDDL, trigger_ddl
+from optilock.mapping.triggers import trigger_ddl
 from optilock.rollout.target import require_present
 from optilock.tokens import Token
 

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from optilock.conflicts.resolvers import Resolution, nearest
+from optilock.conflicts.resolution import Resolution, nearest
 from optilock.errors import ConfigurationError, Entry
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Resolvers: what to do with a row that somebody else changed first.
 
 A resolver is a function of one :class:`~optilock.errors.Entry`, which has the three values of every
-column, and it returns a :class:`Resolution`. It runs in the transaction that met the conflict, and
-what it decides is written there::
+column, and it returns a :class:`~optilock.conflicts.resolution.Resolution`. It runs in the
+transaction that met the conflict, and what it decides is written there::
 
     UnitOfWork(SessionLocal, on_conflict=merge_fields)
     UnitOfWork(SessionLocal, on_conflict={Page: per_field(body=merge_text), Account: reject})
@@ -38,100 +38,27 @@ different: two additions of 1 are one addition of 2. Give it a policy,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any
 
 from optilock.conflicts.merge import FieldPolicy
+from optilock.conflicts.resolution import OnConflict, Resolution, Resolver
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 from optilock.mapped.facts import facts
 
 __all__ = [
-    "Decision",
-    "OnConflict",
     "PerField",
-    "Resolution",
-    "Resolver",
     "check_on_conflict",
-    "check_resolution",
     "check_resolver",
     "check_resolver_for",
-    "choose",
     "client_wins",
     "merge_fields",
-    "nearest",
     "per_field",
     "reject",
     "store_wins",
 ]
-
-T = TypeVar("T")
-Decision = Literal["write", "overwrite", "keep_database", "reject"]
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """What a resolver decided about one entry. Use the four functions below to make one."""
-
-    decision: Decision
-    values: Mapping[str, Any] = field(default_factory=dict)
-    #: Why it was rejected, in words for people; no column values.
-    reason: str | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.decision not in get_args(Decision):
-            raise ConfigurationError(f"{self.decision!r} is not a decision. {_WHAT_TO_RETURN}")
-        if not isinstance(self.values, Mapping) or not all(isinstance(k, str) for k in self.values):
-            raise ConfigurationError(
-                f"Resolution.write() takes a mapping of attribute names to values, not"
-                f" {type(self.values).__name__}: write Resolution.write({{'owner': value}})."
-            )
-        if self.values and self.decision != "write":
-            raise ConfigurationError(
-                f"Resolution {self.decision!r} takes no values: Resolution.write(values) does."
-            )
-        object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
-
-    def __hash__(self) -> int:
-        return hash((self.decision, frozenset(self.values)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Resolution, (self.decision, dict(self.values), self.reason))
-
-    @classmethod
-    def write(cls, values: Mapping[str, Any] | None = None) -> Resolution:
-        """These attributes get these values; all others come from the side that changed them.
-
-        Every attribute in ``entry.conflicting`` must be named. A deleted row is inserted again; a
-        row that we wanted to delete is kept and written.
-        """
-        return cls("write", {} if values is None else values)
-
-    @classmethod
-    def overwrite(cls) -> Resolution:
-        """Do what was tried: our changed columns over theirs, our delete, or an INSERT again."""
-        return cls("overwrite")
-
-    @classmethod
-    def keep_database(cls) -> Resolution:
-        """Drop our edits and take what is stored."""
-        return cls("keep_database")
-
-    @classmethod
-    def reject(cls, *, reason: str | None = None) -> Resolution:
-        """Let the conflict out as a ``ConcurrencyError``."""
-        return cls("reject", reason=reason)
-
-
-Resolver = Callable[[Entry[Any]], Resolution | Awaitable[Resolution]]
-#: What ``on_conflict=`` takes: a resolver for every class, or one for each of some classes.
-OnConflict = Resolver | Mapping[type[Any], Resolver] | None
-
-_WHAT_TO_RETURN = (
-    "A resolver returns Resolution.write(values), Resolution.overwrite(),"
-    " Resolution.keep_database() or Resolution.reject()."
-)
 
 
 # -- the resolvers ---------------------------------------------------------------------------------
@@ -270,18 +197,6 @@ def _three_values(entry: Entry[Any], name: str) -> tuple[Any, Any, Any]:
 # -- what is refused, and when ---------------------------------------------------------------------
 
 
-def choose(on_conflict: OnConflict, model: type[Any]) -> Resolver | None:
-    """The resolver that ``on_conflict`` has for rows of ``model``: the nearest class's, or none."""
-    if not isinstance(on_conflict, Mapping):
-        return on_conflict
-    return nearest(on_conflict, model)
-
-
-def nearest(by_class: Mapping[type[Any], T], model: type[Any]) -> T | None:
-    """What a mapping of classes holds for ``model``, or for the nearest class above it."""
-    return next((by_class[cls] for cls in model.__mro__ if cls in by_class), None)
-
-
 def check_on_conflict(value: Any) -> OnConflict:
     """``value``, if ``on_conflict=`` can take it; ``ConfigurationError`` otherwise."""
     if value is None:
@@ -317,46 +232,6 @@ def check_resolver_for(value: Any, model: type[Any], names: Collection[str]) -> 
     resolver = check_resolver(value)
     _check_names(resolver, model, names)
     return resolver
-
-
-def check_resolution(value: Any, entry: Entry[Any]) -> Resolution:
-    """``value``, if it is a decision that can be carried out; ``ConfigurationError`` otherwise."""
-    model = entry.model.__name__
-    if not isinstance(value, Resolution):
-        raise ConfigurationError(
-            f"The resolver for {model} returned {type(value).__name__}. {_WHAT_TO_RETURN}"
-        )
-    if value.decision == "write":
-        _check_values(value.values, entry, model)
-    return value
-
-
-def _check_values(values: Mapping[str, Any], entry: Entry[Any], model: str) -> None:
-    known = {*entry.original, *entry.current, *(entry.database or ())} - {entry.token}
-    if entry.token in values:
-        raise ConfigurationError(
-            f"The resolver for {model} wrote {entry.token!r}, which is the version of the row and"
-            " is moved by optilock alone: leave it out."
-        )
-    unknown = sorted(values.keys() - known)
-    if unknown:
-        raise ConfigurationError(
-            f"The resolver for {model} wrote {', '.join(unknown)}, which {model} does not have."
-            f" It has: {', '.join(sorted(known))}."
-        )
-    unnamed = sorted(entry.conflicting - values.keys())
-    if unnamed:
-        raise ConfigurationError(
-            f"The resolver for {model} returned Resolution.write() without {', '.join(unnamed)},"
-            " which both sides changed: name every attribute of entry.conflicting, or return"
-            " Resolution.reject()."
-        )
-    for name, value in values.items():
-        if isinstance(value, Computed) and entry.current.get(name) != value:
-            raise ConfigurationError(
-                f"The resolver for {model} wrote {value!r} to {name!r}: a SQL expression can only"
-                " be written to the attribute that it was set on."
-            )
 
 
 def _problem_with_resolver(value: Any) -> str | None:

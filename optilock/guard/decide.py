@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import MissingGreenlet
 
 from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
-from optilock.conflicts.resolvers import OnConflict, Resolution, check_resolution, choose
+from optilock.conflicts.resolution import OnConflict, Resolution, check_resolution, choose
 from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped.facts import facts
 from optilock.rows.sides import Attempt, Values

@@ -16,7 +16,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.records import Missed
 from optilock.mapped.facts import facts
-from optilock.mapping.makers import touch_state
+from optilock.mapping.moves import touch_state
 from optilock.mapping.originals import original_of
 from optilock.rows.sides import Values
 from optilock.rows.touch import is_touched, touch_with_next_flush

@@ -16,8 +16,7 @@ from sqlalchemy.orm import Mapper
 from optilock.copies.orphans import notice_orphans
 from optilock.copies.rolled_back import tell_pickles
 from optilock.mapping.attribute import load_always
-from optilock.mapping.one_class import share_table
-from optilock.mapping.tables import know_tables
+from optilock.mapping.tables import know_tables, share_table
 from optilock.rows.seen import watch_loads
 from optilock.undocumented import registries
 

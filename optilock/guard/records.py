@@ -21,7 +21,7 @@ from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from optilock.conditions.write import Shape, Write
-from optilock.conflicts.resolvers import Resolution
+from optilock.conflicts.resolution import Resolution
 from optilock.errors import Action, Entry, LinkGone, NotWritten
 from optilock.mapped.facts import facts
 from optilock.mapping.moves import does_not_move

@@ -7,7 +7,7 @@ What SQLAlchemy does without a version depends on the mapping (columns of a join
 without a check).
 
 :func:`refuse_two_classes`: objects of two classes over one table
-(:mod:`optilock.mapping.one_class`). :func:`refuse_guarded_writes`: rows that are guarded, over a
+(:mod:`optilock.mapping.tables`). :func:`refuse_guarded_writes`: rows that are guarded, over a
 connection where nothing is (:mod:`optilock.session.autocommit`).
 """
 
@@ -25,7 +25,7 @@ from sqlalchemy.orm.state import InstanceState
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import identity_of
-from optilock.mapping.one_class import is_shared, two_classes
+from optilock.mapping.tables import is_shared, two_classes
 from optilock.rows.seen import version_seen
 from optilock.rows.unknown_versions import never_seen, unread
 from optilock.session.autocommit import INSTEAD, autocommits

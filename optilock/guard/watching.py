@@ -26,7 +26,8 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.conditions.write import Write
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
-from optilock.conflicts.resolvers import OnConflict, check_on_conflict
+from optilock.conflicts.resolution import OnConflict
+from optilock.conflicts.resolvers import check_on_conflict
 from optilock.copies.locking_reads import guarded_get, guarded_refresh
 from optilock.copies.merge import guarded_merge, guarded_merge_all
 from optilock.copies.rolled_back import (
@@ -59,9 +60,8 @@ from optilock.guard.refusals import (
     refuse_unread,
 )
 from optilock.guard.settle import conclude, settle
-from optilock.mapped.facts import facts
+from optilock.mapped.facts import facts, there_are
 from optilock.mapping.compared import values_in_mind, values_unknown
-from optilock.mapping.kinds import there_are
 from optilock.mapping.originals import written
 from optilock.rows.seen import forget, recall, remember, remember_deleted, remember_expired
 from optilock.rows.touch import TOUCHED, touch_again

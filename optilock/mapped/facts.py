@@ -25,7 +25,7 @@ from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
 from optilock.undocumented import keep_with_mapping
 
-__all__ = ["GIVE_ONE", "Facts", "facts", "is_expression", "same", "tokens_of"]
+__all__ = ["GIVE_ONE", "Facts", "facts", "is_expression", "same", "there_are", "tokens_of"]
 
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
@@ -58,6 +58,20 @@ def same(column: Column[Any], a: Any, b: Any) -> bool:
 def is_expression(value: Any) -> bool:
     """Is it SQL, which the database makes a value of?"""
     return isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
+
+
+class _ThereAre:
+    """Unusual kinds of classes that the process has mapped: nothing is asked for a kind without."""
+
+    #: Two hierarchies with rows in one table (:mod:`optilock.mapping.tables`).
+    shared = False
+    #: Values of rows are compared (:mod:`optilock.mapping.compared`).
+    compared = False
+    #: Originals of mutable values are kept (:mod:`optilock.mapping.originals`).
+    kept = False
+
+
+there_are = _ThereAre()
 
 
 class _Names(dict[Any, str]):

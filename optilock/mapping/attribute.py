@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, event
+from sqlalchemy import event
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
@@ -23,19 +23,21 @@ from optilock.undocumented import always_load
 
 __all__ = ["close", "load_always", "refuse_deferred", "require"]
 
+State = InstanceState[Any]
 
-def require(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
-    """The application assigns the version of ``cls``, and must: NULL is none."""
-    key = facts(mapper).names[column]
 
-    def set_version(state: InstanceState[Any], value: Any, old: Any, initiator: Any) -> None:
+def require(mapper: Mapper[Any]) -> None:
+    """The application assigns the version, and must: NULL is none."""
+    cls, key, column = mapper.class_, facts(mapper).token, facts(mapper).version
+
+    def set_version(state: State, value: Any, old: Any, initiator: Any) -> None:
         if value is None and state.key is not None:
             raise _missing(cls, key, "cannot become")
 
-    def remove(state: InstanceState[Any], *_: Any) -> None:
+    def remove(state: State, *_: Any) -> None:
         raise _missing(cls, key, "cannot become")
 
-    def before_insert(mapper: Mapper[Any], connection: Any, state: InstanceState[Any]) -> None:
+    def before_insert(mapper: Mapper[Any], connection: Any, state: State) -> None:
         if state.dict.get(key) is None:
             raise _missing(cls, key, "is")
 
@@ -45,21 +47,20 @@ def require(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
         event.listen(mapper, "before_insert", before_insert, raw=True)
 
 
-def close(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> None:
-    """From here on the version of ``cls`` cannot be assigned."""
-    key = facts(mapper).names[column]
-    attribute = getattr(cls, key)
+def close(mapper: Mapper[Any]) -> None:
+    """From here on the version cannot be assigned."""
+    cls, key = mapper.class_, facts(mapper).token
 
-    def set_version(state: InstanceState[Any], value: Any, old: Any, initiator: Any) -> None:
+    def set_version(state: State, value: Any, old: Any, initiator: Any) -> None:
         if state.key is not None or value is not None:  # None: SQLModel fills in its fields
             raise _assigned(cls, key)
 
-    def remove_or_flag(state: InstanceState[Any], *_: Any) -> None:
+    def remove_or_flag(state: State, *_: Any) -> None:
         raise _assigned(cls, key)
 
-    event.listen(attribute, "set", set_version, raw=True)
-    event.listen(attribute, "remove", remove_or_flag, raw=True)
-    event.listen(attribute, "modified", remove_or_flag, raw=True)
+    event.listen(getattr(cls, key), "set", set_version, raw=True)
+    event.listen(getattr(cls, key), "remove", remove_or_flag, raw=True)
+    event.listen(getattr(cls, key), "modified", remove_or_flag, raw=True)
 
 
 def load_always(mapper: Mapper[Any]) -> None:
@@ -67,7 +68,7 @@ def load_always(mapper: Mapper[Any]) -> None:
 
     SQLAlchemy has no public way to say so. The name is the same from 2.0.20 to 2.1.
     """
-    version: Any = mapper.version_id_col
+    version = facts(mapper).version
     # Of a class that is mapped to a SELECT, the attribute has the column of that.
     always: set[Any] = {*mapper.primary_key, *mapper.get_property_by_column(version).columns}
     if mapper.polymorphic_on is not None:

@@ -26,6 +26,7 @@ __all__ = [
     "check_table",
     "check_tokens",
     "check_version_id",
+    "column_named",
 ]
 
 
@@ -175,10 +176,9 @@ def _two_columns(
     )
 
 
-def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | None) -> None:
+def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
     """The class's other options name what exists, and can be so treated."""
     _check_spelling(cls)
-    key = "" if version is None else facts(mapper).names[version]
     ignored: Any = cls.__version_ignore__
     if isinstance(ignored, str):
         raise ConfigurationError(
@@ -198,13 +198,15 @@ def check_options(mapper: Mapper[Any], cls: type[Any], version: Column[Any] | No
             " __version_ignore__, or use Counter(), Unique() or Timestamp()."
         )
     for name in ignored:
-        _check_ignored(mapper, cls, key, name)
+        _check_ignored(mapper, name)
     if cls.__version_guard__ is not None:
         check_guard(cls.__version_guard__, token, f"{cls.__name__}.__version_guard__")
     if cls.__on_delete__ is not None:
         check_policy(cls.__on_delete__, f"{cls.__name__}.__on_delete__")
     if cls.__on_conflict__ is not None:
-        check_resolver_for(cls.__on_conflict__, cls, frozenset(mapper.columns.keys()) - {key})
+        check_resolver_for(
+            cls.__on_conflict__, cls, frozenset(mapper.columns.keys()) - {facts(mapper).token}
+        )
 
 
 #: The options of a class, as the mixin names them.
@@ -229,17 +231,24 @@ def _check_spelling(cls: type[Any]) -> None:
             )
 
 
-def _check_ignored(mapper: Mapper[Any], cls: type[Any], key: str, name: str) -> None:
-    what = f"{cls.__name__}.__version_ignore__ names {name!r}, which is"
-    if name == key:
-        raise ConfigurationError(f"{what} the version itself: remove it.")
+def column_named(mapper: Mapper[Any], name: str, what: str) -> Column[Any]:
+    """The column of an attribute that an option names, as ``what`` says, beside key and version."""
     # column_attrs would configure all mappers, too early
-    column = mapper.columns.get(name)
+    column, version = mapper.columns.get(name), facts(mapper).version
+    if column is not None and column is version:
+        raise ConfigurationError(f"{what} the version itself: remove it.")
     if not isinstance(column, Column):
-        known = sorted(n for n, c in mapper.columns.items() if isinstance(c, Column) and n != key)
+        columns = mapper.columns.items()
+        known = sorted(n for n, c in columns if isinstance(c, Column) and c is not version)
         raise ConfigurationError(f"{what} not a column attribute. It has: {', '.join(known)}.")
     if column in mapper.primary_key:
         raise ConfigurationError(f"{what} the primary key: a row is found by it. Remove it.")
+    return column
+
+
+def _check_ignored(mapper: Mapper[Any], name: str) -> None:
+    what = f"{mapper.class_.__name__}.__version_ignore__ names {name!r}, which is"
+    column = column_named(mapper, name, what)
     parent = mapper.inherits
     if parent is None or mapper.concrete or name not in parent.columns:
         return

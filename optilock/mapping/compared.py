@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import Column, event
+from sqlalchemy import event
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, QueryContext
 from sqlalchemy.orm.attributes import instance_state
@@ -21,8 +21,8 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import Facts, facts, is_expression
-from optilock.mapping.kinds import there_are
+from optilock.mapped.facts import Facts, facts, is_expression, there_are
+from optilock.mapping.checks import column_named
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched
 from optilock.tokens import CompareValues
@@ -230,16 +230,7 @@ def values_are_unknown(state: InstanceState[Any]) -> bool:
 
 def _check_name(mapper: Mapper[Any], cls: type[Any], name: str) -> None:
     what = f"{cls.__name__}.__version_token__ compares {name!r}, which is"
-    column = mapper.columns.get(name)
-    if not isinstance(column, Column):
-        known = sorted(n for n, c in mapper.columns.items() if isinstance(c, Column))
-        raise ConfigurationError(f"{what} not a column attribute. It has: {', '.join(known)}.")
-    if column in mapper.primary_key:
-        raise ConfigurationError(
-            f"{what} the primary key: the row is found by it already. Remove it."
-        )
-    if column is mapper.version_id_col:
-        raise ConfigurationError(f"{what} the version, which is compared already. Remove it.")
+    column_named(mapper, name, what)
     if name in cls.__version_ignore__:
         raise ConfigurationError(
             f"{what} in __version_ignore__ as well: a column is either compared or ignored."

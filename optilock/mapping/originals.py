@@ -23,7 +23,7 @@ from sqlalchemy import event, types
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.mapping.kinds import there_are
+from optilock.mapped.facts import there_are
 
 __all__ = [
     "follow_committed",

@@ -14,7 +14,7 @@ before COMMIT when we only read it, the error is ``PreconditionFailed`` too, and
 After our own write in the same transaction the row is ours and the condition is met.
 
 A version is a strong ETag, quotes included, or the value itself
-(:mod:`optilock.preconditions.demanded`). A weak tag never matches. ``*`` names no version, and text
+(:mod:`optilock.preconditions.etag`). A weak tag never matches. ``*`` names no version, and text
 that is no tag cannot be one: both are refused, as ``ConfigurationError``, which an HTTP handler
 answers with 400.
 """
@@ -25,15 +25,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
-from optilock.errors import Action, ConfigurationError, PreconditionFailed, described
+from optilock.errors import Action, ConfigurationError, PreconditionFailed
 from optilock.guard.promises import promise
 from optilock.mapped.facts import GIVE_ONE, facts
 from optilock.mapped.keys import identity_of
-from optilock.preconditions.demanded import GONE, check_version, demanded_version, matches
+from optilock.preconditions.etag import (
+    GONE,
+    check_version,
+    demanded_version,
+    matches,
+    not_null,
+    state_given,
+)
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
 from optilock.writes.look import expected_version
@@ -70,12 +76,7 @@ def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
     Raises:
         ConfigurationError: it is not one; ``name`` is the function that was called.
     """
-    state = inspect(obj, raiseerr=False)
-    if not isinstance(state, InstanceState):
-        raise ConfigurationError(
-            f"{name}() takes an object of a mapped class that a session has loaded, not"
-            f" {described(obj)}."
-        )
+    state = state_given(obj, name)
     what = f"{name}() got an object of {state.class_.__name__}"
     if not facts(state.mapper).token:
         raise ConfigurationError(
@@ -115,15 +116,9 @@ def loaded_version(state: State, name: str) -> Any:
             f" expired it. Write await session.refresh(obj) before {name}()."
         )
     try:
-        version = expected_version(state, token)
+        return not_null(expected_version(state, token), state.class_.__name__)
     except ObjectDeletedError:
         return GONE
-    if version is None:
-        raise ConfigurationError(
-            f"The version of this {state.class_.__name__} is NULL, and NULL is not a version: give"
-            " the row one with an UPDATE, and declare the column NOT NULL."
-        )
-    return version
 
 
 def _must_wait(session: Session, state: State) -> bool:

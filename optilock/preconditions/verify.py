@@ -33,7 +33,7 @@ from __future__ import annotations
 from optilock.errors import ConcurrencyError
 from optilock.guard.promises import promise
 from optilock.mapped.keys import identity_of
-from optilock.preconditions.demanded import GONE
+from optilock.preconditions.etag import GONE
 from optilock.preconditions.expect import loaded_version, state_in_watched_session
 from optilock.rows.sides import Attempt, entry_of
 

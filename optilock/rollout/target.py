@@ -19,8 +19,7 @@ from optilock.dialects import database_of
 from optilock.dialects.rollout import Target
 from optilock.dialects.triggers import Found, GuardTriggers
 from optilock.errors import ConfigurationError
-from optilock.mapping.triggers import trigger_ddl, trigger_name
-from optilock.schema import keys_without_rowid
+from optilock.mapping.triggers import keys_without_rowid, trigger_ddl, trigger_name
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 

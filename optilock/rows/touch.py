@@ -34,7 +34,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts
-from optilock.mapping.makers import touch_state
+from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
 from optilock.session.before_flush import at_step
 from optilock.session.watched import stands_still

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
 from optilock.conditions.write import Write, first_expected, places_of
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
-from optilock.conflicts.resolvers import OnConflict, check_on_conflict
+from optilock.conflicts.resolution import OnConflict
+from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
 from optilock.mapped.keys import Place
 from optilock.session.promises import Promises

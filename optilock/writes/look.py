@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
-from optilock.conflicts.resolvers import Resolution
+from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
 from optilock.errors import Entry
 from optilock.mapped.facts import facts

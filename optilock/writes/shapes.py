@@ -16,7 +16,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClau
 from optilock.conditions.write import Condition, Shape
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
-from optilock.mapping.one_class import is_shared, share_one_table, two_classes
+from optilock.mapping.tables import is_shared, share_one_table, two_classes
 from optilock.undocumented import returns_values, values_of
 
 __all__ = ["compared_columns", "shape_for", "shape_of"]

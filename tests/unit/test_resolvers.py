@@ -11,15 +11,12 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock.conflicts.merge import add_delta, merge_set, merge_text
+from optilock.conflicts.resolution import Resolution, Resolver, check_resolution, choose
 from optilock.conflicts.resolvers import (
     PerField,
-    Resolution,
-    Resolver,
     check_on_conflict,
-    check_resolution,
     check_resolver,
     check_resolver_for,
-    choose,
     client_wins,
     merge_fields,
     per_field,

@@ -11,9 +11,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock.asyncio import AsyncUnitOfWork
 from optilock.errors import ConfigurationError
-from optilock.unit.isolation import Isolation, repeatable_read, serializable
+from optilock.unit.async_unit import AsyncUnitOfWork
+from optilock.unit.isolation import repeatable_read, serializable
+from optilock.unit.levels import Isolation
 from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
 
 ENGINE = create_engine("sqlite://")

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from optilock import Isolation
-from optilock.asyncio import AsyncUnitOfWork
+from optilock.unit.async_unit import AsyncUnitOfWork
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, ConfigurationError
-from optilock.unit.isolation import Isolation, repeatable_read, serializable
+from optilock.unit.isolation import repeatable_read, serializable
+from optilock.unit.levels import Isolation
 from optilock.unit.unit_of_work import UnitOfWork
 
 pytestmark = pytest.mark.modes

@@ -22,7 +22,6 @@ from sqlalchemy.orm import (
 )
 
 from optilock import events
-from optilock.asyncio import AsyncUnitOfWork
 from optilock.conflicts.resolvers import client_wins, store_wins
 from optilock.errors import (
     CommitOutcomeUnknown,
@@ -32,7 +31,9 @@ from optilock.errors import (
     SeparateUnitWarning,
 )
 from optilock.guard import is_watched
-from optilock.unit.isolation import Isolation, repeatable_read
+from optilock.unit.async_unit import AsyncUnitOfWork
+from optilock.unit.isolation import repeatable_read
+from optilock.unit.levels import Isolation
 from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
 

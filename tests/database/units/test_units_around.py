@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock import SeparateUnitWarning, UnitOfWork, unit_of_work
-from optilock.asyncio import AsyncUnitOfWork
+from optilock.unit.async_unit import AsyncUnitOfWork
 
 
 def told():

@@ -21,7 +21,7 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConfigurationError, UnitOfWork, Versioned, unit_of_work, watch
-from optilock.asyncio import AsyncUnitOfWork
+from optilock.unit.async_unit import AsyncUnitOfWork
 
 
 class Base(DeclarativeBase):
