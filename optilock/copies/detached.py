@@ -16,11 +16,10 @@ from typing import Any
 from sqlalchemy import Column
 from sqlalchemy.orm import ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import NO_VALUE, state_str
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import identity_of
+from optilock.mapped.keys import State, identity_of
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
 from optilock.rows.seen import forget, version_seen
 from optilock.rows.sides import Values, attempt_of, entry_of, read_stored, stored_or_loaded
@@ -39,7 +38,6 @@ __all__ = [
     "stored_of",
 ]
 
-State = InstanceState[Any]
 
 _ADVICE = (
     " Read the row again and apply the edits to it, or show both versions to whoever made them."
@@ -158,9 +156,9 @@ class _VersionProperty(ColumnProperty[Any]):
     def merge(
         self,
         session: Session,
-        source_state: InstanceState[Any],
+        source_state: State,
         source_dict: Any,
-        dest_state: InstanceState[Any],
+        dest_state: State,
         dest_dict: Any,
         load: bool,
         _recursive: Any,

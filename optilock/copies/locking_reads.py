@@ -21,6 +21,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConcurrencyError, OptilockError
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write
@@ -61,7 +62,7 @@ def guarded_refresh(original: Read) -> Read:
     return refresh
 
 
-def _held(session: Session, entity: Any, ident: Any) -> InstanceState[Any] | None:
+def _held(session: Session, entity: Any, ident: Any) -> State | None:
     mapper = inspect(entity)
     assert isinstance(mapper, Mapper)
     if isinstance(ident, dict):
@@ -72,7 +73,7 @@ def _held(session: Session, entity: Any, ident: Any) -> InstanceState[Any] | Non
 
 
 @contextmanager
-def _telling(session: Session, held: Callable[[], InstanceState[Any] | None]) -> Iterator[None]:
+def _telling(session: Session, held: Callable[[], State | None]) -> Iterator[None]:
     """Tell with an entry of an object that is older than its row."""
     try:
         yield

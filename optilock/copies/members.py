@@ -16,16 +16,15 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.orm import RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.copies.detached import moved_entry, stored_of
 from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.rows.sides import Attempt, entry_of
 
 __all__ = ["Members", "members_of", "refuse_unseen"]
 
-State = InstanceState[Any]
 
 _ADVICE = (
     "The author of the copy has not seen it; nothing was merged. Read the rows again and apply the"
@@ -55,8 +54,12 @@ def members_of(session: Session, copies: Iterable[State]) -> list[Members]:
     ]
 
 
-def refuse_unseen(session: Session, collections: Iterable[Members]) -> ConcurrencyError | None:
-    """The conflict of members that the merge has taken out, and that the copies have not seen."""
+def refuse_unseen(session: Session, collections: Iterable[Members]) -> None:
+    """Refuse that the merge has taken out members which the copies have not seen.
+
+    Raises:
+        ConcurrencyError: so it has.
+    """
     entries: dict[Any, Entry[Any]] = {}
     lines = []
     for members in collections:
@@ -72,7 +75,8 @@ def refuse_unseen(session: Session, collections: Iterable[Members]) -> Concurren
                 f"{place} holds {_named(member)}, which was not there when the copy was read, and"
                 " the merge would take it out."
             )
-    return ConcurrencyError(entries.values(), "\n".join([*lines, _ADVICE])) if entries else None
+    if entries:
+        raise ConcurrencyError(entries.values(), "\n".join([*lines, _ADVICE]))
 
 
 def _counts(copy: State, relationship: RelationshipProperty[Any]) -> bool:

@@ -29,6 +29,7 @@ from optilock.copies.members import members_of, refuse_unseen
 from optilock.copies.rolled_back import follow_copy
 from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.mapping.compared import any_compared, values_are_unknown
 from optilock.rows.seen import Memory, memories, remember_again, version_seen
 from optilock.rows.sides import attempt_of
@@ -36,54 +37,61 @@ from optilock.rows.unknown_versions import BEFORE, hold, may_be_undone, never_re
 
 __all__ = ["guarded_merge", "guarded_merge_all"]
 
-State = InstanceState[Any]
-
 
 def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
     """``Session.merge`` that tells stale copies as entries, and leaves nothing behind."""
 
     @functools.wraps(original)
     def merge(self: Session, instance: Any, **options: Any) -> Any:
-        state = inspect(instance, raiseerr=False)
-        if not isinstance(state, InstanceState):
+        source = inspect(instance, raiseerr=False)
+        if not isinstance(source, InstanceState):
             return original(self, instance, **options)
-        _compare_versions_of(state)
-        before, edited = self.new, self.dirty  # by identity: a dataclass may have no hash
-        load = options.get("load", True)
-        before_reading = memories(_merged(self, state)) if load else []
-
-        def take_back(copies: list[State]) -> None:
-            _take_back(self, copies, before, edited)
-            _forget_reading(self, before_reading)
-
-        if load:
-            _refuse_unread(self, _copies(state))
-            _decide_copies(self, state)
-        collections = members_of(self, _copies(state)) if load else []
-        try:
-            with _next_versions_apart(state) as following:
-                merged = original(self, instance, **options)
-            if not load:
-                _follow_copies(self, state)
-            for copy, token, version in following:
-                assert copy.key is not None
-                setattr(self.identity_map[copy.key], token, version)
-        except StaleDataError as error:
-            copies = list(_copies(state))
-            conflict = _conflict(self, copies, error)
-            take_back(copies)
-            raise conflict from error.__cause__
-        if any_compared() and load:
-            copies = list(_copies(state))
-            if stale := _stale_by_value(self, copies):
-                take_back(copies)
-                raise ConcurrencyError(stale)
-        if collections and (unseen := refuse_unseen(self, collections)) is not None:
-            take_back(list(_copies(state)))
-            raise unseen
+        _compare_versions_of(source)
+        send = functools.partial(original, self, instance, **options)
+        if options.get("load", True):
+            return _read_and_merge(self, source, send)
+        with _all_or_none(self, source, ()):
+            merged = _merge(self, source, send)
+            _follow_copies(self, source)
         return merged
 
     return merge
+
+
+def _read_and_merge(session: Session, source: State, send: Callable[[], Any]) -> Any:
+    """Merge over what is stored, as long as nobody else has changed that."""
+    before_reading = memories(one for _, one in _merged(session, source))
+    _refuse_unread(session, _copies(source))
+    with _all_or_none(session, source, before_reading):
+        _decide_copies(session, source)
+        collections = members_of(session, _copies(source))
+        merged = _merge(session, source, send)
+        if any_compared() and (stale := _stale_by_value(session, source)):
+            raise ConcurrencyError(stale)
+        refuse_unseen(session, collections)
+    return merged
+
+
+def _merge(session: Session, source: State, send: Callable[[], Any]) -> Any:
+    with _next_versions_apart(source) as following:
+        merged = send()
+    for copy, token, version in following:
+        assert copy.key is not None
+        setattr(session.identity_map[copy.key], token, version)
+    return merged
+
+
+@contextmanager
+def _all_or_none(session: Session, source: State, before: Iterable[Memory]) -> Iterator[None]:
+    """Take everything back at a conflict, and name all stale copies in it."""
+    new, edited = session.new, session.dirty  # by identity: a dataclass may have no hash
+    try:
+        yield
+    except StaleDataError as error:
+        conflict = _conflict(session, source, error)
+        _take_back(session, source, new, edited)
+        _forget_reading(session, before)
+        raise conflict from error.__cause__
 
 
 def guarded_merge_all(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,12 +132,10 @@ def _decide_copies(session: Session, state: State) -> None:
             hold(copy, stored[token])
 
 
-def _follow_copies(session: Session, state: State) -> None:
+def _follow_copies(session: Session, source: State) -> None:
     """What was merged without a look may yet be undone, as its source."""
-    for source in _copies(state):
-        merged = None if source.key is None else session.identity_map.get(source.key)
-        if merged is not None and merged is not source.obj():
-            follow_copy(source, instance_state(merged))
+    for copy, merged in _merged(session, source):
+        follow_copy(copy, merged)
 
 
 @contextmanager
@@ -160,15 +166,15 @@ def _copies(state: State) -> Iterable[State]:
         yield one
 
 
-def _merged(session: Session, state: State) -> Iterator[State]:
-    """The objects of the session into which the copies go."""
-    for copy in _copies(state):
+def _merged(session: Session, source: State) -> Iterator[tuple[State, State]]:
+    """The copies, each with the object of the session into which it goes."""
+    for copy in _copies(source):
         merged = None if copy.key is None else session.identity_map.get(copy.key)
         if merged is not None and merged is not copy.obj():
-            yield instance_state(merged)
+            yield copy, instance_state(merged)
 
 
-def _forget_reading(session: Session, before: list[Memory]) -> None:
+def _forget_reading(session: Session, before: Iterable[Memory]) -> None:
     """What the merge has read for expired objects was not read by the authors of their edits."""
     for memory in before:
         if memory.state.session is session and memory.state.persistent:
@@ -200,48 +206,46 @@ def _refuse_unread(session: Session, copies: Iterable[State]) -> None:
             raise never_seen(copy.mapper, tuple(copy.key[1]))
 
 
-def _conflict(session: Session, copies: list[State], error: StaleDataError) -> ConcurrencyError:
+def _conflict(session: Session, source: State, error: StaleDataError) -> ConcurrencyError:
     """All stale copies in one error, in SQLAlchemy's words."""
     found: dict[Any, Entry[Any]] = {}
     for entry in getattr(error, "entries", ()):
         found[entry.model, entry.identity] = entry
-    for source in copies:
-        merged = None if source.key is None else session.identity_map.get(source.key)
-        if merged is not None and is_stale(source, instance_state(merged)):
-            entry = moved_entry(session, source, instance_state(merged))
+    for copy, merged in _merged(session, source):
+        if is_stale(copy, merged):
+            entry = moved_entry(session, copy, merged)
             found.setdefault((entry.model, entry.identity), entry)
     return ConcurrencyError(found.values(), str(error))
 
 
-def _stale_by_value(session: Session, copies: list[State]) -> list[Entry[Any]]:
+def _stale_by_value(session: Session, source: State) -> list[Entry[Any]]:
     """The copies whose compared values are not what is stored now. SQLAlchemy compares none."""
     found = []
-    for source in copies:
-        key = source.key
-        if key is None and values_are_unknown(source):  # its INSERT was rolled back
-            key = source.mapper.identity_key_from_instance(source.obj())
-        if key is None or not facts(source.mapper).compares:
+    for copy in _copies(source):
+        key = copy.key
+        if key is None and values_are_unknown(copy):  # its INSERT was rolled back
+            key = copy.mapper.identity_key_from_instance(copy.obj())
+        if key is None or not facts(copy.mapper).compares:
             continue
         merged = session.identity_map.get(key)
-        if merged is None and source.key is None:
+        if merged is None and copy.key is not None:
+            found.append(gone_entry(copy, None))
+        elif merged is None or merged is copy.obj():
             continue
-        if merged is None:
-            found.append(gone_entry(source, None))
-        elif merged is not source.obj() and has_other_values(source, instance_state(merged)):
-            found.append(moved_entry(session, source, instance_state(merged)))
+        elif has_other_values(copy, instance_state(merged)):
+            found.append(moved_entry(session, copy, instance_state(merged)))
     return found
 
 
 def _take_back(
-    session: Session, copies: list[State], before: Collection[Any], edited: Collection[Any]
+    session: Session, source: State, before: Collection[Any], edited: Collection[Any]
 ) -> None:
     for obj in session.new:
         if obj not in before and obj in session:
             session.expunge(obj)
-    for source in copies:
-        merged = None if source.key is None else session.identity_map.get(source.key)
-        if merged is not None and instance_state(merged).modified:
-            session.expire(merged)
+    for _, merged in _merged(session, source):
+        if merged.modified:
+            session.expire(merged.obj())
     for obj in session.dirty:
         if obj not in edited:
             session.expire(obj)  # a member that the merge took out of a collection

@@ -21,13 +21,12 @@ from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipProperty
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.mapped.keys import State
 from optilock.rows.seen import remember_removed
 from optilock.session.watched import is_watched
 from optilock.undocumented import is_child
 
 __all__ = ["notice_orphans"]
-
-State = InstanceState[Any]
 
 
 def notice_orphans(mapper: Mapper[Any]) -> None:

@@ -35,7 +35,7 @@ from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Place, place_of
+from optilock.mapped.keys import Place, State, place_of
 from optilock.mapping.compared import any_compared, remember_values, values_unknown
 from optilock.rows.seen import remember_version, version_seen
 from optilock.rows.unknown_versions import BEFORE, hold, hold_nothing, note_unread
@@ -55,7 +55,6 @@ __all__ = [
     "tell_pickles",
 ]
 
-State = InstanceState[Any]
 #: In the place of a version: the row was not written, and what the object holds is stored.
 _STORED = object()
 #: Sessions that objects have left before the outcome.

@@ -20,11 +20,10 @@ from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import identity_of
+from optilock.mapped.keys import State, identity_of
 from optilock.mapping.tables import is_shared, two_classes
 from optilock.rows.seen import version_seen
 from optilock.rows.unknown_versions import never_seen, unread
@@ -71,7 +70,7 @@ def refuse_two_classes(session: Session, known: Watched) -> None:
                 raise two_classes(other, mapper)
 
 
-def _written_as(state: InstanceState[Any], known: Watched) -> Mapper[Any] | None:
+def _written_as(state: State, known: Watched) -> Mapper[Any] | None:
     """The class through which the transaction has moved the row on from the object's version."""
     token = facts(state.mapper).token
     if state.key is None or not token:
@@ -94,7 +93,7 @@ def refuse_unread(session: Session, objects: Any) -> None:
             raise never_seen(state.mapper, identity_of(state))
 
 
-def _counts(state: InstanceState[Any]) -> bool:
+def _counts(state: State) -> bool:
     """Does a column change that is not ignored, a foreign key among them?"""
     ignored, columns = facts(state.mapper).ignored, state.mapper.columns
     return any(

@@ -11,8 +11,10 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
 
-__all__ = ["Identity", "Place", "identity_of", "key_in", "place_of"]
+__all__ = ["Identity", "Place", "State", "identity_of", "key_in", "place_of"]
 
+#: What SQLAlchemy knows of an object.
+State = InstanceState[Any]
 Identity = tuple[Any, ...]
 #: A row, whatever class of the hierarchy it was read as.
 Place = tuple[Mapper[Any], Identity]
@@ -27,12 +29,12 @@ def key_in(
     return columns[0].in_(keys if isinstance(keys, Select) else [key for (key,) in keys])
 
 
-def identity_of(state: InstanceState[Any]) -> Identity:
+def identity_of(state: State) -> Identity:
     """The primary key of a stored object."""
     assert state.key is not None
     return tuple(state.key[1])
 
 
-def place_of(state: InstanceState[Any]) -> Place:
+def place_of(state: State) -> Place:
     """The row of a stored object."""
     return facts(state.mapper).root, identity_of(state)

@@ -29,9 +29,9 @@ from weakref import WeakSet
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.dialects import database_of
+from optilock.mapped.keys import State
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import (
@@ -47,7 +47,6 @@ from optilock.undocumented import (
 
 __all__ = ["LOCKED", "expire_older", "note_locked", "run_query"]
 
-State = InstanceState[Any]
 Execute = Callable[..., Any]
 _LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
 #: An attribute of a session: its :class:`LockedRows`, once there were some.

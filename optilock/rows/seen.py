@@ -35,6 +35,7 @@ from sqlalchemy.orm.exc import UnmappedColumnError
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.mapping.compared import (
     any_compared,
     remember_values,
@@ -70,7 +71,6 @@ __all__ = [
     "younger_names",
 ]
 
-State = InstanceState[Any]
 #: An attribute of a state: the version that the author of an expired object has seen.
 SEEN = "_optilock_seen"
 _YOUNGER = "_optilock_younger"

@@ -20,13 +20,12 @@ from sqlalchemy import Column, Row, Select, Table, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 from sqlalchemy.orm.base import NO_VALUE
-from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.sql import ClauseElement
 
 from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry
 from optilock.mapped.facts import facts, is_expression
-from optilock.mapped.keys import Identity, Place, identity_of, key_in
+from optilock.mapped.keys import Identity, Place, State, identity_of, key_in
 from optilock.mapping.compared import as_read, compared_names
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write
@@ -83,7 +82,7 @@ class Attempt:
 
 
 def attempt_of(
-    state: InstanceState[Any],
+    state: State,
     action: Action,
     version: Any,
     *,
@@ -120,7 +119,7 @@ def attempt_of(
     return Attempt(mapper, tuple(identity), action, original, current, changes)
 
 
-def expressions_of(state: InstanceState[Any]) -> dict[Column[Any], Any]:
+def expressions_of(state: State) -> dict[Column[Any], Any]:
     """The SQL expressions among the values that are to be written, in any of the object's tables.
 
     To be asked before SQLAlchemy has sent them: then it takes them from the object.
@@ -134,7 +133,7 @@ def expressions_of(state: InstanceState[Any]) -> dict[Column[Any], Any]:
     return found
 
 
-def _equal(state: InstanceState[Any], name: str, a: Any, b: Any) -> bool:
+def _equal(state: State, name: str, a: Any, b: Any) -> bool:
     if is_expression(a):
         return False
     return b is not NO_VALUE and facts(state.mapper).same(name, a, b)
@@ -188,7 +187,7 @@ def rows_at(
         yield from type(connection).execute(connection, some, params)
 
 
-def stored_or_loaded(session: Session, state: InstanceState[Any], loaded: Values) -> Values:
+def stored_or_loaded(session: Session, state: State, loaded: Values) -> Values:
     """The row as the session has loaded it; read, without a lock, if a column is missing there."""
     if loaded.keys() >= facts(state.mapper).columns.keys():
         return loaded
@@ -202,7 +201,7 @@ def locked_table(mapper: Mapper[Any]) -> Table:
     return facts(mapper).table
 
 
-def equal_to_stored(state: InstanceState[Any], final: Values, uow: Any = None) -> None:
+def equal_to_stored(state: State, final: Values, uow: Any = None) -> None:
     """Give the object the stored values as its loaded ones; attributes never loaded stay so.
 
     ``refresh_flush`` tells mutable types and the application, as after a RETURNING.
@@ -225,7 +224,7 @@ def equal_to_stored(state: InstanceState[Any], final: Values, uow: Any = None) -
         state.manager.dispatch.refresh(state, None, known)
 
 
-def stale_relationships(state: InstanceState[Any], final: Values) -> list[str]:
+def stale_relationships(state: State, final: Values) -> list[str]:
     """Relationships of the object whose foreign key is now another one than the object held."""
     names = {column: name for name, column in facts(state.mapper).columns.items()}
     return [
@@ -237,9 +236,7 @@ def stale_relationships(state: InstanceState[Any], final: Values) -> list[str]:
     ]
 
 
-def _differs(
-    state: InstanceState[Any], final: Values, names: dict[Column[Any], str], column: Any
-) -> bool:
+def _differs(state: State, final: Values, names: dict[Column[Any], str], column: Any) -> bool:
     name = names.get(column)
     return name is not None and name in final and state.dict.get(name) != final[name]
 

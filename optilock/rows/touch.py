@@ -34,6 +34,7 @@ from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts
+from optilock.mapped.keys import State
 from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
 from optilock.session.before_flush import at_step
@@ -49,7 +50,6 @@ __all__ = [
     "touch_with_next_flush",
 ]
 
-State = InstanceState[Any]
 
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHED = "_optilock_touched"

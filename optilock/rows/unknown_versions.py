@@ -15,10 +15,10 @@ from weakref import WeakSet
 from sqlalchemy import Column, Table
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.rows.seen import NEVER, SEEN, version_seen
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "unread",
 ]
 
-State = InstanceState[Any]
 #: An attribute of a session: its objects whose rows nobody has read, once there was one.
 UNREAD = "_optilock_unread"
 #: In the ``info`` of a copy that was made before a transaction had its outcome: the version that

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, identity_of
+from optilock.mapped.keys import Identity, State, identity_of
 from optilock.rows.seen import version_seen
 from optilock.session.watched import watched
 from optilock.statements.by_table import in_flush, refuse_apart_in_flush
@@ -30,7 +29,6 @@ from optilock.statements.version import (
 
 __all__ = ["by_criteria", "delete_promised", "with_children"]
 
-State = InstanceState[Any]
 #: Objects whose rows a statement finds in the version that they hold, with it.
 Matched = list[tuple[State, Any]]
 

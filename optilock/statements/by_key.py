@@ -23,11 +23,11 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, Values, entry_of, has_moved, read_stored
 from optilock.session.autocommit import refuse_autocommit
@@ -46,7 +46,6 @@ __all__ = [
     "update_by_key",
 ]
 
-State = InstanceState[Any]
 
 WRITING = "Writing rows by primary key"
 

@@ -27,11 +27,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, Place, identity_of
+from optilock.mapped.keys import Identity, Place, State, identity_of
 from optilock.mapping.compared import (
     as_read,
     compared_names,
@@ -58,8 +57,6 @@ __all__ = [
     "refuse_by_key_in_flush",
     "update_table",
 ]
-
-State = InstanceState[Any]
 
 
 class Running(Protocol):

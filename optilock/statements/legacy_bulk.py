@@ -13,11 +13,10 @@ from typing import Any
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import identity_of, place_of
+from optilock.mapped.keys import State, identity_of, place_of
 from optilock.rows.seen import moved_back, recall, version_seen
 from optilock.rows.sides import Attempt, read_stored
 from optilock.session.autocommit import refuse_autocommit
@@ -36,8 +35,6 @@ from optilock.statements.own import Unseen, counts, note, note_unseen
 from optilock.undocumented import take_as_stored
 
 __all__ = ["guarded_bulk_insert", "guarded_bulk_save", "guarded_bulk_update"]
-
-State = InstanceState[Any]
 
 
 def guarded_bulk_update(original: Execute) -> Execute:

@@ -28,10 +28,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Insert, TextClause
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import identity_of, place_of
+from optilock.mapped.keys import State, identity_of, place_of
 from optilock.mapping.compared import comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
@@ -53,8 +52,6 @@ __all__ = [
     "unseen_of",
     "versions_kept",
 ]
-
-State = InstanceState[Any]
 
 
 def note(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
