@@ -25,7 +25,7 @@ version. The class may choose:
 ``__version_guard__``
     what a trigger does about an UPDATE by somebody else that leaves the version as it was:
     ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
-    (:mod:`optilock.alembic.guard_trigger`)
+    (:mod:`optilock.alembic.triggers`)
 
 The mixin stands on either side of the declarative base, on the base itself, on dataclass
 mappings, SQLModel tables and imperative mappings: it works by the mapper's events, so a

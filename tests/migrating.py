@@ -25,7 +25,7 @@ from alembic.runtime import plugins
 from sqlalchemy import Engine, Inspector, MetaData, inspect, make_url, text
 
 import optilock.alembic
-from optilock.alembic import plugin, rendering
+from optilock.alembic import autogenerate, plugin
 
 Work = Callable[[Operations], Any]
 LINE = {"autogenerate_plugins": ["alembic.autogenerate.*", "optilock"]}
@@ -156,10 +156,10 @@ def triggers(engine: Engine) -> list[tuple[Any, ...]]:
 __all__ = [
     "Revision",
     "as_text",
+    "autogenerate",
     "migrate",
     "optilock",
     "plugins",
-    "rendering",
     "revise",
     "run",
     "shape",

@@ -34,20 +34,23 @@ All of them stand outside ``batch_alter_table``: they know how each database is 
 it (autogenerate does).
 """
 
-from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
 from optilock.alembic.own_tables import (
     CreateOptilockTables,
     DowngradeOptilockTables,
     DropOptilockTables,
     UpgradeOptilockTables,
 )
-from optilock.alembic.roll_out import RollBackVersionColumn, RollOutVersionColumn
+from optilock.alembic.triggers import (
+    CreateGuardTrigger,
+    CreateVersionTrigger,
+    DropGuardTrigger,
+    DropVersionTrigger,
+)
 from optilock.alembic.version_column import (
     AddVersionColumn,
     ChangeVersionColumn,
     DropVersionColumn,
 )
-from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
 
 __all__ = [
     "AddVersionColumn",

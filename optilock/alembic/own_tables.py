@@ -18,8 +18,7 @@ from typing import Any
 from alembic.operations import Operations
 from sqlalchemy import inspect
 
-from optilock.alembic.columns import connection_of, permitted
-from optilock.alembic.operation import Call, VersionOperation
+from optilock.alembic.operation import Call, VersionOperation, connection_of, permitted
 from optilock.errors import ConfigurationError
 from optilock.tables import TableSet, table_set
 
@@ -32,7 +31,6 @@ __all__ = [
 
 
 class _SetOperation(VersionOperation):
-    verb: str
     says = "revision"
 
     def __init__(self, name: str, revision: int, *, schema: str | None = None) -> None:
@@ -67,6 +65,24 @@ class CreateOptilockTables(_SetOperation):
     def reverse(self) -> DropOptilockTables:
         return DropOptilockTables(self.name, self.revision, schema=self.schema)
 
+    def do(self, operations: Operations) -> None:
+        self._require_absent(operations)
+        with permitted(operations, f"create the tables of {self.name}"):
+            for step in self.tables.steps[: self.revision]:
+                step.upgrade(operations, self.schema)
+
+    def _require_absent(self, operations: Operations) -> None:
+        connection = connection_of(operations)
+        if connection is None:
+            return
+        seen = inspect(connection)
+        for name in self.tables.table_names():
+            if seen.has_table(name, schema=self.schema):
+                raise ConfigurationError(
+                    f"The table {name} of {self.name} is there already. Nothing was changed: stamp"
+                    " the revision, or create the set in one place only."
+                )
+
 
 @Operations.register_operation("drop_optilock_tables")
 class DropOptilockTables(_SetOperation):
@@ -83,6 +99,11 @@ class DropOptilockTables(_SetOperation):
 
     def reverse(self) -> CreateOptilockTables:
         return CreateOptilockTables(self.name, self.revision, schema=self.schema)
+
+    def do(self, operations: Operations) -> None:
+        with permitted(operations, f"drop the tables of {self.name}"):
+            for step in reversed(self.tables.steps[: self.revision]):
+                step.downgrade(operations, self.schema)
 
 
 @Operations.register_operation("upgrade_optilock_tables")
@@ -101,6 +122,12 @@ class UpgradeOptilockTables(_SetOperation):
     def reverse(self) -> DowngradeOptilockTables:
         return DowngradeOptilockTables(self.name, self.revision - 1, schema=self.schema)
 
+    def do(self, operations: Operations) -> None:
+        if self.revision == 0:
+            raise ConfigurationError("Nothing leads up to revision 0: drop the tables instead.")
+        with permitted(operations, f"change the tables of {self.name}"):
+            self.tables.steps[self.revision - 1].upgrade(operations, self.schema)
+
 
 @Operations.register_operation("downgrade_optilock_tables")
 class DowngradeOptilockTables(_SetOperation):
@@ -118,39 +145,13 @@ class DowngradeOptilockTables(_SetOperation):
     def reverse(self) -> UpgradeOptilockTables:
         return UpgradeOptilockTables(self.name, self.revision + 1, schema=self.schema)
 
-
-@Operations.implementation_for(CreateOptilockTables)
-def _create(operations: Operations, operation: CreateOptilockTables) -> None:
-    _require_absent(operations, operation)
-    with permitted(operations, f"create the tables of {operation.name}"):
-        for step in operation.tables.steps[: operation.revision]:
-            step.upgrade(operations, operation.schema)
-
-
-@Operations.implementation_for(DropOptilockTables)
-def _drop(operations: Operations, operation: DropOptilockTables) -> None:
-    with permitted(operations, f"drop the tables of {operation.name}"):
-        for step in reversed(operation.tables.steps[: operation.revision]):
-            step.downgrade(operations, operation.schema)
-
-
-@Operations.implementation_for(UpgradeOptilockTables)
-def _upgrade(operations: Operations, operation: UpgradeOptilockTables) -> None:
-    if operation.revision == 0:
-        raise ConfigurationError("Nothing leads up to revision 0: drop the tables instead.")
-    with permitted(operations, f"change the tables of {operation.name}"):
-        operation.tables.steps[operation.revision - 1].upgrade(operations, operation.schema)
-
-
-@Operations.implementation_for(DowngradeOptilockTables)
-def _downgrade(operations: Operations, operation: DowngradeOptilockTables) -> None:
-    if operation.revision == operation.tables.revision:
-        raise ConfigurationError(
-            f"{operation.name}: revision {operation.revision} is the newest; nothing leads back to"
-            " it."
-        )
-    with permitted(operations, f"change the tables of {operation.name}"):
-        operation.tables.steps[operation.revision].downgrade(operations, operation.schema)
+    def do(self, operations: Operations) -> None:
+        if self.revision == self.tables.revision:
+            raise ConfigurationError(
+                f"{self.name}: revision {self.revision} is the newest; nothing leads back to it."
+            )
+        with permitted(operations, f"change the tables of {self.name}"):
+            self.tables.steps[self.revision].downgrade(operations, self.schema)
 
 
 def _checked(name: str, revision: int, *, least: int) -> TableSet:
@@ -161,16 +162,3 @@ def _checked(name: str, revision: int, *, least: int) -> TableSet:
             " version of optilock."
         )
     return found
-
-
-def _require_absent(operations: Operations, operation: CreateOptilockTables) -> None:
-    connection = connection_of(operations)
-    if connection is None:
-        return
-    seen = inspect(connection)
-    for name in operation.tables.table_names():
-        if seen.has_table(name, schema=operation.schema):
-            raise ConfigurationError(
-                f"The table {name} of {operation.name} is there already. Nothing was changed: stamp"
-                " the revision, or create the set in one place only."
-            )

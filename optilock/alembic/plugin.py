@@ -31,13 +31,13 @@ def setup(plugin: Plugin) -> None:
 
 
 def _compare_tables(*arguments: Any) -> Any:
-    from optilock.alembic.compare import compare_tables
+    from optilock.alembic.autogenerate import compare_tables
 
     return compare_tables(*arguments)
 
 
 def _compare_default(*arguments: Any) -> Any:
-    from optilock.alembic.compare import compare_default
+    from optilock.alembic.autogenerate import compare_default
 
     return compare_default(*arguments)
 

@@ -28,10 +28,14 @@ from typing import Any, TypeVar
 from alembic.operations import Operations
 from sqlalchemy.engine import Connection
 
-from optilock.alembic.columns import add_column, connection_of, drop_column, look
-from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
-from optilock.alembic.operation import Call, VersionOperation
-from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
+from optilock.alembic.operation import Call, VersionOperation, connection_of, ways_of
+from optilock.alembic.triggers import (
+    CreateGuardTrigger,
+    CreateVersionTrigger,
+    DropGuardTrigger,
+    DropVersionTrigger,
+)
+from optilock.alembic.version_column import VersionColumn
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.rollout.report import Silent
@@ -50,8 +54,6 @@ _log = logging.getLogger("optilock")
 
 class _RollOperation(VersionOperation):
     """Both directions keep everything, so that each can make the other."""
-
-    verb: str
 
     def __init__(
         self,
@@ -148,6 +150,23 @@ class RollOutVersionColumn(_RollOperation):
     def reverse(self) -> RollBackVersionColumn:
         return self._as(RollBackVersionColumn)
 
+    def do(self, operations: Operations) -> None:
+        connection = connection_of(operations)
+        if connection is None:
+            _as_text(operations, self)
+            return
+        with _between_transactions(operations, self.table):
+            schema = self.schema or _schema_of(connection)
+            roll_out(
+                connection.engine,
+                self.table,
+                token=self.token,
+                schema=schema,
+                progress=_Logged(self.table),
+                **self.guarding,
+                **self.pace,
+            )
+
 
 @Operations.register_operation("roll_back_version_column")
 class RollBackVersionColumn(_RollOperation):
@@ -177,39 +196,18 @@ class RollBackVersionColumn(_RollOperation):
     def reverse(self) -> RollOutVersionColumn:
         return self._as(RollOutVersionColumn)
 
-
-@Operations.implementation_for(RollOutVersionColumn)
-def _out(operations: Operations, operation: RollOutVersionColumn) -> None:
-    connection = connection_of(operations)
-    if connection is None:
-        _as_text(operations, operation)
-        return
-    with _between_transactions(operations, operation.table):
-        schema = operation.schema or _schema_of(connection)
-        roll_out(
-            connection.engine,
-            operation.table,
-            token=operation.token,
-            schema=schema,
-            progress=_Logged(operation.table),
-            **operation.guarding,
-            **operation.pace,
-        )
-
-
-@Operations.implementation_for(RollBackVersionColumn)
-def _back(operations: Operations, operation: RollBackVersionColumn) -> None:
-    table, schema, token = operation.table, operation.schema, operation.token
-    require_present(look(operations, table, schema, token), table)
-    connection = connection_of(operations)
-    if connection is not None:
-        ways = database_of(connection.dialect).rollout()
-        ways.begin_in_migration(connection, table, anew=False)
-    if operation.guard is not None:
-        operations.invoke(DropGuardTrigger(operation.guard))
-    if token.has_trigger:
-        operations.invoke(DropVersionTrigger(table, token, schema=schema))
-    drop_column(operations, table, schema, token)
+    def do(self, operations: Operations) -> None:
+        table, schema, token = self.table, self.schema, self.token
+        column = VersionColumn(operations, table, schema, token)
+        require_present(column.look(), table)
+        connection = connection_of(operations)
+        if connection is not None:
+            ways_of(operations).begin_in_migration(connection, table, anew=False)
+        if self.guard is not None:
+            operations.invoke(DropGuardTrigger(self.guard))
+        if token.has_trigger:
+            operations.invoke(DropVersionTrigger(table, token, schema=schema))
+        column.drop()
 
 
 @contextmanager
@@ -245,7 +243,7 @@ def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
     context.impl.static_output(
         "-- As text this is no roll-out: ALTER TABLE holds the table for as long as it takes."
     )
-    add_column(operations, table, operation.schema, token, None)
+    VersionColumn(operations, table, operation.schema, token).add(None)
     if token.has_trigger:
         operations.invoke(CreateVersionTrigger(table, token, schema=operation.schema))
     if guard is not None:

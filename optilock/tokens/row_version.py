@@ -12,7 +12,7 @@ Programs that know nothing of the version move it as well: raw SQL, a console, a
 That is what the other tokens cannot promise.
 
 The trigger is made with the table by ``metadata.create_all()`` and goes with ``drop_all()``; in
-migrations ``op.create_version_trigger`` makes it (:mod:`optilock.alembic.version_trigger`). A table
+migrations ``op.create_version_trigger`` makes it (:mod:`optilock.alembic.triggers`). A table
 without it is noticed by the first write, and refused.
 
 ``xmin`` is the number of the transaction that wrote the row's current version

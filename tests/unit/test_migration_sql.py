@@ -10,13 +10,8 @@ from alembic.autogenerate.render import render_op_text
 from alembic.migration import MigrationContext
 
 from optilock import ConfigurationError, Counter, RowVersion, Unique
-from optilock.alembic import (
-    AddVersionColumn,
-    ChangeVersionColumn,
-    DropVersionColumn,
-    RollBackVersionColumn,
-    RollOutVersionColumn,
-)
+from optilock.alembic import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
+from optilock.alembic.roll_out import RollBackVersionColumn, RollOutVersionColumn
 from optilock.tokens.guard_trigger import GuardTrigger, read_mark
 from tests.hash_token import Hash
 from tests.migrating import as_text, plugins

@@ -15,9 +15,13 @@ from alembic.operations.ops import DropTableOp, MigrateOperation, ModifyTableOps
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
-from optilock.alembic.guard_trigger import CreateGuardTrigger, DropGuardTrigger
+from optilock.alembic.triggers import (
+    CreateGuardTrigger,
+    CreateVersionTrigger,
+    DropGuardTrigger,
+    DropVersionTrigger,
+)
 from optilock.alembic.version_column import ChangeVersionColumn
-from optilock.alembic.version_trigger import CreateVersionTrigger, DropVersionTrigger
 from optilock.dialects import database_of
 from optilock.dialects.triggers import Found, GuardTriggers
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name

@@ -1,0 +1,262 @@
+"""Autogenerate: what the mapping says of versions, beside what the database has.
+
+Alembic has compared the tables already. Its operations on version columns are replaced by those
+that know what a version is: a column added to a table with rows has to be filled. Operations become
+the Python of a migration script, with the imports that it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from alembic.autogenerate import render
+from alembic.autogenerate.api import AutogenContext
+from alembic.operations.ops import (
+    AddColumnOp,
+    AlterColumnOp,
+    CreateTableOp,
+    DropColumnOp,
+    DropIndexOp,
+    DropTableOp,
+    MigrateOperation,
+    ModifyTableOps,
+    UpgradeOps,
+)
+from alembic.util import PriorityDispatchResult
+from sqlalchemy import Column
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeEngine
+
+from optilock.alembic.autogenerate_triggers import add_trigger_operations, tables_of
+from optilock.alembic.operation import VersionOperation
+from optilock.alembic.version_column import (
+    AddVersionColumn,
+    ChangeVersionColumn,
+    DropVersionColumn,
+)
+from optilock.schema import Expected, expected, is_version
+from optilock.tables import VERSION_TABLE, table_sets
+from optilock.tokens import Counter, Timestamp, Token, Unique
+
+__all__ = ["compare_default", "compare_tables", "rendered", "version_operations"]
+
+
+#: A table as Alembic names it: the default schema is None.
+Key = tuple[str | None, str]
+
+
+def compare_tables(
+    context: AutogenContext, upgrade: UpgradeOps, schemas: set[str | None]
+) -> PriorityDispatchResult:
+    """Rewrite the operations of version columns."""
+    wanted = _wanted(context)
+    own = {VERSION_TABLE, *(n for one in table_sets().values() for n in one.table_names())}
+    operations: list[Any] = []
+    for operation in upgrade.ops:
+        if _drops_one(operation, own):
+            continue
+        if not isinstance(operation, ModifyTableOps):
+            operations.append(operation)
+            continue
+        key = (operation.schema, str(operation.table_name))
+        ours = version_operations(context, operation, wanted.get(key))
+        if not operation.is_empty():
+            operations.append(operation)
+        operations += ours
+    upgrade.ops[:] = operations
+    add_trigger_operations(context, upgrade, wanted, schemas)
+    return PriorityDispatchResult.CONTINUE
+
+
+def compare_default(
+    context: AutogenContext,
+    operation: Any,
+    schema: str | None,
+    table: str,
+    name: str,
+    stored: Column[Any],
+    mapped: Column[Any],
+) -> PriorityDispatchResult:
+    """A version's default in the database is no difference: the mapping cannot have one.
+
+    Where the mapping has one (``RowVersion``), it is looked at with the trigger.
+    """
+    if (mapped.server_default or stored.server_default) is not None and is_version(mapped):
+        return PriorityDispatchResult.STOP
+    return PriorityDispatchResult.CONTINUE
+
+
+def _drops_one(operation: Any, own: Collection[str]) -> bool:
+    """Alembic would drop optilock's own tables, and their indexes: no model mentions them."""
+    if isinstance(operation, ModifyTableOps):
+        drops = all(isinstance(one, DropIndexOp) for one in operation.ops)
+        return drops and operation.table_name in own
+    return isinstance(operation, DropTableOp) and operation.table_name in own
+
+
+def _wanted(context: AutogenContext) -> dict[Key, Expected]:
+    assert context.dialect is not None
+    default = context.dialect.default_schema_name
+    return {
+        (None if table.schema == default else table.schema, table.name): found
+        for table, found in expected(tables_of(context)).items()
+    }
+
+
+#: Kinds that a column can be told to be by its type.
+_KINDS: tuple[type[Token], ...] = (Counter, Unique, Timestamp)
+
+
+def version_operations(
+    context: AutogenContext, modify: ModifyTableOps, wanted: Expected | None
+) -> list[MigrateOperation]:
+    """Take what is about the version out of ``modify``; the operations to do in its place."""
+    assert context.dialect is not None
+    dialect = context.dialect
+    table, schema = str(modify.table_name), modify.schema
+    added = _added(modify, wanted)
+    dropped, old = _dropped(modify, dialect, replaced=added is not None)
+    if wanted is not None and added is not None:
+        modify.ops.remove(added)
+        if dropped is None or old is None:
+            return [AddVersionColumn(table, wanted.token, schema=schema)]
+        modify.ops.remove(dropped)
+        return [ChangeVersionColumn(table, old, wanted.token, schema=schema)]
+    if dropped is not None and old is not None:
+        modify.ops.remove(dropped)
+        return [DropVersionColumn(table, old, schema=schema)]
+    return _changed(modify, dialect, wanted)
+
+
+def _added(modify: ModifyTableOps, wanted: Expected | None) -> AddColumnOp | None:
+    if wanted is None:
+        return None
+    for operation in modify.ops:
+        if isinstance(operation, AddColumnOp) and operation.column.name == wanted.column.name:
+            return operation
+    return None
+
+
+def _dropped(
+    modify: ModifyTableOps, dialect: Dialect, *, replaced: bool
+) -> tuple[DropColumnOp | None, Token | None]:
+    """A column that was a version, and of which token.
+
+    Nothing in the database says so. Beside a new version any NOT NULL column of a token's type was
+    the old one; alone, one that has the name that versions have unless told otherwise.
+    """
+    for operation in modify.ops:
+        if not isinstance(operation, DropColumnOp):
+            continue
+        column = operation.to_column()
+        if column.nullable or not (replaced or column.name == Counter().name):
+            continue
+        token = _token_of(column.name, column.type, dialect)
+        if token is not None:
+            return operation, token
+    return None, None
+
+
+def _changed(
+    modify: ModifyTableOps, dialect: Dialect, wanted: Expected | None
+) -> list[MigrateOperation]:
+    """The column keeps its name and gets another type."""
+    for operation in modify.ops:
+        if (
+            wanted is None
+            or not isinstance(operation, AlterColumnOp)
+            or operation.column_name != wanted.column.name
+            or operation.modify_type is None
+        ):
+            continue
+        old = _token_of(wanted.column.name, operation.existing_type, dialect)
+        if old is None or type(old) is type(wanted.token):
+            continue  # a wider integer, a longer text: the versions stay
+        modify.ops.remove(operation)
+        return [
+            ChangeVersionColumn(
+                str(modify.table_name), _named_as(wanted, old), wanted.token, schema=modify.schema
+            )
+        ]
+    return []
+
+
+def _named_as(wanted: Expected, old: Token) -> Token:
+    return type(old)(name=wanted.token.name, column=wanted.token.column)
+
+
+def _token_of(name: str, kind: Any, dialect: Dialect) -> Token | None:
+    """The token whose column this can have been."""
+    for possible in _KINDS:
+        token = possible() if name == Counter().name else _named(possible, name)
+        if isinstance(kind, TypeEngine) and _same(kind, token.type(), dialect):
+            return token
+    return None
+
+
+def _named(kind: type[Token], column: str) -> Token:
+    return kind(name=column) if column.isidentifier() else kind(column=column)
+
+
+def _same(stored: TypeEngine[Any], wanted: TypeEngine[Any], dialect: Dialect) -> bool:
+    return _text(stored, dialect) == _text(wanted, dialect)
+
+
+def _text(kind: TypeEngine[Any], dialect: Dialect) -> str:
+    """The type as SQL, without what does not make it another one: BIGINT(20) is BIGINT."""
+    text = kind.compile(dialect).upper()
+    return re.sub(r"(?<=BIGINT)\(\d+\)| (CHARACTER SET|COLLATE) \w+", "", text)
+
+
+@render.renderers.dispatch_for(VersionOperation)
+def rendered(context: AutogenContext, operation: VersionOperation) -> str:
+    """The operation as the line of a migration script."""
+    context.imports.add("import optilock.alembic")
+    call = operation.call()
+    words = [_written(context, argument) for argument in call.arguments]
+    words += [
+        f"{option}={_written(context, value)}"
+        for option, value in call.options.items()
+        if value is not None and value != ()
+    ]
+    return f"op.{call.name}({', '.join(words)})"
+
+
+_render_table = render.renderers.dispatch(CreateTableOp)
+
+
+@render.renderers.dispatch_for(CreateTableOp, replace=True)
+def _with_imports(context: AutogenContext, operation: CreateTableOp) -> str:
+    """Alembic writes our types by their whole names, and does not import them."""
+    for column in operation.columns:
+        module = type(getattr(column, "type", None)).__module__
+        if module.startswith("optilock."):
+            context.imports.add(f"import {module}")
+    return str(_render_table(context, operation))
+
+
+def _written(context: AutogenContext, value: Any) -> str:
+    if isinstance(value, Token):
+        return _token(context, value)
+    if isinstance(value, TypeEngine):
+        return _type(context, value)
+    return repr(str(value)) if isinstance(value, str) else repr(value)
+
+
+def _token(context: AutogenContext, token: Token) -> str:
+    """The call that makes an equal token; what is as by default is left out."""
+    kind = type(token)
+    context.imports.add(f"import {kind.__module__}")
+    given, named = token.arguments()
+    words = [_written(context, value) for value in given]
+    words += [f"{name}={_written(context, value)}" for name, value in named.items()]
+    return f"{kind.__module__}.{kind.__qualname__}({', '.join(words)})"
+
+
+def _type(context: AutogenContext, kind: TypeEngine[Any]) -> str:
+    module = type(kind).__module__
+    if not module.startswith("sqlalchemy."):
+        context.imports.add(f"import {module}")
+    return str(render._repr_type(kind, context))
