@@ -18,7 +18,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import State, identity_of, place_of
 from optilock.rows.seen import moved_back, recall, version_seen
-from optilock.rows.sides import Attempt, read_stored
+from optilock.rows.sides import Attempt
 from optilock.session.autocommit import refuse_autocommit
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import watched
@@ -31,7 +31,7 @@ from optilock.statements.by_key import (
     telling,
 )
 from optilock.statements.call import Execute
-from optilock.statements.own import Unseen, counts, note, note_unseen
+from optilock.statements.own import Unseen, note, note_unseen, versions_after
 from optilock.undocumented import take_as_stored
 
 __all__ = ["guarded_bulk_insert", "guarded_bulk_save", "guarded_bulk_update"]
@@ -173,23 +173,13 @@ def _follow(session: Session, states: Iterable[State]) -> None:
     known = watched(session)
     for mapper, some in by_mapper.items():
         key = facts(mapper).token
-        following = _versions_after(session, mapper, some, key)
-        for state in some:
-            before, after = state.dict[key], following[state]
+        held = [(state, state.dict[key]) for state in some]
+        following = dict(held)  # by the application, unless somebody else makes it
+        if not facts(mapper).by_application:
+            connection = connection_to_write(session, mapper)
+            following = versions_after(connection, mapper, held, certain=True)
+        for state, before in held:
+            after = following[state]
             state.dict[key] = after
             known.move(place_of(state), before, moved_back(state, key, before, after))
             take_as_stored(state)
-
-
-def _versions_after(
-    session: Session, mapper: Mapper[Any], states: list[State], key: str
-) -> dict[State, Any]:
-    following: Any = mapper.version_id_generator
-    if facts(mapper).by_application:
-        return {state: state.dict[key] for state in states}
-    if counts(mapper):
-        return {state: following(state.dict[key]) for state in states}
-    identities = {state: identity_of(state) for state in states if state.key is not None}
-    connection = connection_to_write(session, mapper)
-    stored = read_stored(connection, mapper, list(identities.values()), only=(key,), lock=False)
-    return {state: stored[identity][key] for state, identity in identities.items()}

@@ -43,13 +43,13 @@ from optilock.undocumented import expire_with_savepoint, upsert_of
 
 __all__ = [
     "Unseen",
-    "counts",
     "keep_promises",
     "note",
     "note_unseen",
     "promised_rows",
     "take_over",
     "unseen_of",
+    "versions_after",
     "versions_kept",
 ]
 
@@ -148,12 +148,6 @@ def keep_promises(
 # -- versions -------------------------------------------------------------------------------------
 
 
-def counts(mapper: Mapper[Any]) -> bool:
-    """Is the version one that Python counts up?"""
-    kind = facts(mapper).kind
-    return kind is not None and kind.predictable
-
-
 @contextmanager
 def versions_kept(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None]:
     """SQLAlchemy expires a version, or gives it the new value, also where the object is older."""
@@ -163,6 +157,22 @@ def versions_kept(mapper: Mapper[Any], states: Iterable[State]) -> Iterator[None
     for state, version in versions:
         state.dict[key] = version
         state.expired_attributes.discard(key)
+
+
+def versions_after(
+    connection: Connection,
+    mapper: Mapper[Any],
+    before: Iterable[tuple[State, Any]],
+    *,
+    certain: bool,
+) -> dict[State, Any]:
+    """The versions that a statement has made, read where they cannot be told from those before."""
+    kind, key = facts(mapper).kind, facts(mapper).token
+    if certain and kind is not None and kind.predictable:
+        return {state: kind.next(version) for state, version in before}
+    identities = {state: identity_of(state) for state, _ in before}
+    stored = read_stored(connection, mapper, list(identities.values()), only=(key,), lock=False)
+    return {state: stored.get(one, {}).get(key) for state, one in identities.items()}
 
 
 def take_over(
@@ -175,12 +185,7 @@ def take_over(
 ) -> None:
     """Give the objects the versions that the statement has made: the next ones, if ``certain``."""
     key = facts(mapper).token
-    if certain and counts(mapper):
-        after = {state: before + 1 for state, before in matched}
-    else:
-        identities = {state: identity_of(state) for state, _ in matched if state.key}
-        stored = read_stored(connection, mapper, list(identities.values()), only=(key,), lock=False)
-        after = {state: stored.get(one, {}).get(key) for state, one in identities.items()}
+    after = versions_after(connection, mapper, matched, certain=certain)
     known = watched(session)
     for state, before in matched:
         if after[state] is not None:
