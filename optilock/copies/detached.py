@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Column
-from sqlalchemy.orm import ColumnProperty, Mapper, Session
-from sqlalchemy.orm.base import NO_VALUE, state_str
+from sqlalchemy.orm import NO_VALUE, ColumnProperty, Mapper, Session
+from sqlalchemy.orm.base import state_str
 
 from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped.facts import facts

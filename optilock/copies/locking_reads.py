@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConcurrencyError, OptilockError
 from optilock.mapped.facts import facts

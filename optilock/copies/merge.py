@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Column, inspect
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstanceState, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.copies.detached import (
     compare_in_merge,

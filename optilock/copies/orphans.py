@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import event, inspect
-from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipProperty
+from sqlalchemy.orm import InstanceState, Mapper, PassiveFlag, RelationshipProperty
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.keys import State
 from optilock.rows.seen import remember_removed

@@ -29,10 +29,8 @@ from typing import Any
 from weakref import WeakSet
 
 from sqlalchemy import event, inspect
-from sqlalchemy.orm import Mapper, Session, SessionTransaction
+from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.base import NO_VALUE
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import Place, State, place_of

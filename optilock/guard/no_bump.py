@@ -28,9 +28,8 @@ from types import TracebackType
 from typing import Any
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.conditions.write import Write
 from optilock.dialects import database_of

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 

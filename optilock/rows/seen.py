@@ -28,11 +28,9 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from sqlalchemy import event, inspect
-from sqlalchemy.orm import Mapper, QueryContext, Session
+from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, QueryContext, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.base import NO_VALUE
 from sqlalchemy.orm.exc import UnmappedColumnError
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import State

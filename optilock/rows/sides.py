@@ -16,11 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Row, Select, Table, select
-from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper, RelationshipDirection, Session
-from sqlalchemy.orm.base import NO_VALUE
-from sqlalchemy.sql import ClauseElement
+from sqlalchemy import ClauseElement, Column, Connection, Row, Select, Table, select
+from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
 from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry

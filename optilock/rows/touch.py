@@ -29,8 +29,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from sqlalchemy import event, inspect
-from sqlalchemy.orm import Session, SessionTransaction
-from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.orm import InstanceState, Session, SessionTransaction
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts

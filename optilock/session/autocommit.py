@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Delete, Table, Update, and_, bindparam, inspect
-from sqlalchemy.engine import Dialect
+from sqlalchemy import ClauseElement, Delete, Dialect, Table, Update, and_, bindparam, inspect
 from sqlalchemy.orm import Mapper
-from sqlalchemy.sql import ClauseElement
 
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError

@@ -11,13 +11,20 @@ from typing import Any
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, State, identity_of
+from optilock.mapped.keys import Identity, State
 from optilock.rows.seen import version_seen
 from optilock.session.watched import watched
 from optilock.statements.by_table import in_flush, refuse_apart_in_flush
 from optilock.statements.call import Call, flush_before
 from optilock.statements.matching import finds_twice, rows_found
-from optilock.statements.own import keep_promises, note, promised_rows, take_over, versions_kept
+from optilock.statements.own import (
+    keep_promises,
+    note,
+    objects_of,
+    promised_rows,
+    take_over,
+    versions_kept,
+)
 from optilock.statements.version import (
     class_stands_still,
     columns_set,
@@ -117,9 +124,9 @@ def _held(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
     """Objects of the class in the session whose version is known, by their keys."""
     key = facts(mapper).token
     return {
-        identity_of(state): state
-        for state in session.identity_map.all_states()
-        if state.mapper.isa(mapper) and state.key and version_seen(state, key) is not None
+        identity: state
+        for identity, state in objects_of(session, mapper).items()
+        if state.mapper.isa(mapper) and version_seen(state, key) is not None
     }
 
 

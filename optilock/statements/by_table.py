@@ -22,15 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
-from sqlalchemy import Delete, Update
-from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy import Connection, Delete, Update
+from sqlalchemy.orm import NO_VALUE, Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.base import NO_VALUE
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, Place, State, identity_of
+from optilock.mapped.keys import Identity, Place, State
 from optilock.mapping.compared import (
     as_read,
     compared_names,
@@ -44,7 +42,7 @@ from optilock.rows.sides import Values, equal_to_stored, read_stored
 from optilock.session.watched import Watched, watched
 from optilock.statements.call import Call, stating
 from optilock.statements.matching import key_named, rows_found
-from optilock.statements.own import keep_promises, note, promised_rows
+from optilock.statements.own import keep_promises, note, objects_of, promised_rows
 from optilock.statements.version import unmoved_of_table
 from optilock.undocumented import expire_with_savepoint, now_deleted
 
@@ -166,19 +164,15 @@ def _held(
     session: Session, mapper: Mapper[Any], identity: Identity | None, flush: Running | None
 ) -> dict[Identity, State]:
     """Objects of the session that the statement may concern, by their keys."""
-    base = facts(mapper).root
     if identity is not None:
         obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
         state = None if obj is None else instance_state(obj)
         if state is None and flush is not None:
             state = flush.find(mapper, identity)
         return {} if state is None else {identity: state}
-    held = {
-        identity_of(state): state
-        for state in session.identity_map.all_states()
-        if facts(state.mapper).root is base and state.key
-    }
+    held = objects_of(session, mapper)
     if flush is not None:
+        base = facts(mapper).root
         held |= {key: state for (of, key), state in flush.states().items() if of is base}
     return held
 

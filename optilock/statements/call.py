@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError

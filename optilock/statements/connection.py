@@ -17,8 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Delete, Update
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, Delete, Update
 from sqlalchemy.orm import Session
 
 from optilock.session.connections import PLAIN

@@ -26,9 +26,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from sqlalchemy import Delete, Insert, Select, Update
+from sqlalchemy import Delete, Insert, Select, StatementLambdaElement, Update
 from sqlalchemy.orm import FromStatement, Mapper, Session
-from sqlalchemy.sql.lambdas import StatementLambdaElement
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts

@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Delete, Table, Update, select
-from sqlalchemy.engine import Connection
+from sqlalchemy import (
+    BinaryExpression,
+    BindParameter,
+    Connection,
+    Delete,
+    FunctionElement,
+    Table,
+    TextClause,
+    Update,
+    select,
+)
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import operators, visitors
-from sqlalchemy.sql.elements import BinaryExpression, BindParameter, TextClause
-from sqlalchemy.sql.functions import FunctionElement
 
 from optilock.dialects import database_of
 from optilock.mapped.keys import Identity

@@ -25,12 +25,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sqlalchemy import Insert, TextClause
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, Insert, TextClause
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import State, identity_of, place_of
+from optilock.mapped.keys import Identity, State, identity_of, place_of
 from optilock.mapping.compared import comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
@@ -46,6 +45,7 @@ __all__ = [
     "keep_promises",
     "note",
     "note_unseen",
+    "objects_of",
     "promised_rows",
     "take_over",
     "unseen_of",
@@ -59,13 +59,22 @@ def note(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
 
     The transaction must have begun. ``adds``: the statement changes no row that was stored.
     """
-    known, base = watched(session), facts(mapper).root
+    known = watched(session)
     held = {
         state: version_seen(state, key) if (key := facts(state.mapper).token) else None
+        for state in objects_of(session, mapper).values()
+    }
+    known.stated.append(Stated(facts(mapper).root, held, len(known.sent), adds))
+
+
+def objects_of(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
+    """Objects of the session for rows of the class, or of its hierarchy, by their keys."""
+    base = facts(mapper).root
+    return {
+        identity_of(state): state
         for state in session.identity_map.all_states()
         if facts(state.mapper).root is base
     }
-    known.stated.append(Stated(base, held, len(known.sent), adds))
 
 
 # -- SQL text and upserts: nobody looks at their rows ---------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, inspect, or_
-from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.orm import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts

@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Column, Delete, Engine, Insert, Update, event
+from sqlalchemy import Column, ColumnClause, Delete, Engine, False_, Insert, Update, event
 from sqlalchemy.sql import visitors
-from sqlalchemy.sql.elements import ColumnClause, False_
 
 from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
 from optilock.mapping.tables import joined_tables, moved_by_flushes, versioned_tables

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from sqlalchemy import Column, Delete, Update, select
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection, Delete, Update, select
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError
