@@ -14,12 +14,9 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
-    func,
     or_,
     select,
-    text,
     tuple_,
-    update,
 )
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.engine.default import DefaultDialect
@@ -61,6 +58,34 @@ class Target:
     def version(self) -> Column[Any]:
         assert self.column is not None
         return self.column
+
+    def names(self, dialect: Dialect) -> tuple[str, str]:
+        """The table and the column, quoted."""
+        quoted = dialect.identifier_preparer
+        return quoted.format_table(self.table), quoted.quote(self.name)
+
+    def next_keys(self, after: Key | None, size: int) -> Select[Any]:
+        """The keys of the next rows without a version, in the database's own order."""
+        query = select(*self.keys).where(self.version.is_(None))
+        if after is not None:
+            query = query.where(self.beyond(after))
+        return query.order_by(*self.keys).limit(size)
+
+    def among(self, keys: Sequence[Key]) -> ColumnElement[bool]:
+        """Rows with these keys."""
+        if len(self.keys) == 1:
+            return self.keys[0].in_([key[0] for key in keys])
+        return tuple_(*self.keys).in_(keys)
+
+    def beyond(self, key: Key) -> ColumnElement[bool]:
+        """Rows after ``key``. Spelled out: not every planner uses an index for row values."""
+        keys = self.keys
+        return or_(
+            *(
+                and_(*(keys[j] == key[j] for j in range(i)), keys[i] > key[i])
+                for i in range(len(keys))
+            )
+        )
 
 
 def sends(*statements: str) -> Step:
@@ -175,44 +200,3 @@ class Ways:
         """Is there a row without a version left?"""
         left = select(target.keys[0]).where(target.version.is_(None)).limit(1)
         return connection.execute(left).first() is not None
-
-
-def names(target: Target, dialect: Dialect) -> tuple[str, str]:
-    """The table and the column, quoted."""
-    quoted = dialect.identifier_preparer
-    return quoted.format_table(target.table), quoted.quote(target.name)
-
-
-def next_keys(target: Target, after: Key | None, size: int) -> Select[Any]:
-    """The keys of the next rows without a version, in the database's own order."""
-    query = select(*target.keys).where(target.version.is_(None))
-    if after is not None:
-        query = query.where(beyond(target, after))
-    return query.order_by(*target.keys).limit(size)
-
-
-def beyond(target: Target, key: Key) -> ColumnElement[bool]:
-    """Rows after ``key``. Spelled out: not every planner uses an index for row values."""
-    keys = target.keys
-    return or_(
-        *(and_(*(keys[j] == key[j] for j in range(i)), keys[i] > key[i]) for i in range(len(keys)))
-    )
-
-
-def fill_keys(target: Target, keys: Sequence[Key], first: str) -> Any:
-    """UPDATE of these rows."""
-    columns = target.keys
-    matching = (
-        columns[0].in_([key[0] for key in keys])
-        if len(columns) == 1
-        else tuple_(*columns).in_([tuple(key) for key in keys])
-    )
-    return (
-        update(target.table)
-        .where(matching, target.version.is_(None))
-        .values({target.version: text(first)})
-    )
-
-
-def count(connection: Connection, target: Target) -> int:
-    return connection.scalar(select(func.count()).select_from(target.table)) or 0

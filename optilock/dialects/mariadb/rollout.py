@@ -12,23 +12,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
-from sqlalchemy import String, text
+from sqlalchemy import String, text, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.connections import undo_with
-from optilock.dialects.rollout import (
-    Filled,
-    Key,
-    Step,
-    Target,
-    Ways,
-    fill_keys,
-    names,
-    next_keys,
-    sends,
-)
+from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, sends
 from optilock.errors import OptilockError
 
 __all__ = ["MariaDBWays"]
@@ -62,7 +52,7 @@ class MariaDBWays(Ways):
         """Row locks are skipped, not waited for; table locks are asked for with NOWAIT."""
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
-        table, column = names(target, dialect)
+        table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         return [
             sends(f"ALTER TABLE {table} NOWAIT ADD COLUMN {column} {kind} NULL"),
@@ -71,7 +61,7 @@ class MariaDBWays(Ways):
 
     def set_default(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """A step of its own, so an interrupted roll-out may have left the column without."""
-        table, column = names(target, dialect)
+        table, column = target.names(dialect)
         first = self.first_of(target.token)
         return [sends(f"ALTER TABLE {table} NOWAIT ALTER COLUMN {column} SET DEFAULT {first}")]
 
@@ -93,16 +83,17 @@ class MariaDBWays(Ways):
 
         At READ COMMITTED, where the rows are locked and not the gaps between them: others insert.
         """
-        free = next_keys(target, after, size).with_for_update(skip_locked=True)
+        free = target.next_keys(after, size).with_for_update(skip_locked=True)
         keys = [tuple(row) for row in connection.execute(free)]
         if not keys:
             return 0, None
-        filled = connection.execute(fill_keys(target, keys, self.first_of(target.token)))
-        return filled.rowcount, keys[-1]
+        some = update(target.table).where(target.among(keys), target.version.is_(None))
+        first = text(self.first_of(target.token))
+        return connection.execute(some.values({target.version: first})).rowcount, keys[-1]
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """The column keeps the type and the comment that it has: another type is not online."""
-        table, column = names(target, dialect)
+        table, column = target.names(dialect)
         kind, first = target.version.type.compile(dialect), self.first_of(target.token)
         change = f"MODIFY COLUMN {column} {kind} NOT NULL DEFAULT {first}"
         if target.version.comment:

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.quoting import quoted_table
-from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, names, next_keys, sends
+from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, sends
 
 __all__ = ["PostgreSQLWays"]
 
@@ -35,7 +35,7 @@ class PostgreSQLWays(Ways):
         connection.execute(select(func.set_config("lock_timeout", milliseconds, True)))
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
-        table, column = names(target, dialect)
+        table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         return [
             sends(
@@ -48,13 +48,13 @@ class PostgreSQLWays(Ways):
         return [sends(self._default(target, dialect))]
 
     def _default(self, target: Target, dialect: Dialect) -> str:
-        table, column = names(target, dialect)
+        table, column = target.names(dialect)
         first = self.first_of(target.token)
         return f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}"
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         """Lock what nobody holds, write it, and tell the last key: one statement."""
-        free = next_keys(target, after, size).with_for_update(skip_locked=True, key_share=True)
+        free = target.next_keys(after, size).with_for_update(skip_locked=True, key_share=True)
         some = free.cte("optilock_some").prefix_with("MATERIALIZED")
         same = and_(*(key == some.c[key.key] for key in target.keys))
         filled = (
@@ -73,7 +73,7 @@ class PostgreSQLWays(Ways):
         return (0, None) if row is None else (row[0], tuple(row[1:]))
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
-        table, column = names(target, dialect)
+        table, column = target.names(dialect)
         check = dialect.identifier_preparer.quote(f"optilock_{target.name}_is_there"[:63])
         alter = f"ALTER TABLE {table}"
         return [

@@ -15,23 +15,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import BindParameter, select, text, update
+from sqlalchemy import BindParameter, func, select, text, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.connections import undo_with
-from optilock.dialects.rollout import (
-    Filled,
-    Key,
-    Step,
-    Target,
-    Ways,
-    beyond,
-    count,
-    names,
-    next_keys,
-    sends,
-)
+from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, sends
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens import Token
 
@@ -100,7 +89,7 @@ class SQLiteWays(Ways):
             )
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
-        table, column = names(target, dialect)
+        table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         constant = f" NOT NULL DEFAULT {self.first_of(target.token)}"
         if not self.fills_as_it_adds(target.token):
@@ -108,15 +97,15 @@ class SQLiteWays(Ways):
         return [sends(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{constant}")]
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
-        keys = next_keys(target, after, size).subquery()
+        keys = target.next_keys(after, size).subquery()
         last = connection.execute(
             select(*keys.c).order_by(*(column.desc() for column in keys.c)).limit(1)
         ).first()
         if last is None:
             return 0, None
-        some = update(target.table).where(target.version.is_(None), ~beyond(target, tuple(last)))
+        some = update(target.table).where(target.version.is_(None), ~target.beyond(tuple(last)))
         if after is not None:
-            some = some.where(beyond(target, after))
+            some = some.where(target.beyond(after))
         first = text(self.first_of(target.token))
         return connection.execute(some.values({target.version: first})).rowcount, tuple(last)
 
@@ -145,7 +134,7 @@ class SQLiteWays(Ways):
     def _rebuild(self, connection: Connection, target: Target) -> None:
         """A new table in the place of the old one, in one transaction."""
         self.check(target)
-        table, column = names(target, connection.dialect)
+        table, column = target.names(connection.dialect)
         first = self.default_of(target.token)
         master = text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :name")
         parts = connection.execute(master, {"name": target.table.name}).all()
@@ -180,7 +169,7 @@ class SQLiteWays(Ways):
             send(sql)
 
     def rows(self, connection: Connection, target: Target) -> int | None:
-        return count(connection, target)
+        return connection.scalar(select(func.count()).select_from(target.table))
 
 
 def _beside(connection: Connection) -> str | None:
