@@ -12,7 +12,7 @@
     def downgrade() -> None:
         op.drop_version_column("accounts", Counter())
 
-Importing the module gives ``op`` these operations, each in a file of its own:
+Importing the module gives ``op`` these operations:
 
 ``add_version_column``, ``drop_version_column``, ``change_version_column``
     the column of a token, on a table that has rows
@@ -24,6 +24,17 @@ Importing the module gives ``op`` these operations, each in a file of its own:
     the trigger that makes the versions of a ``RowVersion``
 ``create_optilock_tables``, ``upgrade_…``, ``downgrade_…``, ``drop_optilock_tables``
     a set of optilock's own tables (:mod:`optilock.tables`)
+
+========================  ==========================================================================
+operation                 what all of them have: each does itself, is written down, and taken back
+version_column            the column of a token
+roll_out                  the same beside others who write
+triggers                  the guard trigger, and the one of a ``RowVersion``
+own_tables                the sets of optilock's own tables
+plugin                    what Alembic loads, whenever it is imported
+autogenerate              tables and columns compared, and operations as Python
+autogenerate_triggers     triggers compared
+========================  ==========================================================================
 
 Autogenerate writes them, with one line in ``env.py``::
 

@@ -13,29 +13,20 @@ from typing import Any
 
 from alembic.autogenerate import render
 from alembic.autogenerate.api import AutogenContext
-from alembic.operations.ops import (
-    AddColumnOp,
-    AlterColumnOp,
-    CreateTableOp,
-    DropColumnOp,
-    DropIndexOp,
-    DropTableOp,
-    MigrateOperation,
-    ModifyTableOps,
-    UpgradeOps,
-)
+from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
 from sqlalchemy import Column
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeEngine
 
-from optilock.alembic.autogenerate_triggers import add_trigger_operations, tables_of
-from optilock.alembic.operation import VersionOperation
-from optilock.alembic.version_column import (
-    AddVersionColumn,
-    ChangeVersionColumn,
-    DropVersionColumn,
+from optilock.alembic import version_column as op
+from optilock.alembic.autogenerate_triggers import (
+    Key,
+    add_trigger_operations,
+    key_of,
+    tables_of,
 )
+from optilock.alembic.operation import VersionOperation
 from optilock.schema import Expected, expected, is_version
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Timestamp, Token, Unique
@@ -43,12 +34,8 @@ from optilock.tokens import Counter, Timestamp, Token, Unique
 __all__ = ["compare_default", "compare_tables", "rendered", "version_operations"]
 
 
-#: A table as Alembic names it: the default schema is None.
-Key = tuple[str | None, str]
-
-
 def compare_tables(
-    context: AutogenContext, upgrade: UpgradeOps, schemas: set[str | None]
+    context: AutogenContext, upgrade: ops.UpgradeOps, schemas: set[str | None]
 ) -> PriorityDispatchResult:
     """Rewrite the operations of version columns."""
     wanted = _wanted(context)
@@ -57,7 +44,7 @@ def compare_tables(
     for operation in upgrade.ops:
         if _drops_one(operation, own):
             continue
-        if not isinstance(operation, ModifyTableOps):
+        if not isinstance(operation, ops.ModifyTableOps):
             operations.append(operation)
             continue
         key = (operation.schema, str(operation.table_name))
@@ -90,19 +77,15 @@ def compare_default(
 
 def _drops_one(operation: Any, own: Collection[str]) -> bool:
     """Alembic would drop optilock's own tables, and their indexes: no model mentions them."""
-    if isinstance(operation, ModifyTableOps):
-        drops = all(isinstance(one, DropIndexOp) for one in operation.ops)
+    if isinstance(operation, ops.ModifyTableOps):
+        drops = all(isinstance(one, ops.DropIndexOp) for one in operation.ops)
         return drops and operation.table_name in own
-    return isinstance(operation, DropTableOp) and operation.table_name in own
+    return isinstance(operation, ops.DropTableOp) and operation.table_name in own
 
 
 def _wanted(context: AutogenContext) -> dict[Key, Expected]:
-    assert context.dialect is not None
-    default = context.dialect.default_schema_name
-    return {
-        (None if table.schema == default else table.schema, table.name): found
-        for table, found in expected(tables_of(context)).items()
-    }
+    found = expected(tables_of(context))
+    return {key_of(context, table): wanted for table, wanted in found.items()}
 
 
 #: Kinds that a column can be told to be by its type.
@@ -110,8 +93,8 @@ _KINDS: tuple[type[Token], ...] = (Counter, Unique, Timestamp)
 
 
 def version_operations(
-    context: AutogenContext, modify: ModifyTableOps, wanted: Expected | None
-) -> list[MigrateOperation]:
+    context: AutogenContext, modify: ops.ModifyTableOps, wanted: Expected | None
+) -> list[ops.MigrateOperation]:
     """Take what is about the version out of ``modify``; the operations to do in its place."""
     assert context.dialect is not None
     dialect = context.dialect
@@ -121,34 +104,34 @@ def version_operations(
     if wanted is not None and added is not None:
         modify.ops.remove(added)
         if dropped is None or old is None:
-            return [AddVersionColumn(table, wanted.token, schema=schema)]
+            return [op.AddVersionColumn(table, wanted.token, schema=schema)]
         modify.ops.remove(dropped)
-        return [ChangeVersionColumn(table, old, wanted.token, schema=schema)]
+        return [op.ChangeVersionColumn(table, old, wanted.token, schema=schema)]
     if dropped is not None and old is not None:
         modify.ops.remove(dropped)
-        return [DropVersionColumn(table, old, schema=schema)]
+        return [op.DropVersionColumn(table, old, schema=schema)]
     return _changed(modify, dialect, wanted)
 
 
-def _added(modify: ModifyTableOps, wanted: Expected | None) -> AddColumnOp | None:
+def _added(modify: ops.ModifyTableOps, wanted: Expected | None) -> ops.AddColumnOp | None:
     if wanted is None:
         return None
     for operation in modify.ops:
-        if isinstance(operation, AddColumnOp) and operation.column.name == wanted.column.name:
+        if isinstance(operation, ops.AddColumnOp) and operation.column.name == wanted.column.name:
             return operation
     return None
 
 
 def _dropped(
-    modify: ModifyTableOps, dialect: Dialect, *, replaced: bool
-) -> tuple[DropColumnOp | None, Token | None]:
+    modify: ops.ModifyTableOps, dialect: Dialect, *, replaced: bool
+) -> tuple[ops.DropColumnOp | None, Token | None]:
     """A column that was a version, and of which token.
 
     Nothing in the database says so. Beside a new version any NOT NULL column of a token's type was
     the old one; alone, one that has the name that versions have unless told otherwise.
     """
     for operation in modify.ops:
-        if not isinstance(operation, DropColumnOp):
+        if not isinstance(operation, ops.DropColumnOp):
             continue
         column = operation.to_column()
         if column.nullable or not (replaced or column.name == Counter().name):
@@ -160,13 +143,13 @@ def _dropped(
 
 
 def _changed(
-    modify: ModifyTableOps, dialect: Dialect, wanted: Expected | None
-) -> list[MigrateOperation]:
+    modify: ops.ModifyTableOps, dialect: Dialect, wanted: Expected | None
+) -> list[ops.MigrateOperation]:
     """The column keeps its name and gets another type."""
     for operation in modify.ops:
         if (
             wanted is None
-            or not isinstance(operation, AlterColumnOp)
+            or not isinstance(operation, ops.AlterColumnOp)
             or operation.column_name != wanted.column.name
             or operation.modify_type is None
         ):
@@ -176,7 +159,7 @@ def _changed(
             continue  # a wider integer, a longer text: the versions stay
         modify.ops.remove(operation)
         return [
-            ChangeVersionColumn(
+            op.ChangeVersionColumn(
                 str(modify.table_name), _named_as(wanted, old), wanted.token, schema=modify.schema
             )
         ]
@@ -224,11 +207,11 @@ def rendered(context: AutogenContext, operation: VersionOperation) -> str:
     return f"op.{call.name}({', '.join(words)})"
 
 
-_render_table = render.renderers.dispatch(CreateTableOp)
+_render_table = render.renderers.dispatch(ops.CreateTableOp)
 
 
-@render.renderers.dispatch_for(CreateTableOp, replace=True)
-def _with_imports(context: AutogenContext, operation: CreateTableOp) -> str:
+@render.renderers.dispatch_for(ops.CreateTableOp, replace=True)
+def _with_imports(context: AutogenContext, operation: ops.CreateTableOp) -> str:
     """Alembic writes our types by their whole names, and does not import them."""
     for column in operation.columns:
         module = type(getattr(column, "type", None)).__module__

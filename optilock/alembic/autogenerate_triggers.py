@@ -15,12 +15,7 @@ from alembic.operations.ops import DropTableOp, MigrateOperation, ModifyTableOps
 from sqlalchemy import Table
 from sqlalchemy.engine import Connection
 
-from optilock.alembic.triggers import (
-    CreateGuardTrigger,
-    CreateVersionTrigger,
-    DropGuardTrigger,
-    DropVersionTrigger,
-)
+from optilock.alembic import triggers as op
 from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.dialects import database_of
 from optilock.dialects.triggers import Found, GuardTriggers
@@ -29,7 +24,7 @@ from optilock.schema import Expected
 from optilock.tokens import Counter, RowVersion
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard, read_mark
 
-__all__ = ["add_trigger_operations", "tables_of"]
+__all__ = ["Key", "add_trigger_operations", "key_of", "tables_of"]
 
 #: A table as Alembic names it: the default schema is None.
 Key = tuple[str | None, str]
@@ -47,7 +42,8 @@ def add_trigger_operations(
     triggers = database_of(context.dialect).guard_triggers(context.dialect)
     comparison = _Comparison(triggers, context.connection)
     stored = _stored(context, comparison.triggers, schemas)
-    known = {*wanted, *_known_tables(context), *_dropped(upgrade)}
+    tables = (key_of(context, table) for table in tables_of(context))
+    known = {*wanted, *tables, *_dropped(upgrade)}
     remade, without_default = _remade(context, upgrade), _without_default(context, wanted)
     for key in sorted(known, key=lambda key: (key[0] or "", key[1])):
         found, expected = stored.get(key, []), wanted.get(key)
@@ -72,16 +68,16 @@ class _Comparison:
             stored = self._hidden(key, wanted.name)
         if stored is None or (stored.of_parent and wanted is None):
             if wanted is not None:
-                self.after.append(CreateGuardTrigger(wanted))
+                self.after.append(op.CreateGuardTrigger(wanted))
             return
         same = wanted is not None and stored.read() == self.triggers.source(wanted)
         if same and stored.enabled and not remade:
             return
         old = read_mark(stored.read(), table, schema) or wanted
         if old is not None:
-            self.before.append(DropGuardTrigger(old))
+            self.before.append(op.DropGuardTrigger(old))
         if wanted is not None:
-            self.after.append(CreateGuardTrigger(wanted))
+            self.after.append(op.CreateGuardTrigger(wanted))
 
     def version(
         self,
@@ -103,13 +99,13 @@ class _Comparison:
                 self.after.append(ChangeVersionColumn(table, old, token, schema=schema))
             if there is None or remade or not self._is_same(there, expected, schema):
                 if there is not None:
-                    self.before.append(DropVersionTrigger(table, token, schema=schema))
-                self.after.append(CreateVersionTrigger(table, token, schema=schema))
+                    self.before.append(op.DropVersionTrigger(table, token, schema=schema))
+                self.after.append(op.CreateVersionTrigger(table, token, schema=schema))
         for one in found:
             column = moved_column(table, one.name, one.source)
             if column is not None and one.name != wanted and not one.of_parent:
                 moved = RowVersion() if column == RowVersion().name else RowVersion(column=column)
-                self.before.append(DropVersionTrigger(table, moved, schema=schema))
+                self.before.append(op.DropVersionTrigger(table, moved, schema=schema))
 
     def _hidden(self, key: Key, name: str) -> Found | None:
         schema, table = key
@@ -132,11 +128,11 @@ def _stored(
     return stored
 
 
-def _known_tables(context: AutogenContext) -> Iterator[Key]:
+def key_of(context: AutogenContext, table: Table) -> Key:
+    """The table as Alembic names it."""
     assert context.dialect is not None
     default = context.dialect.default_schema_name
-    for table in tables_of(context):
-        yield (None if table.schema == default else table.schema, table.name)
+    return (None if table.schema == default else table.schema, table.name)
 
 
 def tables_of(context: AutogenContext) -> list[Table]:

@@ -28,13 +28,8 @@ from typing import Any, TypeVar
 from alembic.operations import Operations
 from sqlalchemy.engine import Connection
 
+from optilock.alembic import triggers as op
 from optilock.alembic.operation import Call, VersionOperation, connection_of, ways_of
-from optilock.alembic.triggers import (
-    CreateGuardTrigger,
-    CreateVersionTrigger,
-    DropGuardTrigger,
-    DropVersionTrigger,
-)
 from optilock.alembic.version_column import VersionColumn
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
@@ -204,9 +199,9 @@ class RollBackVersionColumn(_RollOperation):
         if connection is not None:
             ways_of(operations).begin_in_migration(connection, table, anew=False)
         if self.guard is not None:
-            operations.invoke(DropGuardTrigger(self.guard))
+            operations.invoke(op.DropGuardTrigger(self.guard))
         if token.has_trigger:
-            operations.invoke(DropVersionTrigger(table, token, schema=schema))
+            operations.invoke(op.DropVersionTrigger(table, token, schema=schema))
         column.drop()
 
 
@@ -245,9 +240,9 @@ def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
     )
     VersionColumn(operations, table, operation.schema, token).add(None)
     if token.has_trigger:
-        operations.invoke(CreateVersionTrigger(table, token, schema=operation.schema))
+        operations.invoke(op.CreateVersionTrigger(table, token, schema=operation.schema))
     if guard is not None:
-        operations.invoke(CreateGuardTrigger(guard))
+        operations.invoke(op.CreateGuardTrigger(guard))
 
 
 class _Logged(Silent):

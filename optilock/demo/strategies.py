@@ -22,15 +22,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import (
-    Isolation,
-    add_delta,
-    merge_set,
-    merge_text,
-    per_field,
-    serializable,
-    unit_of_work,
-)
+import optilock
 from optilock.demo.edits import Edit, apply
 from optilock.demo.wiki import Page, PlainWikiPage, WikiPage
 from optilock.dialects import database_of
@@ -43,7 +35,9 @@ Write = Callable[[Edit], None]
 #: So many that nobody gives up: the demo shows what strategies cost, not how they fail.
 _ATTEMPTS = 1000
 
-MERGE = per_field(body=merge_text, views=add_delta, tags=merge_set)
+MERGE = optilock.per_field(
+    body=optilock.merge_text, views=optilock.add_delta, tags=optilock.merge_set
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ def last_writer_wins(sessions: Sessions) -> Write:
 
 
 def optimistic_retry(sessions: Sessions) -> Write:
-    @unit_of_work(sessions, attempts=_ATTEMPTS)
+    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS)
     def write(session: Session, edit: Edit) -> None:
         _think_and_change(edit, session.get_one(WikiPage, edit.page))
 
@@ -74,7 +68,7 @@ def optimistic_retry(sessions: Sessions) -> Write:
 
 
 def optimistic_merge(sessions: Sessions) -> Write:
-    @unit_of_work(sessions, attempts=_ATTEMPTS, on_conflict=MERGE)
+    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS, on_conflict=MERGE)
     def write(session: Session, edit: Edit) -> None:
         _think_and_change(edit, session.get_one(WikiPage, edit.page))
 
@@ -86,7 +80,7 @@ def pessimistic(sessions: Sessions) -> Write:
 
 
 def serializable_retry(sessions: Sessions) -> Write:
-    @unit_of_work(sessions, attempts=_ATTEMPTS, isolation=Isolation.SERIALIZABLE)
+    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS, isolation=optilock.Isolation.SERIALIZABLE)
     def write(session: Session, edit: Edit) -> None:
         _think_and_change(edit, session.get_one(PlainWikiPage, edit.page))
 
@@ -104,7 +98,7 @@ def _locked_row(sessions: Sessions) -> Write:
 
 def _locked_file(sessions: Sessions) -> Write:
     def write(edit: Edit) -> None:
-        with serializable(sessions) as session:
+        with optilock.serializable(sessions) as session:
             _think_and_change(edit, session.get_one(PlainWikiPage, edit.page))
 
     return write

@@ -1,18 +1,19 @@
 """Every difference between databases; features ask :func:`database_of`.
 
-=============  ===================================================================================
-base           all questions, with the answers for a database that nobody knows
-causes         what the codes of an error mean
-rows, locks    rows found, locked, judged and written by their keys
-triggers       the triggers that versions depend on
-rollout        how a table that is alive gets a version
-connections    what is noted on a connection: what to undo, and how its transaction was ended
-quoting        names and texts in SQL that is sent as it is
-transient      is an error worth another run?
-=============  ===================================================================================
+==============  ====================================================================================
+base            all questions, with the answers for a database that nobody knows
+causes          what the codes of an error mean
+rows, locks     rows found, locked, judged and written by their keys
+triggers        the triggers that versions depend on
+rollout         how a table that is alive gets a version
+connections     what is noted on a connection: what to undo, and how its transaction was ended
+quoting         names and texts in SQL that is sent as it is
+transient       is an error worth another run?
+known_by_codes  engines of which only the codes of their errors are known
+==============  ====================================================================================
 
-A folder for each engine has its answers (``database``), its way to write many rows, its triggers
-and its roll-out. Engines that are known by the codes of their errors alone stand in one file.
+A folder for each engine (``postgresql``, ``mariadb``, ``sqlite``) has its answers (``database``),
+its way to write many rows, its triggers and its roll-out.
 """
 
 # Importing an engine's file, or folder, makes it known.

@@ -21,6 +21,15 @@ statement that queued for a table lock would make every later statement queue be
 looks at the table first and does only what is missing, so a roll-out that was interrupted, or
 killed, is run again and goes on where it stood. Programs that know nothing of the version keep
 writing; their rows get the default.
+
+============  ======================================================================================
+target        the table as it is now, and the triggers it lacks
+run           the steps, one after another
+attempts      a short transaction, tried again while others hold the lock
+fill          rows filled batch after batch, and how many at a time
+report        what is told, while it runs and when it is over
+command       ``optilock migrate``
+============  ======================================================================================
 """
 
 from optilock.rollout.report import Report

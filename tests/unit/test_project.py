@@ -91,3 +91,11 @@ def test_the_map_of_a_package_names_its_files_and_nothing_else(package: str) -> 
     named = set(re.findall(r":mod:`(\w+)`", (folder / "__init__.py").read_text()))
     files = {path.stem for path in folder.iterdir() if path.name != "__init__.py"}
     assert named == files - {"__pycache__"}
+
+
+@pytest.mark.parametrize("package", ["alembic", "check", "demo", "dialects", "rollout", "testing"])
+def test_the_head_of_a_package_names_each_of_its_files(package: str) -> None:
+    folder = ROOT / "optilock" / package
+    head = (folder / "__init__.py").read_text().split('"""')[1]
+    files = {path.stem for path in folder.glob("[a-z]*")}
+    assert {name for name in files if not re.search(rf"\b{name}\b", head)} == set()
