@@ -51,6 +51,7 @@ from optilock.alembic.own_tables import (
     DropOptilockTables,
     UpgradeOptilockTables,
 )
+from optilock.alembic.roll_out import RollBackVersionColumn, RollOutVersionColumn
 from optilock.alembic.triggers import (
     CreateGuardTrigger,
     CreateVersionTrigger,
