@@ -13,13 +13,7 @@ from typing import Any
 
 from sqlalchemy import Table, select
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.orm import (
-    Mapper,
-    PassiveFlag,
-    RelationshipDirection,
-    RelationshipProperty,
-    Session,
-)
+from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import LoaderCallableStatus
 from sqlalchemy.orm.state import InstanceState

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from optilock.conflicts.resolution import Resolution, nearest
+from optilock.conflicts.resolution import Resolution, check_classes, nearest
 from optilock.errors import ConfigurationError, Entry
 
 __all__ = [
@@ -83,12 +83,8 @@ def check_on_delete(value: Any) -> DeletePolicies:
         return None
     if not isinstance(value, Mapping):
         return check_policy(value, "on_delete")
+    check_classes("on_delete", value, "Draft: OnDelete.IGNORE_GONE")
     for model, policy in value.items():
-        if not isinstance(model, type):
-            raise ConfigurationError(
-                f"on_delete names {model!r}, which is not a class: write"
-                " {Draft: OnDelete.IGNORE_GONE}."
-            )
         check_policy(policy, f"on_delete for {model.__name__}")
     return dict(value)
 

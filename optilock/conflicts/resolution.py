@@ -14,6 +14,7 @@ __all__ = [
     "OnConflict",
     "Resolution",
     "Resolver",
+    "check_classes",
     "check_resolution",
     "choose",
     "nearest",
@@ -97,6 +98,15 @@ def choose(on_conflict: OnConflict, model: type[Any]) -> Resolver | None:
 def nearest(by_class: Mapping[type[Any], T], model: type[Any]) -> T | None:
     """What a mapping of classes holds for ``model``, or for the nearest class above it."""
     return next((by_class[cls] for cls in model.__mro__ if cls in by_class), None)
+
+
+def check_classes(option: str, value: Mapping[Any, Any], example: str) -> None:
+    """Refuse a mapping with a key that is not a class."""
+    for model in value:
+        if not isinstance(model, type):
+            raise ConfigurationError(
+                f"{option} names {model!r}, which is not a class: write {{{example}}}."
+            )
 
 
 def check_resolution(value: Any, entry: Entry[Any]) -> Resolution:

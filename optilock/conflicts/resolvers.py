@@ -44,7 +44,7 @@ from types import MappingProxyType
 from typing import Any
 
 from optilock.conflicts.merge import FieldPolicy
-from optilock.conflicts.resolution import OnConflict, Resolution, Resolver
+from optilock.conflicts.resolution import OnConflict, Resolution, Resolver, check_classes
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 from optilock.mapped.facts import facts
 
@@ -203,12 +203,8 @@ def check_on_conflict(value: Any) -> OnConflict:
         return None
     if not isinstance(value, Mapping):
         return check_resolver(value)
+    check_classes("on_conflict", value, "Page: merge_fields, Account: reject")
     for model, resolver in value.items():
-        if not isinstance(model, type):
-            raise ConfigurationError(
-                f"on_conflict names {model!r}, which is not a class: write"
-                " {Page: merge_fields, Account: reject}."
-            )
         check_resolver(resolver)
         if hasattr(model, "__mapper__"):
             _check_names(resolver, model, set(_attributes(model)) - _never_conflicting(model))

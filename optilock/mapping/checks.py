@@ -179,17 +179,7 @@ def _two_columns(
 def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
     """The class's other options name what exists, and can be so treated."""
     _check_spelling(cls)
-    ignored: Any = cls.__version_ignore__
-    if isinstance(ignored, str):
-        raise ConfigurationError(
-            f"{cls.__name__}.__version_ignore__ is a text, not a collection of names: write"
-            f" __version_ignore__ = ({ignored!r},)."
-        )
-    if not isinstance(ignored, Collection) or not all(isinstance(name, str) for name in ignored):
-        raise ConfigurationError(
-            f"{cls.__name__}.__version_ignore__ is {ignored!r}: write the names of attributes as"
-            " texts in a tuple, for example __version_ignore__ = ('views',)."
-        )
+    ignored = _names(cls, "__version_ignore__", "attributes", "views")
     token = check_tokens(cls)[0]
     if ignored and token is not None and token.every_write:
         raise ConfigurationError(
@@ -267,21 +257,22 @@ def _ignored_by(mapper: Mapper[Any]) -> set[str]:
     }
 
 
-def check_root_of(cls: type[Any]) -> tuple[str, ...]:
-    """``__version_root_of__`` of the class, if it is a collection of names."""
-    names: Any = cls.__version_root_of__
+def check_root_of(cls: type[Any]) -> None:
+    """Refuse a ``__version_root_of__`` that is no collection of names."""
+    _names(cls, "__version_root_of__", "relationships", "lines")
+
+
+def _names(cls: type[Any], option: str, what: str, example: str) -> Collection[str]:
+    """The names that an option of the class gives."""
+    names: Any = getattr(cls, option)
     if isinstance(names, str):
         raise ConfigurationError(
-            f"{cls.__name__}.__version_root_of__ is a text, not a collection of names: write"
-            f" __version_root_of__ = ({names!r},)."
+            f"{cls.__name__}.{option} is a text, not a collection of names: write"
+            f" {option} = ({names!r},)."
         )
-    try:
-        found = tuple(names)
-    except TypeError:
-        found = (None,)
-    if not all(isinstance(name, str) for name in found):
-        raise ConfigurationError(
-            f"{cls.__name__}.__version_root_of__ is {names!r}: write the names of relationships as"
-            " texts in a tuple, for example __version_root_of__ = ('lines',)."
-        )
-    return found
+    if isinstance(names, Collection) and all(isinstance(name, str) for name in names):
+        return names
+    raise ConfigurationError(
+        f"{cls.__name__}.{option} is {names!r}: write the names of {what} as texts in a tuple, for"
+        f" example {option} = ({example!r},)."
+    )

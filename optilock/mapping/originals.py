@@ -133,30 +133,6 @@ def original_of(state: InstanceState[Any], name: str, otherwise: Any) -> Any:
     return kept[name]() if kept and name in kept else otherwise
 
 
-class _Pickled:
-    """A copy, opened when it is needed."""
-
-    __slots__ = ("_pickled",)
-
-    def __init__(self, value: Any) -> None:
-        self._pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-    def __call__(self) -> Any:
-        return pickle.loads(self._pickled)
-
-
-class _Copied:
-    """A copy of a value that cannot be pickled."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = copy.deepcopy(value)
-
-    def __call__(self) -> Any:
-        return copy.deepcopy(self._value)
-
-
 def _keep(state: InstanceState[Any], names: Iterable[str]) -> None:
     known = state.info.setdefault(_KEY, {})
     for name in names:
@@ -168,7 +144,8 @@ def _keep(state: InstanceState[Any], names: Iterable[str]) -> None:
 
 
 def _copy_of(value: Any) -> Callable[[], Any]:
+    """What gives a copy of the value as it is now, made when it is asked for."""
     try:
-        return _Pickled(value)
+        return functools.partial(pickle.loads, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     except Exception:  # whatever an application's type raises
-        return _Copied(value)
+        return functools.partial(copy.deepcopy, copy.deepcopy(value))

@@ -11,19 +11,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import partial
 from typing import Any
 
-from sqlalchemy import DDL, Column, Table, event
+from sqlalchemy import Column, Table, event
 from sqlalchemy.engine import Dialect
 
 from optilock.dialects import database_of
-from optilock.dialects.quoting import quoted
+from optilock.dialects.quoting import plain, quoted
 from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
+from optilock.tokens.guard_trigger import short_name
 
 __all__ = [
     "TriggerDDL",
@@ -33,9 +33,6 @@ __all__ = [
     "trigger_ddl",
     "trigger_name",
 ]
-
-#: The shortest limit of the three engines (PostgreSQL: 63 bytes).
-_LONGEST = 63
 
 
 def trigger_ddl(
@@ -77,11 +74,7 @@ def keys_without_rowid(table: Table) -> tuple[str, ...]:
 
 def trigger_name(table: str, column: str) -> str:
     """The trigger's name, within every database's limit."""
-    name = f"{table}_{column}_moves"
-    if len(name.encode()) <= _LONGEST:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name.encode()[: _LONGEST - 9].decode(errors='ignore')}_{digest}"
+    return short_name(f"{table}_{column}_moves")
 
 
 def moved_column(table: str, name: str, source: str | None) -> str | None:
@@ -120,8 +113,7 @@ def _before_drop(table: Table, connection: Any, **_: Any) -> None:
 
 def _run(connection: Any, statements: tuple[str, ...]) -> None:
     for statement in statements:
-        ddl: Any = DDL
-        connection.execute(ddl(statement.replace("%", "%%")))  # DDL fills in what follows a %
+        connection.execute(plain(statement))
 
 
 def _ddl_for(table: Table, connection: Any) -> TriggerDDL:

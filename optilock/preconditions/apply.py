@@ -28,7 +28,7 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.mapped.facts import GIVE_ONE, facts
 from optilock.mapped.keys import Identity
-from optilock.preconditions.etag import check_version, demanded_version, matches
+from optilock.preconditions.etag import check_version, demanded, matches
 from optilock.preconditions.expect import expect, failed, loaded_version
 from optilock.rows.sides import Attempt, entry_of
 from optilock.session.connections import session_given
@@ -160,7 +160,7 @@ def _gone(
     mapper: Mapper[Any], identity: Identity, changes: Mapping[str, Any], expected: object
 ) -> PreconditionFailed:
     token = facts(mapper).token
-    seen = {token: demanded_version(mapper, expected)}
+    seen = {token: demanded(mapper, expected)}
     attempt = Attempt(mapper, identity, "update", seen, {**seen, **changes}, dict(changes))
     return PreconditionFailed([entry_of(attempt, None)])
 

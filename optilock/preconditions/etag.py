@@ -38,11 +38,11 @@ from optilock.mapped.facts import GIVE_ONE, facts
 __all__ = [
     "GONE",
     "check_version",
-    "demanded_version",
+    "demanded",
     "etag_of",
     "matches",
     "not_null",
-    "state_given",
+    "state_of",
 ]
 
 State = InstanceState[Any]
@@ -61,7 +61,7 @@ def etag_of(obj: object) -> str:
     stored yet or is deleted, its version is not loaded (after a commit, unless the session has
     ``expire_on_commit=False``), it is NULL, or its class has none.
     """
-    state = state_given(obj, "etag_of")
+    state = state_of(obj, "etag_of")
     key, name = facts(state.mapper).token, state.class_.__name__
     if not key:
         raise ConfigurationError(
@@ -99,7 +99,7 @@ def _etag_text(version: Any, name: str) -> str:
     return f'"{_opaque(version, name)}"'
 
 
-def state_given(obj: object, call: str) -> State:
+def state_of(obj: object, call: str) -> State:
     """The state of a mapped object, which the function ``call`` was given."""
     state = inspect(obj, raiseerr=False)
     if isinstance(state, InstanceState):
@@ -213,7 +213,7 @@ def _parsed(parse: Any, text: str) -> Any:
         return text
 
 
-def demanded_version(mapper: Mapper[Any], given: object) -> object:
+def demanded(mapper: Mapper[Any], given: object) -> object:
     """The version that a tag stands for, or its text where that cannot be told."""
     tag = _TAG.fullmatch(given) if isinstance(given, str) else None
     if tag is None:

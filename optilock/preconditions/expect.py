@@ -32,14 +32,7 @@ from optilock.errors import Action, ConfigurationError, PreconditionFailed
 from optilock.guard.promises import promise
 from optilock.mapped.facts import GIVE_ONE, facts
 from optilock.mapped.keys import identity_of
-from optilock.preconditions.etag import (
-    GONE,
-    check_version,
-    demanded_version,
-    matches,
-    not_null,
-    state_given,
-)
+from optilock.preconditions.etag import GONE, check_version, demanded, matches, not_null, state_of
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
 from optilock.writes.look import expected_version
@@ -76,7 +69,7 @@ def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
     Raises:
         ConfigurationError: it is not one; ``name`` is the function that was called.
     """
-    state = state_given(obj, name)
+    state = state_of(obj, name)
     what = f"{name}() got an object of {state.class_.__name__}"
     if not facts(state.mapper).token:
         raise ConfigurationError(
@@ -143,7 +136,7 @@ def failed(
     action: Action = "delete" if state.obj() in session.deleted else "verify"
     if action == "verify" and (state.modified or changes):
         action = "update"
-    seen = {facts(state.mapper).token: demanded_version(state.mapper, given)}
+    seen = {facts(state.mapper).token: demanded(state.mapper, given)}
     attempt = Attempt(state.mapper, identity, action, seen, {**seen, **changes}, dict(changes))
     if version is GONE:
         return PreconditionFailed([entry_of(attempt, None)])

@@ -91,6 +91,12 @@ class Token:
         Raises ``ConfigurationError`` for a column that says something else.
         """
 
+    def _alone(self, column: Column[Any], what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{column} has {what}= beside {type(self).__name__}(): only one can make the versions."
+            f" Remove {what}=."
+        )
+
     # -- who makes the versions ----------------------------------------------------------------
 
     @property

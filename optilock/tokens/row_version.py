@@ -27,20 +27,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    DefaultClause,
-    FetchedValue,
-    Integer,
-    String,
-    cast,
-    literal,
-    text,
-)
+from sqlalchemy import Column, ColumnElement, DefaultClause, FetchedValue, cast, literal, text
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+from sqlalchemy.types import BigInteger, Integer, String, TypeDecorator, TypeEngine, UserDefinedType
 
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token
@@ -117,10 +106,7 @@ class RowVersion(Token):
         """The database gives the first value and the following ones."""
         for what in ("default", "onupdate"):
             if getattr(column, what) is not None:
-                raise ConfigurationError(
-                    f"{column} has {what}= beside RowVersion(): only one can make the versions."
-                    f" Remove {what}=."
-                )
+                raise self._alone(column, what)
         if self.xmin:
             column.type, column.system = self.type(), True
             column.server_default = FetchedValue()

@@ -84,10 +84,7 @@ class Timestamp(Token):
         for what, element in (("default", ServerTime()), ("onupdate", NextServerTime(column))):
             declared: Any = getattr(column, what)
             if declared is not None and not isinstance(declared.arg, type(element)):
-                raise ConfigurationError(
-                    f"{column} has {what}= beside Timestamp(): only one can make the versions."
-                    f" Remove {what}=."
-                )
+                raise self._alone(column, what)
             setattr(column, what, ColumnDefault(element, for_update=what == "onupdate"))
         column.type = self.type()
 
