@@ -145,15 +145,16 @@ def _covers_from(mapper: Mapper[Any]) -> tuple[Cover, ...]:
 
 def _relationship(mapper: Mapper[Any], name: str) -> RelationshipProperty[Any]:
     what = f"{mapper.class_.__name__}.__version_root_of__ names {name!r}, which is"
-    if mapper.version_id_col is None or facts(mapper).by_application:
+    known = facts(mapper)
+    if not known.token or known.by_application or known.by_values:
         raise ConfigurationError(
             f"{mapper.class_.__name__} has __version_root_of__, but no version that moves by"
-            " itself: give it a token that has a column and is not Manual, such as Counter()."
+            " itself: give it a token that has a column and can be moved, such as Counter()."
         )
     relationship = mapper.relationships.get(name)
     if relationship is None:
-        known = ", ".join(sorted(mapper.relationships.keys())) or "none"
-        raise ConfigurationError(f"{what} not a relationship. It has: {known}.")
+        names = ", ".join(sorted(mapper.relationships.keys())) or "none"
+        raise ConfigurationError(f"{what} not a relationship. It has: {names}.")
     if relationship.viewonly:
         raise ConfigurationError(f"{what} viewonly: it is never written. Name the one that is.")
     if relationship.direction is RelationshipDirection.MANYTOONE:

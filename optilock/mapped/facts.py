@@ -252,7 +252,7 @@ class Facts:
     def by_application(self) -> bool:
         """Does the version move only when somebody assigns it?"""
         generated = self.mapper.version_id_generator is not False or self._has_server_side_value
-        return self.version is not None and not generated
+        return self.version is not None and not generated and not self.by_values
 
     @property
     def _has_server_side_value(self) -> bool:
@@ -269,6 +269,12 @@ class Facts:
     def by_values(self) -> bool:
         """Is the version made from the values of the row?"""
         return self.kind is not None and self.kind.made_by == "values"
+
+    @cached_property
+    def made_of(self) -> frozenset[Column[Any]]:
+        """The columns whose values the version is made from."""
+        read = self.kind.reads if self.kind is not None and self.by_values else ()
+        return frozenset(self.columns[name] for name in read if name in self.columns)
 
     def made_from(self, values: Mapping[str, Any]) -> Any:
         """The version of a row with these values.

@@ -31,6 +31,7 @@ from optilock.statements.version import (
     move_apart,
     moving,
     refuse_by_key,
+    say_it,
     unmoved,
 )
 
@@ -49,7 +50,7 @@ def by_criteria(call: Call, mapper: Mapper[Any]) -> Any:
     if not explicit and _stays(call.session, mapper, columns):
         call = call.with_statement(unmoved(mapper, call.statement))
         return in_flush(call, mapper) if flushing else call.send()
-    if not explicit and facts(mapper).by_application:
+    if not explicit and not _is_moved(mapper, columns):
         return in_flush(call, mapper) if flushing else call.send()
     if not explicit and token.table is mapper.local_table:
         call = call.with_statement(moving(mapper, call.statement))
@@ -74,6 +75,13 @@ def _followed(call: Call, mapper: Mapper[Any], *, apart: bool, explicit: bool) -
     return result
 
 
+def _is_moved(mapper: Mapper[Any], columns: set[Any]) -> bool:
+    """Does an UPDATE of these columns move the version, if it does not name it?"""
+    if not columns.isdisjoint(facts(mapper).made_of):
+        raise say_it(mapper, "it is made from values, which only their object knows")
+    return not (facts(mapper).by_application or facts(mapper).by_values)
+
+
 def with_children(call: Call, mapper: Mapper[Any], children: list[Mapper[Any]]) -> Any:
     """The class has no version, but joined children of it have one, which stands for both."""
     if isinstance(call.params, list):
@@ -82,7 +90,7 @@ def with_children(call: Call, mapper: Mapper[Any], children: list[Mapper[Any]]) 
     flush_before(call.session, {})
     taken = []
     for child in children:
-        if _stays(call.session, child, columns) or facts(child).by_application:
+        if _stays(call.session, child, columns) or not _is_moved(child, columns):
             continue
         if watched(call.session).flush is not None:
             refuse_apart_in_flush(child)

@@ -129,11 +129,17 @@ def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
 
 
 def refuse_compared(mapper: Mapper[Any], call: str) -> None:
-    """Refuse to write rows by key whose values are to be compared, and would not be.
+    """Refuse to write rows by key whose values are to be compared, or make the version.
 
     Raises:
-        ConfigurationError: the class has ``CompareValues`` among its tokens.
+        ConfigurationError: the class has ``CompareValues`` among its tokens, or a version that is
+            made from values.
     """
+    if facts(mapper).by_values:
+        raise ConfigurationError(
+            f"The version of {mapper.class_.__name__} is made from the values of a row, and {call}"
+            " knows some of them only: change the objects in a session. Nothing was sent."
+        )
     if facts(mapper).compares:
         name = mapper.class_.__name__
         raise ConfigurationError(

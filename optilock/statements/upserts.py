@@ -109,14 +109,18 @@ def refuse_insert(statement: Insert, params: Any) -> None:
     if facts(mapper).by_application or facts(mapper).by_itself:
         return
     cls, key = mapper.class_.__name__, facts(mapper).token
-    raise _left(cls, version, f"{cls}.{key}")
+    raise _left(cls, version, f"{cls}.{key}", by_values=facts(mapper).by_values)
 
 
-def _left(what: str, version: Column[Any], now: str) -> ConfigurationError:
+def _left(
+    what: str, version: Column[Any], now: str, *, by_values: bool = False
+) -> ConfigurationError:
     onupdate: Any = version.onupdate
     following = f"{now} + 1" if isinstance(version.type, Integer) else "the next random value"
     if onupdate is not None and isinstance(onupdate.arg, NextServerTime):
         following = f"optilock.tokens.timestamp.NextServerTime({now})"
+    if by_values:
+        following = "the one that its token makes from the new values"
     return ConfigurationError(
         f"The upsert of {what} changes a stored row and leaves its version: whoever has read the"
         f" row would overwrite it unseen. Set {version.name!r} in it to {following} (and not to"

@@ -34,6 +34,7 @@ __all__ = [
     "moving",
     "refuse_by_key",
     "refuse_update_of_table",
+    "say_it",
     "unmoved",
     "unmoved_of_table",
     "versioned_children",
@@ -116,7 +117,7 @@ def moving(mapper: Mapper[Any], statement: Update) -> Update:
     if not callable(mapper.version_id_generator) or token.onupdate is not None:
         return statement
     if is_ordered(statement):
-        raise _say_it(mapper, "ordered_values() cannot be added to")
+        raise say_it(mapper, "ordered_values() cannot be added to")
     return statement.values(dict(_following(mapper)))
 
 
@@ -157,7 +158,7 @@ def _following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     if type(first) is int and (following(1), following(41)) == (2, 42):
         return {token: token + 1}
     if following(None) == first:
-        raise _say_it(mapper, "it is made in Python from the version before")
+        raise say_it(mapper, "it is made in Python from the version before")
     return {token: first}
 
 
@@ -226,7 +227,7 @@ def _class_of(mapper: Mapper[Any], table: Any) -> str:
     return str(own.class_.__name__)
 
 
-def _say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:
+def say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:
     cls, key = mapper.class_.__name__, facts(mapper).token
     return ConfigurationError(
         f"The UPDATE of {cls} would leave {key!r}, and optilock cannot add the next version: {why}."

@@ -52,6 +52,7 @@ from optilock import (
     RowVersion,
     Timestamp,
     Versioned,
+    bulk_update,
     client_wins,
     etag_of,
     merge_fields,
@@ -561,19 +562,59 @@ def conflict_free(shape: Any) -> Any:
 # -- a token of one's own -------------------------------------------------------------------------
 
 
-def test_a_version_that_is_made_from_values_is_moved_by_nothing_else() -> None:
-    cls = doc(Hash("name"))
+@pytest.fixture
+def sealed() -> Any:
+    """A class whose version is a hash of its rows' names, and a session with one row."""
+    cls = doc(
+        Hash("name"), note=mapped_column(String(10)), annotations={"note": Mapped[str | None]}
+    )
     with watch(sessionmaker(create_engine("sqlite://", poolclass=StaticPool)))() as session:
         cls.metadata.create_all(session.connection())
         row = cls(id=1, name="a")
         session.add(row)
         session.flush()
-        made = row.version
-        assert made == cls.__version_token__.make({"name": "a"})
-        with pytest.raises(ConfigurationError, match="made from the values of its row"):
-            touch(row)
-        with pytest.raises(ConfigurationError, match="moved by optilock alone"):
-            row.version = "b"
-        row.name = func.lower("B")
-        with pytest.raises(ConfigurationError, match="SQL expression"):
-            session.flush()
+        yield cls, session, row
+
+
+def test_a_version_that_is_made_from_values_moves_with_them_and_nothing_else(sealed) -> None:
+    cls, session, row = sealed
+    made = row.version
+    assert made == cls.__version_token__.make({"name": "a"})
+    row.note = "x"
+    session.flush()
+    assert row.version == made
+    with pytest.raises(ConfigurationError, match="made from the values of its row"):
+        touch(row)
+    with pytest.raises(ConfigurationError, match="moved by optilock alone"):
+        row.version = "b"
+    row.name = func.lower("B")
+    with pytest.raises(ConfigurationError, match="SQL expression"):
+        session.flush()
+
+
+def test_a_statement_knows_no_values_that_a_version_is_made_from(sealed) -> None:
+    cls, session, row = sealed
+    made = cls.__version_token__.make({"name": "b"})
+    with pytest.raises(ConfigurationError, match="which only their object knows"):
+        session.execute(update(cls).values(name="b"))
+    with pytest.raises(ConfigurationError, match="knows some of them only"):
+        session.execute(update(cls), [{"id": 1, "version": row.version, "name": "b"}])
+    with pytest.raises(ConfigurationError, match="knows some of them only"):
+        bulk_update(session, cls, [{"id": 1, "version": row.version, "name": "b"}])
+    session.execute(update(cls).values(note="y"))
+    session.execute(update(cls).values(name="b", version=made))
+    row.name = "c"
+    session.commit()
+    assert row.version == cls.__version_token__.make({"name": "c"})
+
+
+def test_an_edit_that_is_taken_back_after_a_conflict_leaves_no_version_behind(sealed) -> None:
+    cls, session, row = sealed
+    session.commit()
+    row.name = "b"
+    driver: Any = session.connection().connection.driver_connection
+    driver.execute("UPDATE docs SET name = 'x', version = 'theirs'")  # nobody sees whose it is
+    with pytest.raises(ConcurrencyError):
+        session.flush()
+    row.name = "a"
+    assert row.version == cls.__version_token__.make({"name": "a"})
