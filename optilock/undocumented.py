@@ -8,7 +8,7 @@ itself stands on events, and on what the unit of work asks of a result
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import takewhile
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ __all__ = [
     "always_load",
     "ask_listeners",
     "belongs_to",
+    "classes_to_flush",
     "criteria_of",
     "deleted_in",
     "deleted_since",
@@ -119,6 +120,15 @@ def last_deleted(session: Session) -> State | None:
 def deleted_since(session: Session, last: State | None) -> Iterator[State]:
     """Those that were added to it after ``last``; all of them, if a flush has taken that away."""
     return takewhile(lambda state: state is not last, reversed(session._deleted))
+
+
+def classes_to_flush(session: Session) -> set[Mapper[Any]]:
+    """The classes of its new, changed and deleted objects, of which each list is made anew."""
+    states = (session._new, session.identity_map._modified, session._deleted)
+    return set(map(_mapper_of, chain.from_iterable(states)))
+
+
+_mapper_of: Callable[[State], Mapper[Any]] = attrgetter("manager.mapper")
 
 
 def inserted_by(session: Session | None) -> Iterator[State]:

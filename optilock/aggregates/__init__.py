@@ -17,7 +17,7 @@ alone; one that is not in the session is read and locked, and one that is expire
 the version that a watched session has seen, unless its parts are read: its row is read for that.
 The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it.
 
-It works before each flush (:mod:`optilock.session.before_flush`), in plain sessions as well.
+It works before each flush (:mod:`optilock.session.order`), in plain sessions as well.
 Statements that write children around the session (``update(Line)``, SQL) are not seen.
 """
 

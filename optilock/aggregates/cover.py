@@ -17,9 +17,10 @@ from optilock.mapped.facts import facts
 from optilock.mapping.compared import changed_names
 from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
-from optilock.rows.touch import note_roots
-from optilock.session.before_flush import at_step
+from optilock.rows.touch import ROOTS, note_roots
+from optilock.session.order import at_step
 from optilock.session.watched import stands_still
+from optilock.undocumented import classes_to_flush
 
 __all__ = ["cover"]
 
@@ -42,6 +43,8 @@ _covers: list[Cover] = []
 #: Those that an object of a class may belong to, resolved when first asked for.
 _of_child: WeakKeyDictionary[Mapper[Any], tuple[Cover, ...]] = WeakKeyDictionary()
 _of_root: WeakKeyDictionary[Mapper[Any], tuple[Cover, ...]] = WeakKeyDictionary()
+#: Is there one of either kind?
+_concerned: WeakKeyDictionary[Mapper[Any], bool] = WeakKeyDictionary()
 
 
 def cover(mapper: Mapper[Any], names: Any) -> None:
@@ -60,7 +63,8 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
             _refuse_circle(mapper, relationship)
     _of_child.clear()
     _of_root.clear()
-    at_step("roots", _touch_roots)
+    _concerned.clear()
+    at_step("roots", None, before_flush=_touch_roots)
 
 
 # -- at a flush -----------------------------------------------------------------------------------
@@ -68,6 +72,16 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
 
 def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
+    for mapper in classes_to_flush(session):
+        concerned = _concerned.get(mapper)
+        if concerned is None:
+            concerned = _concerned[mapper] = bool(_covers_of(mapper) or _covers_from(mapper))
+        if concerned:
+            break
+    else:
+        if ROOTS in session.__dict__:
+            note_roots(session, set())
+        return
     waiting = [*session.new, *session.dirty, *session.deleted]
     seen: set[State] = set()
     while waiting:

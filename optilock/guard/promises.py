@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
@@ -34,8 +33,9 @@ from optilock.rows.sides import (
     read_stored,
 )
 from optilock.session.connections import connection_to_write
+from optilock.session.order import at_step
 from optilock.session.promises import Promise, Promises, conflict_of
-from optilock.session.watched import Watched, watched
+from optilock.session.watched import KNOWN, Watched, watched
 from optilock.undocumented import marked_deleted
 from optilock.writes.look import expected_version
 
@@ -57,9 +57,7 @@ def promises_of(session: Session) -> Promises:
     known = watched(session)
     if known.promises is None:
         known.promises = Promises()
-        event.listen(session, "before_commit", _before_commit)
-        event.listen(session, "after_commit", _released)
-        event.listen(session, "after_rollback", _released)
+        at_step("promises", KNOWN, before_commit=_before_commit)
     _now(session, known.promises)
     return known.promises
 
@@ -78,16 +76,14 @@ def _before_commit(session: Session) -> None:
     A COMMIT while a savepoint is open looks like its release, and then that follows at once.
     """
     known = watched(session)
+    if known.promises is None:
+        return
     if session.in_nested_transaction() and not known.releasing:
         known.releasing = True
         return
     if known.promises:
         session.flush()
         check_before_commit(session)
-
-
-def _released(session: Session) -> None:
-    watched(session).releasing = False
 
 
 def check_pending(flush: Flush, objects: Any) -> None:

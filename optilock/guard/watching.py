@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from sqlalchemy import event, inspect
+from sqlalchemy import inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
@@ -67,15 +67,14 @@ from optilock.rows.seen import forget, recall, remember, remember_deleted, remem
 from optilock.rows.touch import TOUCHED, touch_again
 from optilock.rows.unknown_versions import UNREAD, attached, hold_nothing
 from optilock.session.autocommit import refuse_autocommit_of
-from optilock.session.before_flush import at_step
 from optilock.session.connections import refuse_shards
+from optilock.session.order import at_step, listen_to_class
 from optilock.session.watched import (
     GUARDED,
     KNOWN,
     ON_DELETE,
     RESOLVER,
     Record,
-    Watched,
     known_of,
 )
 from optilock.statements.connection import guarded_connection
@@ -177,9 +176,8 @@ def guard_class(cls: type[Session]) -> None:
     cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
         cls.bulk_insert_mappings
     )
-    at_step("guard", _before_flush)
-    for name, listener in _LISTENERS.items():
-        event.listen(cls, name, listener, propagate=True, insert=name in _FIRST)
+    at_step("guard", KNOWN, before_flush=_before_flush)
+    listen_to_class(cls, **_LISTENERS)
 
 
 def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
@@ -289,8 +287,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     """The last step before a flush."""
-    known: Watched | None = session.__dict__.get(KNOWN)
-    if known is not None and known.flushing and known.flush is None:
+    known = known_of(session)
+    if known.flushing and known.flush is None:
         if known.still:
             refuse_moving(session)
         if known.autocommitting:
@@ -340,6 +338,7 @@ def _after_flush(session: Session, uow: Any) -> None:
 def _after_commit(session: Session) -> None:
     """Before SQLAlchemy expires everything."""
     known, savepoint = known_of(session), session.get_nested_transaction()
+    known.releasing = False
     if savepoint is not None:
         known.savepoint_ended(savepoint)
         return
@@ -351,6 +350,7 @@ def _after_commit(session: Session) -> None:
 def _after_rollback(session: Session) -> None:
     """Before SQLAlchemy expires what the transaction, or the savepoint, has touched."""
     known, savepoint = known_of(session), session.get_nested_transaction()
+    known.releasing = False
     start = known.start_of(savepoint)
     give_back(known, start)
     held: list[Write] = []
@@ -387,10 +387,6 @@ def _inserted_in_vain(session: Session, obj: Any) -> None:
         values_unknown(state)
 
 
-# Before the listeners that others have registered already: they see what is settled.
-_FIRST = frozenset({"after_flush"})
-
-# A class above or below may be watched as well: each of these may be called twice.
 _LISTENERS: dict[str, Callable[..., None]] = {
     "detached_to_persistent": attached,
     "deleted_to_persistent": _revived,

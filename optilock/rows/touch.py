@@ -24,22 +24,23 @@ written: they stay in the transaction, and it cannot be committed without the ro
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import event, inspect
+from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session, SessionTransaction
+from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts
 from optilock.mapped.keys import State
 from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
-from optilock.session.before_flush import at_step
+from optilock.session.order import at_step
 from optilock.session.watched import stands_still
 
 __all__ = [
+    "ROOTS",
     "TOUCHED",
     "is_touched",
     "note_roots",
@@ -52,7 +53,7 @@ __all__ = [
 
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHED = "_optilock_touched"
-_ROOTS = "_optilock_roots"
+ROOTS = "_optilock_roots"
 
 
 def touch(obj: object) -> None:
@@ -110,7 +111,13 @@ class _Touched(dict[State, Any]):
 
 def touch_with_next_flush(state: State) -> None:
     """Let the next flush move the version of a persistent object in a session, by one step."""
-    _listen()
+    at_step(
+        "touches",
+        TOUCHED,
+        before_flush=_before_flush,
+        before_commit=touch_again,
+        after_flush_postexec=_written,
+    )
     recall(state)
     touch_state(state)
     session = state.session
@@ -139,14 +146,14 @@ def is_touched(state: State) -> bool:
 
 def note_roots(session: Session, states: set[State]) -> None:
     """The flush that begins touches these for rows that belong to them."""
-    if states or _ROOTS in session.__dict__:
-        session.__dict__[_ROOTS] = states
+    if states or ROOTS in session.__dict__:
+        session.__dict__[ROOTS] = states
 
 
 def stands_for_others(state: State, refused: Collection[State], flushed: Iterable[State]) -> bool:
     """Was it touched for other rows, and were those written, though it was ``refused``?"""
     session = state.session
-    roots = () if session is None else session.__dict__.get(_ROOTS, ())
+    roots = () if session is None else session.__dict__.get(ROOTS, ())
     return state in roots and any(one not in roots and one not in refused for one in flushed)
 
 
@@ -163,12 +170,8 @@ def _waiting(session: Session) -> _Touched | None:
     return waiting
 
 
-@functools.cache
-def _listen() -> None:
-    """With the first touch of all."""
-    at_step("touches", lambda session, uow, objects: touch_again(session))
-    event.listen(Session, "before_commit", touch_again)
-    event.listen(Session, "after_flush_postexec", _written)
+def _before_flush(session: Session, uow: Any, objects: Any) -> None:
+    touch_again(session)
 
 
 def _written(session: Session, uow: Any) -> None:

@@ -19,18 +19,18 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-from sqlalchemy import event
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.rows.sides import detached
+from optilock.session.order import at_step
 
 __all__ = ["Beside"]
 
-_KEY = "optilock.beside"
-_LISTENING = "_optilock_beside"
+#: An attribute of a session: its :class:`Beside`, while the unit runs.
+_KEY = "_optilock_beside"
 
 #: What an object is to become: whether it is new or deleted, and its changed attributes.
 Pending = dict[InstanceState[Any], tuple[object, ...]]
@@ -45,11 +45,11 @@ class Beside:
         #: Objects that were changed inside and flushed, and the transaction that has them.
         self._flushed: list[str] = []
         self._transaction: ref[Any] | None = None
-        _listen(session)
-        session.info[_KEY] = self
+        at_step("beside", _KEY, before_flush=_before_flush)
+        session.__dict__[_KEY] = self
 
     def over(self) -> None:
-        self._session.info.pop(_KEY, None)
+        self._session.__dict__.pop(_KEY, None)
 
     def flushes(self) -> None:
         """The session writes its changes: those of before the unit and those made inside."""
@@ -111,16 +111,5 @@ def _named(state: InstanceState[Any]) -> str:
     return f"a new {name}" if state.key is None else f"{name} {tuple(state.key[1])!r}"
 
 
-def _listen(session: Session) -> None:
-    """Hear of the session's flushes; of its class, once, where that is a factory's own."""
-    cls = type(session)
-    target: Any = session if cls is Session else cls
-    if _LISTENING not in target.__dict__:
-        setattr(target, _LISTENING, True)
-        event.listen(target, "before_flush", _before_flush)
-
-
 def _before_flush(session: Session, *_: object) -> None:
-    beside: Beside | None = session.info.get(_KEY)
-    if beside is not None:
-        beside.flushes()
+    session.__dict__[_KEY].flushes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import event
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
@@ -12,6 +11,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.promises import promises_of
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import place_of
+from optilock.session.order import listen_in
 from optilock.session.promises import Promise
 from optilock.unit.parts import Part
 
@@ -22,7 +22,7 @@ class VerifyReads(Part):
     """The part that verifies every versioned row that the unit's session loads."""
 
     def begin(self, session: Session) -> None:
-        event.listen(session, "loaded_as_persistent", _loaded)
+        listen_in(session, loaded_as_persistent=_loaded)
 
 
 def _loaded(session: Session, obj: Any) -> None:

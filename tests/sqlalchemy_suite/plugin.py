@@ -52,15 +52,9 @@ def pytest_runtest_call() -> None:
 
 
 def _listen_again() -> None:
-    from sqlalchemy import event
-    from sqlalchemy.orm import Session
+    from optilock.session.order import missing_listeners
 
-    from optilock.guard.watching import _FIRST, _LISTENERS
-    from optilock.session.before_flush import _before_flush
-
-    for name, listener in {**_LISTENERS, "before_flush": _before_flush}.items():
-        if not event.contains(Session, name, listener):
-            event.listen(Session, name, listener, propagate=True, insert=name in _FIRST)
+    missing_listeners()
 
 
 def name_of(nodeid: str) -> str:

@@ -214,6 +214,16 @@ def test_listeners_can_be_asked_for_first(session, target):
     assert not Page.__mapper__.dispatch.after_update
 
 
+def test_the_classes_of_what_a_flush_writes_are_known(session):
+    assert undocumented.classes_to_flush(session) == set()
+    session.get_one(Page, 1).title = "Start"
+    session.add(Book(id=1))
+    assert {mapper.class_ for mapper in undocumented.classes_to_flush(session)} == {Page, Book}
+    session.flush()
+    session.delete(session.get_one(Book, 1))
+    assert {mapper.class_ for mapper in undocumented.classes_to_flush(session)} == {Book}
+
+
 def test_what_was_added_to_the_deleted_is_known(session):
     page = session.get_one(Page, 1)
     assert undocumented.last_deleted(session) is None

@@ -1,0 +1,155 @@
+"""What happens around a flush and a transaction, in one order, whoever was there first.
+
+*Before a flush*, in every session:
+
+1. *beside*: the session of a scope whose place a unit has taken notes what was changed inside of
+   the unit (:mod:`optilock.unit.beside`), before anything below changes more;
+2. *touches*: rows that :func:`~optilock.touch` was told of are touched again where a reading has
+   dropped it (:mod:`optilock.rows.touch`);
+3. *roots*: the versions of aggregates' roots move for their children (:mod:`optilock.aggregates`);
+4. *guard*: a watched session looks at all that the flush will write, what the steps above have
+   changed included: promises, rows that nobody has read, deletes (:mod:`optilock.guard`).
+
+*After it*, ahead of all listeners of the application (they see what is settled): *guard* sends what
+is held and settles what missed. When the objects are clean: *touches* that were written are
+forgotten.
+
+*Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again, and then
+*promises*, which flushes and looks at the rows (:mod:`optilock.guard.promises`).
+
+*When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
+and *when objects come back* into a session: *guard* alone. *When a row is loaded*: *reads*, in the
+units that verify what they read.
+
+A step is there once somebody has needed it, and its place does not depend on when that was. It is
+called for the sessions that have something for it: a step with a key is asked by sessions that
+carry the key in their ``__dict__``. What all sessions may need (``touch`` and aggregates work in
+plain sessions) is listened to at ``Session``; what concerns watched sessions alone at the topmost
+class that is watched; reads at the one session. So each is called once.
+
+Listeners of the application take their place by when they are registered, as everywhere in
+SQLAlchemy. What a listener changes that was registered before the first step is seen by all steps.
+What a later one changes is written in its version as anything else, and promises are looked at
+before COMMIT once more; but no root moves for it, and its deletes are judged one by one, when they
+are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+__all__ = ["ORDER", "at_step", "listen_in", "listen_to_class", "missing_listeners", "steps_of"]
+
+Step = Callable[..., Any]
+
+#: The steps of each event of a session, in their order.
+ORDER: Mapping[str, tuple[str, ...]] = {
+    "before_flush": ("beside", "touches", "roots", "guard"),
+    "after_flush": ("guard",),
+    "after_flush_postexec": ("touches",),
+    "before_commit": ("touches", "promises"),
+    "after_begin": ("guard",),
+    "after_commit": ("guard",),
+    "after_rollback": ("guard",),
+    "after_transaction_end": ("guard",),
+    "detached_to_persistent": ("guard",),
+    "deleted_to_persistent": ("guard",),
+    "persistent_to_transient": ("guard",),
+    "loaded_as_persistent": ("reads",),
+}
+#: Ahead of what the application has registered already.
+_FIRST = frozenset({"after_flush"})
+
+_known: dict[str, dict[str, tuple[str | None, Step]]] = {name: {} for name in ORDER}
+#: The same, in the order of the list.
+_in_order: dict[str, tuple[tuple[str | None, Step], ...]] = dict.fromkeys(ORDER, ())
+_of_classes: dict[str, Step] = {}
+_classes: WeakSet[type[Session]] = WeakSet()
+
+
+def at_step(name: str, key: str | None, **steps: Step) -> None:
+    """From here on, call each of ``steps`` (by event) at its place, in every session.
+
+    With a ``key``: in the sessions that have it in their ``__dict__``.
+    """
+    for of_event, step in steps.items():
+        places, known = ORDER[of_event], _known[of_event]
+        if name not in places:
+            raise LookupError(f"{name!r} is not in the order of {of_event}")
+        if name in known:
+            continue
+        known[name] = key, step
+        _in_order[of_event] = tuple(known[one] for one in places if one in known)
+        if len(known) == 1 and not event.contains(Session, of_event, _LISTENERS[of_event]):
+            event.listen(Session, of_event, _LISTENERS[of_event])
+
+
+def steps_of(of_event: str) -> tuple[str, ...]:
+    """The steps of an event that somebody has needed so far, in their order."""
+    return tuple(name for name in ORDER[of_event] if name in _known[of_event])
+
+
+def listen_to_class(cls: type[Session], **steps: Step) -> None:
+    """Let the guard hear of its events, by name, in the sessions of ``cls``, once each."""
+    _of_classes.update(steps)
+    if any(issubclass(cls, above) for above in _classes):
+        return
+    for below in [one for one in _classes if issubclass(one, cls)]:
+        _classes.discard(below)
+        for name, step in _of_classes.items():
+            event.remove(below, name, step)
+    _classes.add(cls)
+    for name, step in _of_classes.items():
+        event.listen(cls, name, step, propagate=True, insert=name in _FIRST)
+
+
+def listen_in(session: Session, **steps: Step) -> None:
+    """Let one session hear of events that would cost the others something for each row."""
+    for name, step in steps.items():
+        event.listen(session, name, step)
+
+
+def missing_listeners() -> None:
+    """Register again what somebody has taken away from ``Session`` with all other listeners."""
+    for name, listener in _LISTENERS.items():
+        if _in_order[name] and not event.contains(Session, name, listener):
+            event.listen(Session, name, listener)
+    if Session in _classes:
+        for name, step in _of_classes.items():
+            if not event.contains(Session, name, step):
+                event.listen(Session, name, step, propagate=True, insert=name in _FIRST)
+
+
+def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
+    """Only a flush that has something to do comes this far; without a session it is no flush."""
+    if session is not None:
+        carried = session.__dict__
+        for key, step in _in_order["before_flush"]:
+            if key is None or key in carried:
+                step(session, uow, objects)
+
+
+def _after_flush_postexec(session: Session, uow: Any) -> None:
+    carried = session.__dict__
+    for key, step in _in_order["after_flush_postexec"]:
+        if key is None or key in carried:
+            step(session, uow)
+
+
+def _before_commit(session: Session) -> None:
+    carried = session.__dict__
+    for key, step in _in_order["before_commit"]:
+        if key is None or key in carried:
+            step(session)
+
+
+_LISTENERS: Mapping[str, Step] = {
+    "before_flush": _before_flush,
+    "after_flush_postexec": _after_flush_postexec,
+    "before_commit": _before_commit,
+}
