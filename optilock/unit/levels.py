@@ -24,7 +24,7 @@ class Isolation(Enum):
     SERIALIZABLE = "SERIALIZABLE"
 
 
-class AtLevel(Part):
+class AtLevel(Part, option="isolation"):
     """The part that brings a unit to an isolation level."""
 
     def __init__(self, level: Isolation, *, read_only: bool) -> None:
@@ -47,7 +47,7 @@ class AtLevel(Part):
         database.begin_at(connection, self.level, read_only=self.read_only)
 
 
-class ReadOnly(Part):
+class ReadOnly(Part, option="read_only"):
     """The part of units that only read: the database refuses their writes."""
 
     def engine_options(self, engine: Engine) -> Mapping[str, Any]:

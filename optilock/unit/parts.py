@@ -1,24 +1,65 @@
-"""What an option of a unit of work is: a *part*, which is told when the unit gets somewhere.
+"""What an option of a unit of work is: one *part*, which is told when the unit gets somewhere.
 
 A new option is a file with a part and one line in ``optilock/unit/options.py``; the unit itself
-does not change. A part that needs more than these moments listens to the session's own events
-from ``begin``.
+does not change::
+
+    class Tagged(Part, option="tagged"):
+        def connected(self, session: Session, connection: Connection) -> None: ...
+
+What a part wants to be told of it says by its methods. What happens around a flush, and when
+transactions begin and end, has one order, which :mod:`optilock.session.order` lists; a part that
+registered a listener of its own for one of these events would stand outside of it, and is refused
+when its class is made. So is a second part for one option.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
+
+from optilock.errors import ConfigurationError
+from optilock.session.order import ORDER
 
 __all__ = ["Part"]
 
 
 class Part:
     """The moments of a unit of work. One object serves many units: what it notes, it notes on
-    ``session.info`` or ``connection.info``."""
+    ``session.info`` or ``connection.info``.
+
+    Raises:
+        ConfigurationError: (for the class) the option has a part already, or this one listens by
+            itself to what the session's steps are the list of.
+    """
+
+    #: The keyword of the unit; a part without one has the name of its class.
+    option: ClassVar[str]
+
+    def __init_subclass__(cls, *, option: str | None = None) -> None:
+        option = option or f"{cls.__module__}.{cls.__qualname__}"
+        there = _parts.setdefault(option, cls)
+        if there is not cls and there.__qualname__ != cls.__qualname__:  # not read in once more
+            raise ConfigurationError(
+                f"{cls.__name__} wants to be the part for {option}=, which is"
+                f" {there.__name__}: an option of a unit has one part. Give yours an option of its"
+                " own: class Yours(Part, option='...')."
+            )
+        for name, member in vars(cls).items():
+            heard = name in ORDER and not hasattr(Part, name)
+            for event in [name] if heard else _listens_to(member):
+                raise ConfigurationError(
+                    f"{cls.__name__}.{name} would hear of {event} outside of the one order of what"
+                    " happens around a flush. A part has the methods begin, connected,"
+                    " before_flush, before_commit and after. A listener of the application's is"
+                    " registered once, for its sessionmaker; optilock's own are steps of the list"
+                    " in optilock/session/order.py."
+                )
+        cls.option = option
 
     def engine_options(self, engine: Engine) -> Mapping[str, Any]:
         """Execution options of the engine, taken when the session first asks for it."""
@@ -38,3 +79,27 @@ class Part:
 
     def after(self, session: Session, error: BaseException | None) -> None:
         """The transaction is over, committed when ``error`` is None; the session closes next."""
+
+
+_parts: WeakValueDictionary[str, type[Part]] = WeakValueDictionary()
+
+
+def _listens_to(member: Callable[..., Any] | object) -> list[str]:
+    """The events of the list that a function registers a listener for by itself."""
+    code = getattr(member, "__code__", None)
+    if code is None or not {"listen", "listens_for"}.intersection(_names(code)):
+        return []
+    return [one for one in _constants(code) if isinstance(one, str) and one in ORDER]
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(one) for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _constants(code: CodeType) -> Iterator[object]:
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _constants(one)
+        else:
+            yield one

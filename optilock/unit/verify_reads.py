@@ -18,7 +18,7 @@ from optilock.unit.parts import Part
 __all__ = ["VerifyReads"]
 
 
-class VerifyReads(Part):
+class VerifyReads(Part, option="verify_reads"):
     """The part that verifies every versioned row that the unit's session loads."""
 
     def begin(self, session: Session) -> None:
