@@ -29,7 +29,6 @@ from typing import Any
 
 from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session, SessionTransaction
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts

@@ -85,15 +85,17 @@ def test_nothing_else_of_it_is_used():
     """A name of SQLAlchemy that begins with an underscore stands in this one file."""
     ours, found = {"_membership", "_optilock"}, set()
     for path in Path(optilock.__file__).parent.rglob("*.py"):
-        if path.name in ("undocumented.py", "rendering.py"):  # the latter asks Alembic
+        if path.name == "undocumented.py":
             continue
         tree = ast.parse(path.read_text())
+        own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
                 of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-                if not of_self and not node.attr.startswith("__") and node.attr not in ours:
+                known = node.attr in ours or node.attr in own or node.attr.startswith("__")
+                if not of_self and not known:
                     found.add(f"{path.name}: {node.attr}")
-    assert found <= {"counting.py: _statements"}
+    assert found <= {"counting.py: _statements", "autogenerate.py: _repr_type"}  # Alembic's
 
 
 def test_what_is_kept_with_a_mapping_goes_when_it_changes():
