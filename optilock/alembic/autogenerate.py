@@ -15,8 +15,7 @@ from alembic.autogenerate import render
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
-from sqlalchemy import Column
-from sqlalchemy.engine import Dialect
+from sqlalchemy import Column, Dialect
 from sqlalchemy.types import TypeEngine
 
 from optilock.alembic import version_column as op

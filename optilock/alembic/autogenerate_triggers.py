@@ -12,8 +12,7 @@ from typing import Any
 
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations.ops import DropTableOp, MigrateOperation, ModifyTableOps, UpgradeOps
-from sqlalchemy import Table
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, Table
 
 from optilock.alembic import triggers as op
 from optilock.alembic.version_column import ChangeVersionColumn

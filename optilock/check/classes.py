@@ -12,8 +12,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Table, select, types
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection, Table, select, types
 from sqlalchemy.orm import Mapper
 
 from optilock.check.findings import Finding, error, note, warning

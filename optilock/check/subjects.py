@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from sqlalchemy import Column, Integer, Table, Uuid, inspect
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection, Integer, Table, Uuid, inspect
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapper, registry
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Column, Table, Uuid, func, select, types
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection, Table, Uuid, func, select, types
 from sqlalchemy.exc import DBAPIError
 
 from optilock.check.findings import Finding, error, unreadable, warning, weak

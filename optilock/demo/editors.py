@@ -28,7 +28,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Engine
@@ -51,6 +50,7 @@ __all__ = [
     "Written",
     "counting",
     "editor",
+    "staff_of",
 ]
 
 
@@ -194,41 +194,40 @@ class DemoFailed(OptilockError):
     """An editor could not go on; the message says why, in one line."""
 
 
-class Staff:
-    """One process per list of edits, and a pipe to each; a context manager."""
-
-    def __init__(self, url: str, edits: Sequence[Sequence[Edit]]) -> None:
-        self._url = url
-        self._edits = edits
-        self._pipes: list[Connection] = []
-        self._processes: list[BaseProcess] = []
-
-    def __enter__(self) -> Staff:
-        context = multiprocessing.get_context("spawn")
-        for own in self._edits:
+@contextmanager
+def staff_of(url: str, edits: Sequence[Sequence[Edit]]) -> Iterator[Staff]:
+    """One process per list of edits, and a pipe to each."""
+    context, staff = multiprocessing.get_context("spawn"), Staff(edits)
+    processes: list[BaseProcess] = []
+    try:
+        for own in edits:
             here, there = context.Pipe()
-            process = context.Process(target=editor, args=(there, self._url, own), daemon=True)
+            process = context.Process(target=editor, args=(there, url, own), daemon=True)
             process.start()
             # Only the editor may hold this end, or its death would not close the pipe.
             there.close()
-            self._pipes.append(here)
-            self._processes.append(process)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for pipe in self._pipes:
+            staff.pipes.append(here)
+            processes.append(process)
+        yield staff
+    except BaseException:
+        for one in processes:
+            one.terminate()
+        raise
+    finally:
+        for pipe in staff.pipes:
             pipe.close()
-        for process in self._processes:
-            if kind is not None:
-                process.terminate()
-            process.join(_GOODBYE)
-            if process.is_alive():
-                process.kill()
+        for one in processes:
+            one.join(_GOODBYE)
+            if one.is_alive():
+                one.kill()
+
+
+class Staff:
+    """The processes of all editors, over their pipes."""
+
+    def __init__(self, edits: Sequence[Sequence[Edit]]) -> None:
+        self._edits = edits
+        self.pipes: list[Connection] = []
 
     @property
     def edits_asked(self) -> int:
@@ -241,14 +240,14 @@ class Staff:
         ``written`` is called once per edit. Raises :exc:`DemoFailed`.
         """
         self._tell(strategy)
-        self._hear(Ready, len(self._pipes))
+        self._hear(Ready, len(self.pipes))
         began = time.perf_counter()
         self._tell(GO)
-        reports = self._hear(Report, len(self._pipes), written)
+        reports = self._hear(Report, len(self.pipes), written)
         return time.perf_counter() - began, reports
 
     def _tell(self, word: str) -> None:
-        for pipe in self._pipes:
+        for pipe in self.pipes:
             try:
                 pipe.send(word)
             except OSError:
@@ -270,10 +269,10 @@ class Staff:
         return heard
 
     def _messages(self) -> list[Any]:
-        ready = wait(self._pipes, timeout=_PATIENCE)
+        ready = wait(self.pipes, timeout=_PATIENCE)
         if not ready:
             raise DemoFailed(f"No editor wrote anything for {_PATIENCE:.0f} seconds.")
         try:
-            return [pipe.recv() for pipe in self._pipes if pipe in ready]
+            return [pipe.recv() for pipe in self.pipes if pipe in ready]
         except EOFError:
             raise DemoFailed("An editor process ended by itself.") from None

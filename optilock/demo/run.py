@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from optilock import Entry
-from optilock.demo.editors import Report, Staff
+from optilock.demo.editors import Report, Staff, staff_of
 from optilock.demo.edits import Losses, Stored, compare, plan
 from optilock.demo.strategies import STRATEGIES, Strategy
 from optilock.demo.wiki import MOST, Base, database_url, hot_pages, open_engine, reason
@@ -77,7 +77,7 @@ def run(options: Options, progress: Progress = lambda name, written: None) -> li
     with (
         database_url(options.url) as url,
         _tables_of(url) as engine,
-        Staff(url, edits) as staff,
+        staff_of(url, edits) as staff,
     ):
         return [_one(engine, staff, strategy, originals, progress) for strategy in STRATEGIES]
 

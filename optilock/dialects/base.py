@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Select, Table, cast, literal, types
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import URL, ColumnElement, Connection, Dialect, Select, Table, cast, literal, types
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write

@@ -33,9 +33,7 @@ import logging
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import event
-from sqlalchemy.engine import Connection, Dialect, ExceptionContext
-from sqlalchemy.pool import Pool
+from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError

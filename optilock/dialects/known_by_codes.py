@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Select, Table
-from sqlalchemy.engine import Dialect
+from sqlalchemy import Dialect, Select, Table
 
 from optilock.dialects.base import Database, register
 from optilock.dialects.causes import Cause

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import DDL, ColumnElement, MetaData, Table
-from sqlalchemy.engine import Dialect
+from sqlalchemy import DDL, ColumnElement, Dialect, MetaData, Table
 
 from optilock.undocumented import double_percents
 

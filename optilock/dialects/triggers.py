@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import literal_column, text
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import Connection, Dialect, literal_column, text
 
 from optilock.dialects.quoting import quoted, quoted_table, sql_of
 from optilock.errors import ConfigurationError, OptilockError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import NoReturn
 
 import rich_click as click
@@ -19,6 +18,8 @@ from optilock.rollout.run import roll_out
 from optilock.tokens.guard_trigger import Policy
 
 __all__ = ["migrate"]
+
+_NAME = "{task.description}"
 
 
 @click.command()
@@ -56,7 +57,8 @@ def migrate(
     try:
         engine = engine_of(url)
         require_answer(engine)
-        with _Bar() as bar:
+        columns = (TextColumn(_NAME), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as shown:
             report = roll_out(
                 engine,
                 table,
@@ -67,7 +69,7 @@ def migrate(
                 patience=patience,
                 guard=guard,
                 ignore=ignore,
-                progress=bar,
+                progress=_Bar(shown),
             )
     except ConfigurationError as error:
         _end(2, str(error))
@@ -105,28 +107,10 @@ def _end(code: int, why: str) -> NoReturn:
 
 
 class _Bar:
-    """The progress bar, on standard error."""
+    """What is told of the roll-out, as a progress bar on standard error."""
 
-    def __init__(self) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
+    def __init__(self, shown: Progress) -> None:
+        self._bar = shown
 
     def step(self, name: str, total: int | None = None) -> None:
         for task in self._bar.task_ids:

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, Table, inspect
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
 
 from optilock.dialects import database_of

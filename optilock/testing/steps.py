@@ -14,8 +14,7 @@ from concurrent.futures import Future, wait
 from contextlib import closing
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.dialects import database_of

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Select, Table, text
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import Connection, Dialect, Select, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write

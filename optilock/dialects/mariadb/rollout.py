@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
-from sqlalchemy import String, text, update
+from sqlalchemy import Connection, Dialect, String, text, update
 from sqlalchemy.dialects import mysql
-from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.connections import undo_with

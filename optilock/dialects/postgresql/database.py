@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import func, select, text, types
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import Connection, Dialect, func, select, text, types
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import and_, func, literal_column, select, text, update
+from sqlalchemy import Connection, Dialect, and_, func, literal_column, select, text, update
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.quoting import quoted_table
 from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, sends

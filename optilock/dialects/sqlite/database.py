@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
-from sqlalchemy import URL, Select, Table, false, types
-from sqlalchemy.engine import Connection, Dialect, NestedTransaction
+from sqlalchemy import URL, Connection, Dialect, NestedTransaction, Select, Table, false, types
 
 from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, register

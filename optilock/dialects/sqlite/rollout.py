@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import BindParameter, func, select, text, update
+from sqlalchemy import BindParameter, Connection, Dialect, func, select, text, update
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import Connection, Dialect
 
 from optilock.dialects.connections import undo_with
 from optilock.dialects.rollout import Filled, Key, Step, Target, Ways, sends

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.quoting import literal, quoted
