@@ -172,14 +172,10 @@ def _named_as(wanted: Expected, old: Token) -> Token:
 def _token_of(name: str, kind: Any, dialect: Dialect) -> Token | None:
     """The token whose column this can have been."""
     for possible in _KINDS:
-        token = possible() if name == Counter().name else _named(possible, name)
+        token = possible.in_column(name)
         if isinstance(kind, TypeEngine) and _same(kind, token.type(), dialect):
             return token
     return None
-
-
-def _named(kind: type[Token], column: str) -> Token:
-    return kind(name=column) if column.isidentifier() else kind(column=column)
 
 
 def _same(stored: TypeEngine[Any], wanted: TypeEngine[Any], dialect: Dialect) -> bool:

@@ -123,8 +123,7 @@ def remember_values(state: InstanceState[Any]) -> None:
         return
     seen: Values = {}
     for name in facts(state.mapper).columns:
-        value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
-        value = original_of(state, name, value)
+        value = _loaded(state, name)
         if value is not NO_VALUE:
             seen[name] = copy.deepcopy(value)
     state.__dict__[_SEEN] = {**seen, **(known or {})}
@@ -190,6 +189,10 @@ def as_read(state: InstanceState[Any], name: str) -> Any:
     seen = state.__dict__.get(_SEEN)
     if seen is not None:
         return seen.get(name, NO_VALUE)
+    return _loaded(state, name)
+
+
+def _loaded(state: InstanceState[Any], name: str) -> Any:
     value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
     return original_of(state, name, value)
 

@@ -23,7 +23,7 @@ from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry
 from optilock.mapped.facts import facts, is_expression
 from optilock.mapped.keys import Identity, Place, State, identity_of, key_in
-from optilock.mapping.compared import as_read, compared_names
+from optilock.mapping.compared import as_read, changed_names, compared_names
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write
 
@@ -90,7 +90,7 @@ def attempt_of(
     mapper, known = state.mapper, facts(state.mapper)
     token = known.token
     filled = {known.names[column] for column in computed}
-    younger = younger_names(state, version)
+    younger, edited = younger_names(state, version), changed_names(state)
     original: Values = {}
     current: Values = {}
     changes: Values = {}
@@ -102,8 +102,7 @@ def attempt_of(
         before = as_read(state, name)
         if before is not NO_VALUE and name not in younger:
             original[name] = detached(before, name)
-        edited = name in state.committed_state and name in state.dict and name != token
-        if edited and not _equal(state, name, state.dict[name], before):
+        if name in edited and name != token:
             changes[name] = current[name]
     for column in expressions or ():
         name = known.names[column]
@@ -128,12 +127,6 @@ def expressions_of(state: State) -> dict[Column[Any], Any]:
             clause = value if isinstance(value, ClauseElement) else value.__clause_element__()
             found[columns[name]] = clause
     return found
-
-
-def _equal(state: State, name: str, a: Any, b: Any) -> bool:
-    if is_expression(a):
-        return False
-    return b is not NO_VALUE and facts(state.mapper).same(name, a, b)
 
 
 def detached(value: Any, name: str) -> Any:
@@ -243,14 +236,10 @@ def has_moved(attempt: Attempt, stored: Values | None) -> bool:
     if stored is None:
         return True
     known = facts(attempt.mapper)
-    if known.token and stored[known.token] != attempt.original[known.token]:
-        return True
-    return any(
-        name in attempt.original and not known.same(name, attempt.original[name], stored[name])
-        for name in compared_names(
-            attempt.mapper, changed=attempt.changes, deleting=attempt.action == "delete"
-        )
-    )
+    original, deleting = attempt.original, attempt.action == "delete"
+    compared = compared_names(attempt.mapper, changed=attempt.changes, deleting=deleting)
+    names = (name for name in (known.token, *compared) if name in original)
+    return any(not known.same(name, original[name], stored[name]) for name in names)
 
 
 def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from sqlalchemy import Column, ColumnElement, literal_column
 from sqlalchemy.types import TypeEngine
@@ -65,6 +65,11 @@ class Token:
     def column_name(self) -> str:
         """The name of the column."""
         return self.column or self.name
+
+    @classmethod
+    def in_column(cls, column: str) -> Self:
+        """The token of this kind in a column of that name, by which the attribute is called too."""
+        return cls(name=column) if column.isidentifier() else cls(column=column)
 
     def new_column(self) -> Column[Any]:
         """The column to add to a table that has none yet.

@@ -112,17 +112,11 @@ def read_mark(source: str, table: str, schema: str | None) -> GuardTrigger | Non
         said: dict[str, Any] = json.loads(text)
         given = said["token"]
         kind = next(one for one in kinds() if one.__name__ == given["kind"])
-        token = _token(kind, given["column"])
+        token = kind.in_column(given["column"])
         columns = tuple(said.get("columns", ()))
         return GuardTrigger(table, token, said["policy"], tuple(said["ignore"]), columns, schema)
     except (ValueError, KeyError, TypeError, StopIteration, ConfigurationError):
         return None
-
-
-def _token(kind: type[Token], column: str) -> Token:
-    if column == Token.name:
-        return kind()
-    return kind(name=column) if column.isidentifier() else kind(column=column)
 
 
 def is_guard(name: str) -> bool:
