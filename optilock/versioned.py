@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
-from optilock.aggregates import cover
+from optilock.aggregates.cover import cover
 from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.resolution import Resolution, Resolver
 from optilock.copies.detached import compare_in_merge

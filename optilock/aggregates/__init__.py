@@ -20,7 +20,3 @@ The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles i
 It works before each flush (:mod:`optilock.session.order`), in plain sessions as well.
 Statements that write children around the session (``update(Line)``, SQL) are not seen.
 """
-
-from optilock.aggregates.cover import cover
-
-__all__ = ["cover"]

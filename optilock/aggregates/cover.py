@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.aggregates.roots import AS_FAR_AS_KNOWN, find_roots
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.mapping.compared import changed_names
 from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
@@ -23,8 +23,6 @@ from optilock.session.watched import stands_still
 from optilock.undocumented import classes_to_flush
 
 __all__ = ["cover"]
-
-State = InstanceState[Any]
 
 
 @dataclass(frozen=True, eq=False)

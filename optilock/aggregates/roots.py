@@ -16,17 +16,15 @@ from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import LoaderCallableStatus
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.dialects import database_of
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import identity_of
+from optilock.mapped.keys import State, identity_of
 from optilock.rows.sides import read_stored
 from optilock.session.connections import connection_to_write
 
 __all__ = ["AS_FAR_AS_KNOWN", "find_roots"]
 
-State = InstanceState[Any]
 #: Column of the root -> value.
 Values = dict[Any, Any]
 

@@ -15,15 +15,13 @@ from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.undocumented import always_load
 
 __all__ = ["close", "load_always", "refuse_deferred", "require"]
-
-State = InstanceState[Any]
 
 
 def require(mapper: Mapper[Any]) -> None:

@@ -18,10 +18,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, QueryContext
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.base import NO_VALUE
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import Facts, facts, is_expression, there_are
+from optilock.mapped.keys import State
 from optilock.mapping.checks import column_named
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched
@@ -92,7 +92,7 @@ def compared_names(
     return known.comparable
 
 
-def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
+def values_read(state: State, *, deleting: bool) -> Values:
     """Attribute -> value as it was read, for all that the write of ``state`` compares.
 
     Raises:
@@ -113,7 +113,7 @@ def values_read(state: InstanceState[Any], *, deleting: bool) -> Values:
     return found
 
 
-def remember_values(state: InstanceState[Any]) -> None:
+def remember_values(state: State) -> None:
     """What the object has read will be expired, or some of it.
 
     An edit that comes before the row is read again is compared with this.
@@ -129,18 +129,18 @@ def remember_values(state: InstanceState[Any]) -> None:
     state.__dict__[_SEEN] = {**seen, **(known or {})}
 
 
-def remembered_values(state: InstanceState[Any]) -> Values | None:
+def remembered_values(state: State) -> Values | None:
     """What the author of the expired object had read, if anything was remembered of it."""
     return state.__dict__.get(_SEEN)
 
 
-def values_seen(state: InstanceState[Any], values: Values) -> None:
+def values_seen(state: State, values: Values) -> None:
     """The author of the object has seen these, whatever was read since."""
     state.__dict__[_SEEN] = values
 
 
 @contextmanager
-def values_in_mind(state: InstanceState[Any]) -> Iterator[None]:
+def values_in_mind(state: State) -> Iterator[None]:
     """What is read meanwhile is not what the author of the delete has seen."""
     seen = state.__dict__.get(_SEEN)
     yield
@@ -148,23 +148,23 @@ def values_in_mind(state: InstanceState[Any]) -> Iterator[None]:
         state.__dict__[_SEEN] = seen
 
 
-def values_unknown(state: InstanceState[Any]) -> None:
+def values_unknown(state: State) -> None:
     """What the object holds was never stored: its row has to be read before it is edited."""
     state.__dict__[_SEEN] = _UNKNOWN
 
 
-def forget_values(state: InstanceState[Any]) -> None:
+def forget_values(state: State) -> None:
     """What was remembered counts no more."""
     state.__dict__.pop(_SEEN, None)
 
 
-def values_written(state: InstanceState[Any]) -> None:
+def values_written(state: State) -> None:
     """The row was written: it is what the object holds, as far as its columns can keep that."""
     forget_values(state)
     state.__dict__[_WRITTEN] = True
 
 
-def nulls_stored(state: InstanceState[Any]) -> None:
+def nulls_stored(state: State) -> None:
     """A new row was inserted: what nobody has set, and no default fills, is NULL."""
     for name, column in facts(state.mapper).columns.items():
         made = (column.default, column.server_default, column.computed, column.identity)
@@ -172,19 +172,19 @@ def nulls_stored(state: InstanceState[Any]) -> None:
             state.dict[name] = None
 
 
-def written_by_us(state: InstanceState[Any]) -> bool:
+def written_by_us(state: State) -> bool:
     """Has a flush written the object, so that its values may be finer than what is stored?"""
     return _WRITTEN in state.__dict__
 
 
-def values_moved(state: InstanceState[Any], values: Values) -> None:
+def values_moved(state: State, values: Values) -> None:
     """A statement of this session has stored ``values``: they count as read."""
     seen = state.__dict__.get(_SEEN)
     if seen:
         seen.update((name, value) for name, value in values.items() if name in seen)
 
 
-def as_read(state: InstanceState[Any], name: str) -> Any:
+def as_read(state: State, name: str) -> Any:
     """The attribute as its author saw it, without reading anything; ``NO_VALUE`` if never."""
     seen = state.__dict__.get(_SEEN)
     if seen is not None:
@@ -192,12 +192,12 @@ def as_read(state: InstanceState[Any], name: str) -> Any:
     return _loaded(state, name)
 
 
-def _loaded(state: InstanceState[Any], name: str) -> Any:
+def _loaded(state: State, name: str) -> Any:
     value = state.committed_state.get(name, state.dict.get(name, NO_VALUE))
     return original_of(state, name, value)
 
 
-def _read_again(state: InstanceState[Any], context: Any, attrs: Collection[str] | None) -> None:
+def _read_again(state: State, context: Any, attrs: Collection[str] | None) -> None:
     """The author of later edits has seen this; the author of earlier ones has not."""
     if attrs is None and isinstance(context, QueryContext):
         for name in left_out(state, context):
@@ -211,7 +211,7 @@ def _read_again(state: InstanceState[Any], context: Any, attrs: Collection[str] 
         forget_values(state)
 
 
-def changed_names(state: InstanceState[Any]) -> set[str]:
+def changed_names(state: State) -> set[str]:
     """Column attributes that hold another value than the one that was read."""
     known = facts(state.mapper)
     return {
@@ -221,12 +221,12 @@ def changed_names(state: InstanceState[Any]) -> set[str]:
     }
 
 
-def _unchanged(known: Facts, state: InstanceState[Any], name: str) -> bool:
+def _unchanged(known: Facts, state: State, name: str) -> bool:
     now, before = state.dict[name], as_read(state, name)
     return before is not NO_VALUE and not is_expression(now) and known.same(name, now, before)
 
 
-def values_are_unknown(state: InstanceState[Any]) -> bool:
+def values_are_unknown(state: State) -> bool:
     """Was what the object holds never stored?"""
     return state.__dict__.get(_SEEN) is _UNKNOWN
 
@@ -246,7 +246,7 @@ def _check_name(mapper: Mapper[Any], cls: type[Any], name: str) -> None:
         )
 
 
-def _never_read(state: InstanceState[Any], name: str) -> ConfigurationError:
+def _never_read(state: State, name: str) -> ConfigurationError:
     cls, key = state.class_.__name__, state.key[1] if state.key else ()
     return ConfigurationError(
         f"{cls} {tuple(key)!r} cannot be written: its {name!r} was never read, so there is nothing"

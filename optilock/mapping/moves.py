@@ -26,11 +26,11 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, event, select
 from sqlalchemy.orm import Mapper, PassiveFlag
 from sqlalchemy.orm.base import NO_VALUE
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import is_watched, stands_still
 from optilock.tokens import Token
@@ -46,7 +46,6 @@ __all__ = [
     "untouched",
 ]
 
-State = InstanceState[Any]
 #: In the ``info`` of an object: the attribute that is written again as it is, and its value.
 _AGAIN = "optilock_written_again"
 _BEFORE = "optilock_version_before"

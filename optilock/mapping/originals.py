@@ -21,9 +21,9 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import event, types
 from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.mapped.facts import there_are
+from optilock.mapped.keys import State
 
 __all__ = [
     "follow_committed",
@@ -67,13 +67,13 @@ def keep_originals(mapper: Mapper[Any], cls: type[Any]) -> None:
     _names[mapper] = names
     there_are.kept = True
 
-    def load(state: InstanceState[Any], context: Any) -> None:
+    def load(state: State, context: Any) -> None:
         _keep(state, names)
 
-    def refresh(state: InstanceState[Any], context: Any, attrs: Iterable[str] | None) -> None:
+    def refresh(state: State, context: Any, attrs: Iterable[str] | None) -> None:
         _keep(state, names if attrs is None else [name for name in names if name in attrs])
 
-    def expire(state: InstanceState[Any], attrs: Iterable[str] | None) -> None:
+    def expire(state: State, attrs: Iterable[str] | None) -> None:
         known = state.info.get(_KEY, {})
         for name in names if attrs is None else attrs:
             known.pop(name, None)
@@ -97,7 +97,7 @@ class _Following:
 
     __slots__ = ()
 
-    def set_committed_value(self, state: InstanceState[Any], dict_: Any, value: Any) -> Any:
+    def set_committed_value(self, state: State, dict_: Any, value: Any) -> Any:
         result = super().set_committed_value(state, dict_, value)  # type: ignore[misc]
         _keep(state, (self.key,))  # type: ignore[attr-defined]
         return result
@@ -109,9 +109,9 @@ def _following(kind: type[Any]) -> type[Any]:
 
 
 def written(
-    flushed: Mapping[Mapper[Any], Iterable[InstanceState[Any]]],
+    flushed: Mapping[Mapper[Any], Iterable[State]],
     *,
-    except_for: Collection[InstanceState[Any]],
+    except_for: Collection[State],
 ) -> None:
     """What this flush has stored is what is known of the row from now on.
 
@@ -127,13 +127,13 @@ def written(
             _keep(state, [n for n in names or () if new or n in state.committed_state])
 
 
-def original_of(state: InstanceState[Any], name: str, otherwise: Any) -> Any:
+def original_of(state: State, name: str, otherwise: Any) -> Any:
     """The value that was loaded, or ``otherwise`` where no copy was kept."""
     kept: dict[str, Callable[[], Any]] | None = state.info.get(_KEY)
     return kept[name]() if kept and name in kept else otherwise
 
 
-def _keep(state: InstanceState[Any], names: Iterable[str]) -> None:
+def _keep(state: State, names: Iterable[str]) -> None:
     known = state.info.setdefault(_KEY, {})
     for name in names:
         value = state.dict.get(name)

@@ -34,6 +34,7 @@ from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError, described
 from optilock.mapped.facts import GIVE_ONE, facts
+from optilock.mapped.keys import State
 
 __all__ = [
     "GONE",
@@ -45,7 +46,6 @@ __all__ = [
     "state_of",
 ]
 
-State = InstanceState[Any]
 #: entity-tag of RFC 9110 section 8.8.3, in what a header can carry.
 _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 #: Instead of the version of a row that is not there any more.

@@ -25,21 +25,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy.orm import InstanceState, Session
+from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.errors import Action, ConfigurationError, PreconditionFailed
 from optilock.guard.promises import promise
 from optilock.mapped.facts import GIVE_ONE, facts
-from optilock.mapped.keys import identity_of
+from optilock.mapped.keys import State, identity_of
 from optilock.preconditions.etag import GONE, check_version, demanded, matches, not_null, state_of
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
 from optilock.writes.look import expected_version
 
 __all__ = ["expect", "failed", "loaded_version", "state_in_watched_session"]
-
-State = InstanceState[Any]
 
 
 def expect(obj: object, etag_or_version: object) -> None:
