@@ -28,12 +28,9 @@ from optilock.session.connections import connection_to_write
 
 __all__ = [
     "compare_in_merge",
-    "gone",
     "gone_entry",
     "has_other_values",
     "is_stale",
-    "is_undone",
-    "moved",
     "moved_entry",
     "stored_of",
 ]

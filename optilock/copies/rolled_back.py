@@ -93,30 +93,27 @@ def remember_rolled_back(
     """
     nested = session.in_nested_transaction()
     expired = []
-    manager, token, compared = None, "", False
+    manager = None
     for state in session.identity_map.all_states():
         if state.manager is not manager:
-            manager = state.manager
-            of = facts(manager.mapper)
-            token, compared = of.token, any_compared() and of.compares
-        doubt = doubts.get(of.root) if doubts else None
+            manager, of = state.manager, facts(state.manager.mapper)
+            root, token, compared = of.root, of.token, any_compared() and of.compares
+        if state.key is None:
+            continue
+        place = root, tuple(state.key[1])
+        version = before.get(place, NO_VALUE) if before else NO_VALUE
+        doubt = doubts.get(root) if doubts else None
         if doubt is not None and doubt.adds and state in doubt.held:
             doubt = None
         if doubt is not None:
             expired.append(state)
         if compared:
-            unknown = doubt is not None or state in written or _moved_from_unknown(state, before)
+            unknown = doubt is not None or state in written or version is None
             (values_unknown if unknown else remember_values)(state)
-        if not token or state.key is None:
+        if not token:
             continue
-        if doubt is not None and place_of(state) not in doubt.written:
+        if doubt is not None and place not in doubt.written:
             version = doubt.held.get(state)
-            if version is None:
-                note_unread(session, state)
-            else:
-                remember_version(state, version)
-            continue
-        version = before.get(place_of(state), NO_VALUE) if before else NO_VALUE
         if version is None:  # a statement had moved it, and nobody knows from which one
             note_unread(session, state)
             expired.append(state)
@@ -127,11 +124,6 @@ def remember_rolled_back(
             remember_version(state, version)
     if expired and nested:
         expire_with_savepoint(session, expired)  # what they have read since is undone, too
-
-
-def _moved_from_unknown(state: State, before: Mapping[Place, Any]) -> bool:
-    """Was the row changed by a statement, before the session had an object of it?"""
-    return bool(before) and state.key is not None and before.get(place_of(state), 0) is None
 
 
 # -- who leaves -----------------------------------------------------------------------------------

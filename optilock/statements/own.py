@@ -60,21 +60,27 @@ def note(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
     The transaction must have begun. ``adds``: the statement changes no row that was stored.
     """
     known = watched(session)
-    held = {
-        state: version_seen(state, key) if (key := facts(state.mapper).token) else None
-        for state in objects_of(session, mapper).values()
-    }
+    tokens: dict[Mapper[Any], str] = {}
+    held: dict[State, Any] = {}
+    for state in objects_of(session, mapper).values():
+        token = tokens.get(state.mapper)
+        if token is None:
+            token = tokens[state.mapper] = facts(state.mapper).token
+        held[state] = version_seen(state, token) if token else None
     known.stated.append(Stated(facts(mapper).root, held, len(known.sent), adds))
 
 
 def objects_of(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
     """Objects of the session for rows of the class, or of its hierarchy, by their keys."""
     base = facts(mapper).root
-    return {
-        identity_of(state): state
-        for state in session.identity_map.all_states()
-        if facts(state.mapper).root is base
-    }
+    related: dict[Mapper[Any], bool] = {}  # asked once a class, not once an object
+    found: dict[Identity, State] = {}
+    for state in session.identity_map.all_states():
+        if state.mapper not in related:
+            related[state.mapper] = facts(state.mapper).root is base
+        if related[state.mapper] and state.key is not None:
+            found[tuple(state.key[1])] = state
+    return found
 
 
 # -- SQL text and upserts: nobody looks at their rows ---------------------------------------------
