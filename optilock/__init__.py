@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from optilock import events
+from optilock.conditions.condition import Condition
+from optilock.conditions.demands import Demand
 from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.merge import add_delta, merge_json, merge_set, merge_text
 from optilock.conflicts.resolution import Resolution
@@ -29,12 +31,14 @@ from optilock.preconditions.etag import etag_of
 from optilock.preconditions.expect import expect
 from optilock.preconditions.verify import verify
 from optilock.rows.touch import touch
+from optilock.session.watched import demand
 from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
 from optilock.statements.unchanged import unchanged
 from optilock.statements.unguarded import guard_statements
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.unit.isolation import repeatable_read, serializable
 from optilock.unit.levels import Isolation
+from optilock.unit.parts import Part
 from optilock.unit.retry import retry, retrying
 from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
 from optilock.versioned import Versioned
@@ -49,8 +53,10 @@ __all__ = [
     "CommitOutcomeUnknown",
     "CompareValues",
     "ConcurrencyError",
+    "Condition",
     "ConfigurationError",
     "Counter",
+    "Demand",
     "Entry",
     "Isolation",
     "LinkGone",
@@ -58,6 +64,7 @@ __all__ = [
     "NotWritten",
     "OnDelete",
     "OptilockError",
+    "Part",
     "PreconditionFailed",
     "Resolution",
     "RowVersion",
@@ -73,6 +80,7 @@ __all__ = [
     "bulk_delete",
     "bulk_update",
     "client_wins",
+    "demand",
     "etag_of",
     "events",
     "expect",

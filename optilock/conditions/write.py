@@ -4,35 +4,28 @@ The unit of work of SQLAlchemy hands over a statement and a dictionary of parame
 What all rows with the same statement and the same parameter names have in common is read once and
 kept as a :class:`Shape`; a row is then a :class:`Write`: a shape and its parameters.
 
-The version is one :class:`Condition` of the write. Others can stand beside it: every form in which
-writes are sent takes the whole list, and a row that fails any of them has missed.
+The version is one :class:`~optilock.conditions.condition.Condition` of the write. Others can stand
+beside it: every form in which writes are sent takes the whole list, and a row that fails any of
+them has missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Delete, Table, Update, bindparam
+from sqlalchemy import Column, Delete, Table, Update
 from sqlalchemy.orm import Mapper
-from sqlalchemy.sql.elements import BindParameter
 
+from optilock.conditions.condition import Condition, Match, failed, parameter
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import Place
 
-__all__ = ["Condition", "Shape", "Write", "first_expected", "places_of"]
+__all__ = ["Lost", "Shape", "Write", "first_expected", "places_of"]
 
 Params = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Condition:
-    """The row must still hold, in ``column``, the value that the write carries in ``parameter``."""
-
-    column: Column[Any]
-    parameter: str
 
 
 class Write(NamedTuple):
@@ -44,6 +37,10 @@ class Write(NamedTuple):
     def key(self) -> tuple[Any, ...]:
         return self.shape.key_of(self.params)
 
+    def failed(self, seen: Sequence[Any]) -> tuple[Condition, ...]:
+        """The conditions that are not true of a row of which this was seen."""
+        return failed(self.shape.conditions, self.params, seen)
+
     def places(self) -> list[Place]:
         """The row, by the key that it had, and by the one that the write gives it."""
         shape, params = self
@@ -54,6 +51,16 @@ class Write(NamedTuple):
         return [place, (of, shape.identity_of({**params, **shape.new_key(params)}))]
 
 
+class Lost(NamedTuple):
+    """A row that was not written."""
+
+    write: Write
+    #: The conditions that are not true of it, as far as they were looked at.
+    failed: tuple[Condition, ...] = ()
+    #: All are true of it, now that it is locked.
+    stands: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Shape:
     """What the writes of one statement and one set of parameter names have in common."""
@@ -62,8 +69,10 @@ class Shape:
     table: Table
     mapper: Mapper[Any]
     #: Primary key columns of the table with the names of their parameters.
-    keys: tuple[Condition, ...]
-    #: What must still be true of the row, the version first.
+    keys: tuple[Match, ...]
+    #: The version that the object holds.
+    token: Match
+    #: What must be true of the row, the version first if it is compared.
     conditions: tuple[Condition, ...]
     #: Columns that get a new value, by the name of the parameter that carries it.
     sets: Mapping[str, Column[Any]]
@@ -86,8 +95,8 @@ class Shape:
 
     #: Columns that are set to an expression for the version's sake alone.
     touches: tuple[Column[Any], ...] = ()
-    #: The parameter that carries the expected version.
-    token_parameter: str = ""
+    #: In the place of the statement, where conditions were added to it.
+    group: Any = None
     #: The database's statements for this shape together with others, built when first needed.
     forms: dict[Any, Any] = field(default_factory=dict)
 
@@ -99,12 +108,48 @@ class Shape:
     def deletes(self) -> bool:
         return isinstance(self.statement, Delete)
 
-    @property
-    def token(self) -> Condition:
-        return self.conditions[0]
+    def under(self, more: tuple[Condition, ...]) -> Shape:
+        """The same write with more conditions."""
+        found: Shape | None = self.forms.get(more)
+        if found is None:
+            statement = self.statement.where(*(one.clause(parameter) for one in more))
+            found = self.forms[more] = replace(
+                self,
+                statement=statement,
+                group=(self.group or self.statement, more),
+                conditions=(*self.conditions, *more),
+                forms={},
+            )
+        return found
 
-    def bind(self, condition: Condition) -> BindParameter[Any]:
-        return bindparam(condition.parameter, type_=condition.column.type)
+    @cached_property
+    def unversioned(self) -> Shape:
+        """The same write whatever the version is, which stays."""
+        values = dict(self.expressions)
+        if self.token.column.onupdate is not None:
+            values[self.token.column] = self.token.column
+        where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
+        statement = self.table.update().where(*where).values(values)
+        return replace(self, statement=statement, conditions=self.demanded, forms={})
+
+    @property
+    def rows_together(self) -> Any:
+        """Rows of which this is the same object are sent together."""
+        return self.group or self.statement
+
+    @cached_property
+    def matches(self) -> tuple[Match, ...]:
+        """Conditions whose values each row has of its own."""
+        return tuple(one for one in self.conditions if isinstance(one, Match))
+
+    @cached_property
+    def demanded(self) -> tuple[Condition, ...]:
+        """The other conditions, which are the same for all rows."""
+        return tuple(one for one in self.conditions if not isinstance(one, Match))
+
+    @cached_property
+    def exact(self) -> bool:
+        return all(one.exact for one in self.conditions)
 
     def key_of(self, params: Params) -> tuple[Any, ...]:
         return tuple([params[key.parameter] for key in self.keys])

@@ -1,7 +1,8 @@
 """Rows found, locked and judged by their keys: what every form of writing stands on.
 
-``lock and look`` is the form that any database with row locks can do: read and lock key and token
-of all rows in key order, keep those that still match, write them with ``executemany``. Where no row
+``lock and look`` is the form that any database with row locks can do: read and lock the rows in key
+order, with what their conditions look at, keep those of which all conditions are true, write them
+with ``executemany``. Where no row
 can be locked, each row is written by itself and judged by its own count. The databases with
 something better say so in :meth:`Database.form`.
 """
@@ -15,11 +16,21 @@ from typing import Any
 from sqlalchemy import Select, Table, select, tuple_
 from sqlalchemy.engine import Connection
 
+from optilock.conditions.condition import demanded_of
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.locks import Locks
 from optilock.errors import NotWritten
 
-__all__ = ["EachAlone", "LockAndLook", "by_shape", "judge", "mixed", "must_match", "native"]
+__all__ = [
+    "EachAlone",
+    "LockAndLook",
+    "by_shape",
+    "judge",
+    "looked_at",
+    "mixed",
+    "must_match",
+    "native",
+]
 
 Key = tuple[Any, ...]
 
@@ -66,7 +77,7 @@ class LockAndLook:
     def _written(self, connection: Connection, writes: list[Write]) -> int:
         """How many of these locked rows carry what was written, for drivers that cannot add up."""
         shape = writes[0].shape
-        stored = _locked_tokens(self._database, connection, shape, [w.key() for w in writes])
+        stored = looked_at(self._database, connection, writes)
         if shape.deletes:
             return len(writes) - len(stored)
         token = shape.token.column.key
@@ -78,13 +89,16 @@ def judge(
 ) -> tuple[list[Write], list[Write]]:
     """Lock the rows and look: the writes whose rows are as they were read, and the others."""
     shape = writes[0].shape
-    stored = _locked_tokens(database, connection, shape, [write.key() for write in writes])
+    stored = looked_at(database, connection, writes)
     matched: list[Write] = []
     missed: list[Write] = []
     for write in writes:
         found = stored.get(write.key())
-        expected = tuple(write.params[c.parameter] for c in write.shape.conditions)
-        (matched if found == expected else missed).append(write)
+        if shape.demanded:
+            stands = found is not None and not write.failed(found)
+        else:
+            stands = found == tuple([write.params[one.parameter] for one in shape.matches])
+        (matched if stands else missed).append(write)
     return matched, missed
 
 
@@ -100,20 +114,24 @@ def by_shape(write: Write) -> int:
     return id(write.shape)
 
 
-def _locked_tokens(
-    database: Locks, connection: Connection, shape: Shape, keys: list[Key]
+def looked_at(
+    database: Locks, connection: Connection, writes: list[Write]
 ) -> dict[Key, tuple[Any, ...]]:
-    """Key -> what the conditions compare, for the rows that exist, locked in key order."""
+    """Key -> what the conditions look at, for the rows that exist, locked in key order."""
+    shape, params = writes[0]
+    keys = [write.key() for write in writes]
     database.begin_writing(connection, shape.table)
     found: dict[Key, tuple[Any, ...]] = {}
-    columns = [condition.column for condition in (*shape.keys, *shape.conditions)]
+    conditions = (*shape.keys, *shape.conditions)
+    columns = [column for condition in conditions for column in condition.looks]
+    values = demanded_of(params) if shape.demanded else None
     width = len(shape.keys)
     step = database.keys_at_once(width)
     for some in (keys[start : start + step] for start in range(0, len(keys), step)):
         query = database.lock(
             _where_key_in(select(*columns), shape, some), shape.table, deleting=shape.deletes
         )
-        for row in native(connection, query):
+        for row in native(connection, query, values):
             found[tuple(row[:width])] = tuple(row[width:])
     return found
 

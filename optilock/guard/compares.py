@@ -31,7 +31,7 @@ from optilock.writes.answers import Counted
 from optilock.writes.look import look
 from optilock.writes.shapes import compared_columns
 
-__all__ = ["judge_values", "note_written", "write_one"]
+__all__ = ["judge_demanded", "judge_objects", "judge_values", "note_written", "write_one"]
 
 State = InstanceState[Any]
 _PREFIX = "optilock_read_"
@@ -49,6 +49,9 @@ def write_one(
     if not found or found[0] in flush.skipped or len(found[0].mapper.tables) > 1:
         return None
     state = found[0]
+    demands = flush.known.demands
+    if demands is not None and demands.on(state.mapper):
+        return None
     values = values_read(state, deleting=isinstance(statement, Delete))
     columns = facts(state.mapper).columns
     database = database_of(connection.dialect)
@@ -91,11 +94,32 @@ def judge_values(flush: Flush, connection: Connection, statement: Any, params: A
             mine |= dict.fromkeys(s for s in states if s not in flush.looked and _writes(flush, s))
     flush.looked |= mine.keys()
     for deleting in (False, True):
-        some = [state for state in mine if flush.is_delete(state) is deleting]
-        found = look(flush.session, some, deleting=deleting) if some else []
-        flush.skipped |= {stale.state for stale in found}
-        for stale in found:
-            flush.add_miss(Missed.found_before(stale))
+        judge_objects(flush, [s for s in mine if flush.is_delete(s) is deleting], deleting=deleting)
+
+
+def judge_demanded(flush: Flush, table: Any) -> None:
+    """Look at rows of ``table`` that have no version, and of which the session demands something.
+
+    The other ones are judged where their version is, or their values.
+    """
+    assert flush.uow is not None and flush.known.demands is not None
+    for mapper, states in flush.uow.mappers.items():
+        if table not in mapper.tables or facts(mapper).guarded:
+            continue
+        if flush.known.demands.on(mapper):
+            mine = [s for s in states if s not in flush.looked and _writes(flush, s)]
+            flush.looked |= set(mine)
+            for deleting in (False, True):
+                some = [state for state in mine if flush.is_delete(state) is deleting]
+                judge_objects(flush, some, deleting=deleting)
+
+
+def judge_objects(flush: Flush, states: list[State], *, deleting: bool) -> None:
+    """Lock the rows and look; nothing is sent for those that moved, or are not as demanded."""
+    found = look(flush.session, states, deleting=deleting) if states else []
+    flush.skipped |= {stale.state for stale in found}
+    for stale in found:
+        flush.add_miss(Missed.found_before(stale))
 
 
 def note_written(flush: Flush) -> None:

@@ -10,11 +10,14 @@ still alive.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
-from optilock.conditions.write import Write
+from optilock.conditions.condition import Condition, explained
+from optilock.conditions.write import Lost, Write
 from optilock.guard.records import Flush, Missed, Short, not_written
 from optilock.guard.settle import restore_gone, settle_children
 from optilock.mapped.facts import facts
@@ -31,12 +34,12 @@ __all__ = ["drain", "drain_all", "hold", "miss", "missed_again", "send_now", "wi
 def hold(flush: Flush, connection: Connection, write: Write) -> Accepted:
     """Keep a row until the connection is asked something else."""
     shape, params = write
-    held = _held(flush, connection, shape.statement)
+    held = _held(flush, connection, shape.rows_together)
     keys = shape.keys
     key = params[keys[0].parameter] if len(keys) == 1 else shape.key_of(params)
     if key in held:
         drain(flush, connection)  # post_update writes the same row a second time
-        held = _held(flush, connection, shape.statement)
+        held = _held(flush, connection, shape.rows_together)
     if shape.prefetch:
         fill_in(write, connection)
     held[key] = write
@@ -47,15 +50,15 @@ def hold(flush: Flush, connection: Connection, write: Write) -> Accepted:
     return answer
 
 
-def _held(flush: Flush, connection: Connection, statement: object) -> dict[object, Write]:
-    """What is held for one statement, by key."""
+def _held(flush: Flush, connection: Connection, together: object) -> dict[object, Write]:
+    """What is held to be sent together, by key."""
     by_statement = flush.waiting.get(connection)
     if by_statement is None:
         by_statement = flush.waiting[connection] = {}
         flush.cover(flush, connection)
-    held = by_statement.get(statement)
+    held = by_statement.get(together)
     if held is None:
-        held = by_statement[statement] = {}
+        held = by_statement[together] = {}
     return held
 
 
@@ -83,13 +86,13 @@ def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
         miss(flush, connection, send(connection, writes), sent=len(writes))
 
 
-def miss(flush: Flush, connection: Connection, writes: list[Write], *, sent: int) -> None:
-    """Note that ``writes``, of the ``sent`` that went together, did not find their rows."""
-    if not writes:
+def miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -> None:
+    """Note that these, of the ``sent`` that went together, were not written."""
+    if not lost:
         return
     if flush.short is None:
-        flush.short = Short(writes[0].shape, sent, len(writes))
-    missed = [_missed(flush, connection, write) for write in writes]
+        flush.short = Short(lost[0].write.shape, sent, len(lost))
+    missed = [_missed(flush, connection, one.write, one.failed) for one in lost]
     by_mapper: dict[Mapper[object], list[Missed]] = {}
     for one in missed:
         by_mapper.setdefault(one.state.mapper, []).append(one)
@@ -102,7 +105,7 @@ def miss(flush: Flush, connection: Connection, writes: list[Write], *, sent: int
             raise
         for one in some:
             one.stored = stored.get(one.attempt.identity)
-            one.problem = one.problem or not_written(one)
+            one.problem = one.problem or explained(one.failed, one.entry) or not_written(one)
     if flush.uow is not None and len(flush.uow.states) > 1:
         restore_gone(flush, missed)
         settle_children(flush, missed)
@@ -132,7 +135,9 @@ def without_version(flush: Flush, connection: Connection, write: Write) -> None:
     missed.problem = reason(write.shape.mapper, write.key())
 
 
-def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
+def _missed(
+    flush: Flush, connection: Connection, write: Write, failed: Sequence[Condition] = ()
+) -> Missed:
     state = flush.state_of(write)
     shape, params = write
     untouched(state, shape.touches)
@@ -142,7 +147,7 @@ def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
         params.get(shape.token.parameter),
         computed=shape.prefetch,
     )
-    missed = Missed(state, state.obj(), connection, attempt, params)
+    missed = Missed(state, state.obj(), connection, attempt, params, failed=failed)
     missed.touched = shape.ignored_only and facts(state.mapper).token in state.committed_state
     flush.add_miss(missed)
     flush.missed.add((shape.table, write.key()))

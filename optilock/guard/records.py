@@ -20,6 +20,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.state import InstanceState
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
+from optilock.conditions.condition import Condition
 from optilock.conditions.write import Shape, Write
 from optilock.conflicts.resolution import Resolution
 from optilock.errors import Action, Entry, LinkGone, NotWritten
@@ -51,6 +52,8 @@ class Missed:
     #: All parameters as they were to be sent.
     params: Mapping[str, Any]
     stored: Values | None = None
+    #: The conditions that were not true of it, as far as they were looked at.
+    failed: Sequence[Condition] = ()
     #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
     problem: Exception | None = None
     resolution: Resolution | None = None
@@ -86,7 +89,7 @@ class Missed:
 def not_written(missed: Missed) -> NotWritten | None:
     """The error of a row that is as it was read, and still was not written."""
     attempt, stored = missed.attempt, missed.stored
-    if not facts(attempt.mapper).guarded or has_moved(attempt, stored):
+    if missed.failed or not facts(attempt.mapper).guarded or has_moved(attempt, stored):
         return None
     return NotWritten(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"

@@ -76,7 +76,7 @@ def _written_as(state: State, known: Watched) -> Mapper[Any] | None:
         return None
     place = facts(state.mapper).table, identity_of(state), version_seen(state, token)
     for shape, params in known.sent:
-        if place == (shape.table, shape.key_of(params), params.get(shape.token_parameter)):
+        if place == (shape.table, shape.key_of(params), params.get(shape.token.parameter)):
             return shape.mapper
     return None
 

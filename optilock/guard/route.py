@@ -13,8 +13,10 @@ from typing import Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 
-from optilock.conditions.write import Shape, Write
-from optilock.guard.compares import judge_values, write_one
+from optilock.conditions.write import Lost, Shape, Write
+from optilock.dialects import database_of
+from optilock.dialects.rows import judge
+from optilock.guard.compares import judge_demanded, judge_objects, judge_values, write_one
 from optilock.guard.dependents import without_missed
 from optilock.guard.links import delete_links, judge_links
 from optilock.guard.no_bump import unmoved
@@ -26,13 +28,12 @@ from optilock.guard.pipeline import (
     send_now,
     without_version,
 )
-from optilock.guard.records import Flush, Missed
+from optilock.guard.records import Flush
 from optilock.mapped.facts import facts
 from optilock.mapping.compared import any_compared, changed_names
 from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved
-from optilock.writes.look import look
 from optilock.writes.onupdate import fill_in
-from optilock.writes.send import require_row_counts
+from optilock.writes.send import judged, require_row_counts
 from optilock.writes.shapes import shape_for
 
 __all__ = ["links", "unguarded", "written"]
@@ -56,11 +57,15 @@ def written(
     if many:
         return _many(flush, connection, shape, params)
     write = Write(shape, params)
-    if params.get(shape.token_parameter) is None:
+    if params.get(shape.token.parameter) is None:
         without_version(flush, connection, write)
         return Accepted(shape, params)
-    if flush.known.still:
+    known = flush.known
+    if known.still:
         write = unmoved(flush, write)
+    if known.demands is not None:
+        write = known.demands.demanded(write)
+        shape = write.shape
     if shape.special:
         answer = _special(flush, connection, native, statement, write, options)
         if answer is not None:
@@ -68,16 +73,42 @@ def written(
     if (flush.missed or flush.skipped) and flush.is_missed(write):
         missed_again(flush, write)
         return Accepted(shape, write.params)
-    if shape.alone or len(uow.states) == 1:
+    if shape.alone or not shape.exact or len(uow.states) == 1:
         if flush.waiting:
             drain(flush, connection)
-        flush.known.sent.append(write)
+        known.sent.append(write)
+        if not shape.exact:
+            return _looked_at_first(flush, connection, native, write, options)
         result = native(shape.statement, write.params, **options)
-        if result.rowcount == 0:
-            miss(flush, connection, [write], sent=1)
-            return Unmoved(result, shape)
-        return result
+        if result.rowcount:
+            return result
+        return _not_found(flush, connection, native, write, options, result)
     return hold(flush, connection, write)
+
+
+def _looked_at_first(
+    flush: Flush, connection: Connection, native: Native, write: Write, options: Any
+) -> Any:
+    """A row of which SQL alone cannot say whether it may be written."""
+    shape, params = write
+    _, missed = judge(database_of(connection.dialect), connection, [write])
+    if missed:
+        miss(flush, connection, judged(connection, missed), sent=1)
+        return Accepted(shape, params)
+    return native(shape.statement, params, **options)
+
+
+def _not_found(
+    flush: Flush, connection: Connection, native: Native, write: Write, options: Any, result: Any
+) -> Any:
+    """The row of a single statement was not written; it is, if its conditions are true again."""
+    lost = judged(connection, [write])
+    if lost[0].stands:
+        result = native(write.shape.statement, write.params, **options)
+        if result.rowcount:
+            return result
+    miss(flush, connection, lost, sent=1)
+    return Unmoved(result, write.shape)
 
 
 def _special(
@@ -96,6 +127,8 @@ def _special(
     if shape.ignored_only and not _touched(flush, write):
         return _write_ignored(flush, connection, native, write, options)
     if shape.perhaps_ignored and _only_ignored(flush, write):
+        if shape.demanded:  # of the row's other tables
+            judge_objects(flush, [flush.state_of(write)], deleting=False)
         return Accepted(shape, {**params, shape.token.column.key: params[shape.token.parameter]})
     if shape.compares:
         answer = _compared(flush, connection, native, statement, params, options)
@@ -110,17 +143,17 @@ def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -
     drain(flush, connection)
     if shape.compares:
         judge_values(flush, connection, shape.statement, rows)
-    writes = []
+    writes, demands = [], flush.known.demands
     for row in rows:
         write = Write(shape, row)
         if flush.known.still:
             write = unmoved(flush, write)
-        if write.params.get(shape.token_parameter) is None:
+        if row.get(shape.token.parameter) is None:
             without_version(flush, connection, write)
         elif flush.is_missed(write):
             missed_again(flush, write)
         else:
-            writes.append(write)
+            writes.append(write if demands is None else demands.demanded(write))
     if not shape.deletes:
         for write in writes:
             if shape.prefetch:
@@ -135,6 +168,8 @@ def unguarded(
     """A statement without a token: tables of a row that missed are not written."""
     drain(flush, connection)
     _look_at_other_tables(flush, statement.table)
+    if flush.known.demands is not None:
+        judge_demanded(flush, statement.table)
     if any_compared() and params:
         answer = _compared(flush, connection, native, statement, params, options)
         if answer is not None:
@@ -186,15 +221,15 @@ def _write_ignored(
     """Write the row whatever its version is; a row that is gone has missed."""
     drain(flush, connection)
     shape, params = write
-    token = shape.token
-    statement = shape.table.update().where(*(key.column == shape.bind(key) for key in shape.keys))
+    token, bare = shape.token, shape.unversioned
     kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
-    values = dict(shape.expressions)
-    if token.column.onupdate is not None:
-        values[token.column] = token.column
-    result = native(statement.values(values), kept)
+    result = native(bare.statement, kept)
     if result.rowcount == 0:
-        miss(flush, connection, [write], sent=1)
+        (lost,) = judged(connection, [Write(bare, kept)])
+        if lost.stands:
+            result = native(bare.statement, kept)
+        if result.rowcount == 0:
+            miss(flush, connection, [Lost(write, lost.failed)], sent=1)
     return Unmoved(result, shape)
 
 
@@ -231,10 +266,7 @@ def _look_at_other_tables(flush: Flush, table: Any) -> None:
         for state in some
         if state.modified and not flush.is_delete(state)
     ]
-    found = look(flush.session, states, deleting=False) if states else []
-    flush.skipped |= {stale.state for stale in found}
-    for stale in found:
-        flush.add_miss(Missed.found_before(stale))
+    judge_objects(flush, states, deleting=False)
 
 
 def _version_apart(mapper: Mapper[Any]) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ClauseElement, Column, Connection, Row, Select, Table, select
+from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Row, Select, Table, select
 from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
 from optilock.dialects import database_of
@@ -145,11 +145,18 @@ def read_stored(
     lock: bool = True,
     share: bool = False,
     deleting: bool = False,
+    also: Mapping[str, ColumnElement[Any]] | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> dict[Identity, Values]:
-    """What is stored now, every column (or ``only`` some), for those of the rows that exist."""
-    names = facts(mapper).columns
+    """What is stored now, every column (or ``only`` some), for those of the rows that exist.
+
+    And what ``also`` is asked of each, with ``params``.
+    """
+    names: Mapping[str, ColumnElement[Any]] = facts(mapper).columns
     if only:
         names = {name: names[name] for name in only}
+    if also:
+        names = {**names, **also}
     keys, rows = facts(mapper).rows
     database = database_of(connection.dialect)
     query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
@@ -159,7 +166,7 @@ def read_stored(
         query = database.lock(query, facts(mapper).table, deleting=deleting)
     return {
         tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
-        for row in rows_at(connection, query, keys, identities)
+        for row in rows_at(connection, query, keys, identities, params)
     }
 
 

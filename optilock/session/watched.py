@@ -13,11 +13,13 @@ from typing import Any, Protocol
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
+from optilock.conditions.demands import Demand, Demands
 from optilock.conditions.write import Write, first_expected, places_of
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete
 from optilock.conflicts.resolution import OnConflict
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
+from optilock.errors import ConfigurationError
 from optilock.mapped.keys import Place
 from optilock.session.promises import Promises
 from optilock.session.records import Before, Departed, Doubt, Moved, Point, Stated
@@ -43,6 +45,7 @@ __all__ = [
     "Record",
     "Still",
     "Watched",
+    "demand",
     "is_watched",
     "known_of",
     "options",
@@ -90,6 +93,8 @@ class Watched:
     undone: list[Write]
     #: What must still be true of rows at the end of the transaction.
     promises: Promises | None = None
+    #: What must be true of every row that the session writes.
+    demands: Demands | None = None
     #: A savepoint is being released.
     releasing: bool = False
     #: A flush is running; ``flush`` is the guard's record of it, once it has something to do.
@@ -373,6 +378,26 @@ def watched(session: Session) -> Watched:
     """What optilock knows of ``session``."""
     known: Watched | None = session.__dict__.get(KNOWN)
     return _RECORD.__get__(session, type(session)) if known is None else known
+
+
+def demand(session: Session, wanted: Demand) -> None:
+    """From here on, ``wanted`` must be true of every row that the session writes.
+
+    Of the sessions of a unit of work, a part asks for it; a watched session's own code may, too.
+
+    Raises:
+        ConfigurationError: nobody watches the session; it is no demand, has no values, or names a
+            value as another demand of the session does.
+    """
+    if not is_watched(session):
+        raise ConfigurationError(
+            f"demand() got a session that nobody watches ({type(session).__name__}), so nothing"
+            " would look at what it writes: use optilock.watch() on its factory, or a UnitOfWork."
+        )
+    known = watched(session)
+    demands = Demands() if known.demands is None else known.demands
+    demands.add(wanted)
+    known.demands = demands
 
 
 def options(session: Session, *, on_conflict: Any = None, on_delete: Any = None) -> None:

@@ -8,6 +8,7 @@ and :mod:`~optilock.statements.legacy_bulk`, and ``update(table)`` in
 :mod:`~optilock.statements.matching` looks at the rows that a statement finds,
 :mod:`~optilock.statements.version` moves their version or leaves it, and
 :mod:`~optilock.statements.own` notes what the session has to know afterwards.
+:mod:`~optilock.statements.demanded` is what the session demands of the rows.
 :mod:`~optilock.statements.upserts` are refused where they would leave the version as it was, and
 :mod:`~optilock.statements.sql_text` is searched for versioned tables.
 

@@ -22,7 +22,7 @@ session. With an ``AsyncSession``: ``await session.run_sync(bulk_update, Account
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
-from optilock.conditions.write import Write
+from optilock.conditions.condition import Condition, explained
 from optilock.errors import Entry
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import Identity
@@ -133,6 +133,8 @@ def _send(session: Session, connection: Connection, given: Rows) -> frozenset[in
     """Write the rows; the places of those that missed."""
     refuse_autocommit(connection, "Writing many rows by key")
     writes = given.writes(connection.dialect)
+    if is_watched(session) and (demands := watched(session).demands) is not None:
+        writes = [demands.demanded(write) for write in writes]
     for write in writes:
         if write.shape.prefetch:
             fill_in(write, connection)
@@ -140,12 +142,26 @@ def _send(session: Session, connection: Connection, given: Rows) -> frozenset[in
         watched(session).sent.extend(writes)
     alone = [write for write in writes if write.shape.alone]
     together = [write for write in writes if not write.shape.alone]
-    missed: list[Write] = []
+    lost: dict[int, Sequence[Condition]] = {}
     for some in [together, *([write] for write in alone)]:
         if some:
-            missed += send(connection, some)
-    lost = {id(write.params) for write in missed}
-    return frozenset(place for place, write in enumerate(writes) if id(write.params) in lost)
+            lost |= {id(one.write.params): one.failed for one in send(connection, some)}
+    places = {id(write.params): place for place, write in enumerate(writes)}
+    missed = {places[one]: conditions for one, conditions in lost.items()}
+    _raise_explained(connection, given, missed)
+    return frozenset(missed)
+
+
+def _raise_explained(
+    connection: Connection, given: Rows, missed: Mapping[int, Sequence[Condition]]
+) -> None:
+    """What the session demands of its rows is no conflict to be reported."""
+    for place, conditions in missed.items():
+        if conditions:
+            (entry,) = _entries(connection, given, [place])
+            why = explained(conditions, entry)
+            if why is not None:
+                raise why
 
 
 def _versions(
@@ -187,18 +203,20 @@ def _conflicts(
 ) -> tuple[Entry[Any], ...]:
     if not missed:
         return ()
-    mapper, token = given.mapper, facts(given.mapper).token
-    places = sorted(missed)
-    stored = read_stored(connection, mapper, [given.identities[place] for place in places])
-    entries = tuple(
-        entry_of(_attempt(given, place, token), stored.get(given.identities[place]))
-        for place in places
-    )
+    entries = _entries(connection, given, sorted(missed))
     events.emit(lambda: events.Conflict(entries))
     return entries
 
 
-def _attempt(given: Rows, place: int, token: str) -> Attempt:
+def _entries(connection: Connection, given: Rows, places: list[int]) -> tuple[Entry[Any], ...]:
+    identities = [given.identities[place] for place in places]
+    stored = read_stored(connection, given.mapper, identities)
+    return tuple(
+        entry_of(_attempt(given, place), stored.get(given.identities[place])) for place in places
+    )
+
+
+def _attempt(given: Rows, place: int) -> Attempt:
     """Our side: what the caller gave. What he had read besides the version is not known."""
     names = facts(given.mapper).columns
     keys = {
@@ -206,7 +224,7 @@ def _attempt(given: Rows, place: int, token: str) -> Attempt:
         for name, value in zip(given.key_names, given.identities[place], strict=True)
         if name in names
     }
-    known = {**keys, token: given.expected[place]}
+    known = {**keys, facts(given.mapper).token: given.expected[place]}
     values = given.values[place]
     action: Any = "delete" if given.deletes else "update"
     return Attempt(

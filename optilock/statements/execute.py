@@ -42,6 +42,7 @@ from optilock.statements.by_table import (
     update_table,
 )
 from optilock.statements.call import Call, Execute, stating
+from optilock.statements.demanded import under_demands
 from optilock.statements.own import note, note_unseen, unseen_of
 from optilock.statements.upserts import refuse_insert
 from optilock.statements.version import refuse_update_of_table, versioned_children
@@ -90,6 +91,9 @@ def _of_rows(call: Call) -> Any:
         return update_table(call)
     with stating(call.session):
         call.refuse_elsewhere(mapper)
+        demands = watched(call.session).demands
+        if demands is not None:
+            call = under_demands(call, mapper, demands)
         flushing = watched(call.session).flush is not None and facts(mapper).guarded
         if isinstance(call.statement, Update):
             return _update(call, mapper, flushing=flushing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypedDict
@@ -37,6 +37,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     savepoint: bool
     independent: bool
     verify_reads: bool
+    parts: Sequence[Part]
 
 
 class UnitOptions(UnitOptionsWithoutIsolation, total=False):
@@ -71,6 +72,8 @@ class Options:
     savepoint: bool = False
     independent: bool = False
     verify_reads: bool = False
+    #: Parts of the application's own.
+    parts: Sequence[Part] = ()
 
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
@@ -84,6 +87,12 @@ class Options:
                 f"isolation={self.isolation!r} is no level: write"
                 f" {' or '.join(f'Isolation.{level.name}' for level in Isolation)}."
             )
+        for part in self.parts:
+            if not isinstance(part, Part):
+                raise ConfigurationError(
+                    f"parts=[...] has {part!r}, which is no part: write a subclass of"
+                    " optilock.Part, and give an object of it."
+                )
         if self.verify_reads and self.read_only:
             raise ConfigurationError(
                 "verify_reads=True locks the rows that were read, which a read_only=True"
@@ -96,7 +105,7 @@ class Options:
             )
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def all_parts(self) -> tuple[Part, ...]:
         """The parts that these options ask for, in the order in which they are told."""
         parts: list[Part] = []
         if self.isolation is not None:
@@ -105,7 +114,7 @@ class Options:
             parts.append(ReadOnly())
         if self.verify_reads:
             parts.append(VerifyReads())
-        return tuple(parts)
+        return (*parts, *self.parts)
 
     def require_room_in(self, outer: Options) -> None:
         """Refuse an inner unit that asks for what the running outer unit does not give.
@@ -113,7 +122,7 @@ class Options:
         Raises:
             ConfigurationError: an option is given and differs.
         """
-        for name in ("on_conflict", "on_delete", "isolation", "read_only", "verify_reads"):
+        for name in ("on_conflict", "on_delete", "isolation", "read_only", "verify_reads", "parts"):
             wanted, has = getattr(self, name), getattr(outer, name)
             if wanted and wanted != has:
                 raise ConfigurationError(

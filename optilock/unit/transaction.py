@@ -60,7 +60,7 @@ class OwnTransaction:
         #: What the unit yields: ``session``, or the AsyncSession in front of it.
         self.public = public
         self.options = options
-        self.parts = options.parts
+        self.parts = options.all_parts
         self.doomed_by: BaseException | None = None
         #: The session in whose place of a scope this one is.
         self.beside: Beside | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,14 +12,17 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.state import InstanceState
 
+from optilock.conditions.condition import Condition, explained, failed
 from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
 from optilock.errors import Entry
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import Identity
 from optilock.mapping.compared import values_read, written_by_us
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.session.connections import connection_to_write
+from optilock.session.watched import watched
 from optilock.undocumented import marked_deleted
 
 __all__ = ["Stale", "State", "expected_version", "look"]
@@ -46,10 +49,12 @@ class Stale:
 
 
 def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[Stale]:
-    """Lock the rows of versioned objects, and return those whose version is another one."""
+    """Lock the rows of objects, and return those that moved, or are not as the session demands."""
     by_mapper: dict[Mapper[Any], list[State]] = {}
+    demands = watched(session).demands
     for state in states:
-        if state.key is not None and facts(state.mapper).guarded:
+        guarded = facts(state.mapper).guarded or (demands is not None and demands.on(state.mapper))
+        if state.key is not None and guarded:
             by_mapper.setdefault(state.mapper, []).append(state)
     return [
         stale
@@ -67,15 +72,16 @@ def _look(
     key = facts(mapper).keys[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
     identities = [_identity(state) for state in states]
-    found = read_stored(connection, mapper, identities, only=names, deleting=deleting)
+    found, lost = _found(session, connection, mapper, identities, names, deleting=deleting)
     moved = [s for s in states if not _is_as_read(mapper, read[s], found.get(_identity(s)))]
-    moved = [s for s in moved if not _is_as_written(connection, s, read[s], found)]
+    gone = {s for s in moved if not _is_as_written(connection, s, read[s], found)}
+    moved = [s for s in states if s in gone or lost.get(_identity(s))]
     if not moved:
         return []
     token = facts(mapper).token
     identities = [_identity(state) for state in moved]
     stored = read_stored(connection, mapper, identities, deleting=deleting)
-    return [
+    stale = [
         Stale(
             state,
             state.obj(),
@@ -90,6 +96,40 @@ def _look(
         )
         for state in moved
     ]
+    for one in stale:
+        one.problem = one.problem or explained(lost.get(_identity(one.state), ()), one.entry)
+    return stale
+
+
+def _found(
+    session: Session,
+    connection: Connection,
+    mapper: Mapper[Any],
+    identities: list[Identity],
+    names: tuple[str, ...],
+    *,
+    deleting: bool,
+) -> tuple[dict[Identity, Values], dict[Identity, Sequence[Condition]]]:
+    """The rows, locked, and what the session demands and is not true of them."""
+    demands = watched(session).demands
+    conditions = () if demands is None else demands.on(mapper)
+    if demands is None or not conditions:
+        return read_stored(connection, mapper, identities, only=names, deleting=deleting), {}
+    asked = [one for condition in conditions for one in condition.looks]
+    also = {f"optilock {number}": one for number, one in enumerate(asked)}
+    found = read_stored(
+        connection,
+        mapper,
+        identities,
+        only=names,
+        deleting=deleting,
+        also=also,
+        params=demands.params,
+    )
+    return found, {
+        key: failed(conditions, demands.params, [row[name] for name in also])
+        for key, row in found.items()
+    }
 
 
 def _as_read(state: State, *, deleting: bool) -> Values:

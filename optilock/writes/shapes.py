@@ -13,7 +13,8 @@ from sqlalchemy.orm.unitofwork import UOWTransaction
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
-from optilock.conditions.write import Condition, Shape
+from optilock.conditions.condition import Match
+from optilock.conditions.write import Shape
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import facts
 from optilock.mapping.tables import is_shared, share_one_table, two_classes
@@ -97,7 +98,8 @@ def shape_of(
     compared = compared_columns(statement)
     if compared is None or token not in compared:
         return None
-    keys = tuple(Condition(col, name) for col, name in compared.items() if col is not token)
+    keys = tuple(Match(col, name) for col, name in compared.items() if col is not token)
+    version = Match(token, compared[token])
     where = {condition.parameter for condition in keys} | {compared[token]}
     sets = _sets(statement, table, names, where)
     given = dict(values_of(statement))
@@ -121,8 +123,8 @@ def shape_of(
         table=table,
         mapper=mapper,
         keys=keys,
-        conditions=(Condition(token, compared[token]),),
-        token_parameter=compared[token],
+        token=version,
+        conditions=(version,),
         sets=sets,
         prefetch=prefetch,
         postfetch=postfetch,

@@ -46,7 +46,7 @@ class JoinedRows:
         self.columns = {name: column for s in shapes for name, column in s.all_sets().items()}
         self.masked = [n for n in self.columns if any(n not in s.all_sets() for s in shapes)]
         self._columns_carried = [
-            *(condition.column for condition in (*self.shape.keys, *self.shape.conditions)),
+            *(condition.column for condition in (*self.shape.keys, *self.shape.matches)),
             *self.columns.values(),
         ]
         self._processors = [
@@ -74,7 +74,7 @@ class JoinedRows:
         return any(mixed(write.params.get(name) for write in writes) for name in self.columns)
 
     def _delete(self, connection: Connection, writes: list[Write]) -> int:
-        compared = (*self.shape.keys, *self.shape.conditions)
+        compared = (*self.shape.keys, *self.shape.matches)
         rows = [tuple(write.params[c.parameter] for c in compared) for write in writes]
         found = tuple_(*(c.column for c in compared)).in_(rows)
         statement = delete(self.shape.table).where(found)
@@ -90,7 +90,7 @@ class JoinedRows:
 
     def _row(self, write: Write) -> list[Any]:
         params = write.params
-        names = [c.parameter for c in (*self.shape.keys, *self.shape.conditions)]
+        names = [c.parameter for c in (*self.shape.keys, *self.shape.matches)]
         values = [params.get(name) for name in (*names, *self.columns)]
         carried = [
             value if process is None else process(value)
@@ -105,7 +105,7 @@ class JoinedRows:
         mask = {name: f"{_GIVEN}.m{i}" for i, name in enumerate(self.masked)}
         compared = [
             *((c.column, f"k{i}") for i, c in enumerate(self.shape.keys)),
-            *((c.column, f"w{i}") for i, c in enumerate(self.shape.conditions)),
+            *((c.column, f"w{i}") for i, c in enumerate(self.shape.matches)),
         ]
         names = [name for _, name in compared]
         names += [f"c{i}" for i in range(len(self.columns))]
@@ -171,7 +171,7 @@ def joined_rows(database: Locks, writes: list[Write], dialect: Any) -> JoinedRow
 
 
 def _usable(shapes: tuple[Shape, ...], dialect: Dialect) -> bool:
-    compared = (*shapes[0].keys, *shapes[0].conditions)
+    compared = (*shapes[0].keys, *shapes[0].matches)
     set_somewhere = {column for shape in shapes for column in shape.all_sets().values()}
     computed = {c for s in shapes for c in s.postfetch if c.onupdate is not None}
     return (

@@ -42,8 +42,10 @@ from sqlalchemy import (
     case,
     cast,
     delete,
+    false,
     func,
     literal_column,
+    not_,
     null,
     or_,
     select,
@@ -56,6 +58,7 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from optilock.conditions.condition import demanded_of, parameter
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.locks import Locks
 from optilock.dialects.rows import LockAndLook, mixed, must_match, native
@@ -198,6 +201,8 @@ class SetForm:
         if any(mixed(values) for values in arrays.values()):  # drivers refuse such arrays
             return LockAndLook(self._database).send(connection, writes)
         places = {**arrays, f"{_OWN}sent": len(writes)}
+        if self.shape.demanded:
+            places |= demanded_of(writes[0].params)
         counts, *answers = native(connection, self.statement, places).all()
         _, locked, written = counts
         stale = {place for place, differs, _ in answers if differs}
@@ -223,7 +228,7 @@ class SetForm:
 
     def _compared(self) -> dict[str, Any]:
         keys = {f"{_OWN}k{i}": key for i, key in enumerate(self.shape.keys)}
-        return keys | {f"{_OWN}w{i}": c for i, c in enumerate(self.shape.conditions)}
+        return keys | {f"{_OWN}w{i}": c for i, c in enumerate(self.shape.matches)}
 
     def _set(self) -> dict[str, tuple[str, Column[Any]]]:
         return {f"{_OWN}c{i}": item for i, item in enumerate(self.columns.items())}
@@ -234,11 +239,12 @@ class SetForm:
     def _statement(self) -> Any:
         shape, table = self.shape, self.shape.table
         held = self._held()
-        matches = and_(
-            *(held.c[f"{_OWN}s{i}"] == held.c[f"{_OWN}w{i}"] for i in range(len(shape.conditions)))
-        )
+        stands = [held.c[f"{_OWN}stands"]] if shape.demanded else []
+        compared = range(len(shape.matches))
         found = and_(
-            *(key.column == held.c[f"{_OWN}k{i}"] for i, key in enumerate(shape.keys)), matches
+            *(key.column == held.c[f"{_OWN}k{i}"] for i, key in enumerate(shape.keys)),
+            *(held.c[f"{_OWN}s{i}"] == held.c[f"{_OWN}w{i}"] for i in compared),
+            *stands,
         )
         change: Delete | Update
         if shape.deletes:
@@ -249,10 +255,8 @@ class SetForm:
         locked = select(func.count()).select_from(held).scalar_subquery()
         count = select(func.count()).select_from(written).scalar_subquery()
         differs = or_(
-            *(
-                held.c[f"{_OWN}s{i}"].is_distinct_from(held.c[f"{_OWN}w{i}"])
-                for i in range(len(shape.conditions))
-            )
+            *(held.c[f"{_OWN}s{i}"].is_distinct_from(held.c[f"{_OWN}w{i}"]) for i in compared),
+            *(not_(one) for one in stands),
         )
         place = held.c[f"{_OWN}place"]
         return union_all(
@@ -280,7 +284,8 @@ class SetForm:
         held = (
             select(
                 *given.c,
-                *(c.column.label(f"{_OWN}s{i}") for i, c in enumerate(shape.conditions)),
+                *(c.column.label(f"{_OWN}s{i}") for i, c in enumerate(shape.matches)),
+                *self._stands(),
             )
             .select_from(
                 given.join(table, and_(*(key.column == given.c[f"{_OWN}k{i}"] for i, key in keys)))
@@ -289,6 +294,11 @@ class SetForm:
             .with_for_update(of=table, key_share=not shape.deletes)
         )
         return held.cte("optilock_held").prefix_with("MATERIALIZED")
+
+    def _stands(self) -> list[Any]:
+        """Is all that the session demands true of the row? What is NULL counts as false."""
+        clauses = [one.clause(parameter) for one in self.shape.demanded]
+        return [func.coalesce(and_(*clauses), false()).label(f"{_OWN}stands")] if clauses else []
 
     def _values(self, held: Any) -> dict[Column[Any], Any]:
         masks = {name: held.c[place] for place, name in self._masks().items()}
@@ -320,7 +330,7 @@ def set_form(database: Locks, writes: list[Write], dialect: Dialect) -> SetForm 
 
 
 def _build(database: Locks, shapes: tuple[Shape, ...], dialect: Dialect) -> SetForm | None:
-    columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].conditions)}
+    columns = {condition.column for condition in (*shapes[0].keys, *shapes[0].matches)}
     if any(_is_padded(column.type, dialect) for column in columns):
         return None
     columns |= {column for shape in shapes for column in shape.all_sets().values()}

@@ -1,0 +1,147 @@
+"""What must be true of a row for it to be written.
+
+The version is a condition (:class:`Match`), and so is whatever a session *demands* of every row
+that it writes (:mod:`optilock.conditions.demands`)::
+
+    @dataclass(frozen=True)
+    class HeldBy(Condition):
+        column: Column[Any]
+
+        def clause(self, given: Given) -> ColumnElement[bool]:
+            return self.column == given("holder", self.column.type)
+
+        def explain(self, entry: Entry[Any]) -> Exception | None:
+            return NotTheHolder(entry.identity)
+
+A condition is structure: it carries no value, so that the statements with it are made once. Its
+clause goes into the WHERE of a single row, of a batch, of ``update()`` and ``delete()``; where a
+row is looked at under a lock, the database is asked for the clause's verdict. What is NULL counts
+as false. Times are compared with the clock, not with ``now()``, which is on PostgreSQL the begin
+of the transaction: :class:`~optilock.tokens.timestamp.ServerTime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import Column, ColumnElement, bindparam, false, func
+from sqlalchemy.types import TypeEngine
+
+from optilock.errors import ConfigurationError, Entry
+
+__all__ = [
+    "Condition",
+    "Given",
+    "Match",
+    "demanded_of",
+    "explained",
+    "failed",
+    "parameter",
+    "parameters",
+]
+
+#: SQL of a value, by its name and type.
+Given = Callable[[str, TypeEngine[Any]], ColumnElement[Any]]
+
+#: In front of the names of values: one that is called as a column would be taken for a new value.
+_OWN = "optilock_of_"
+
+
+def parameter(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+    """The value as a parameter of the statement."""
+    return bindparam(_OWN + name, type_=kind)
+
+
+def parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`parameter` stands for."""
+    return {_OWN + name: value for name, value in values.items()}
+
+
+def demanded_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """These parameters among those of a write."""
+    return {name: value for name, value in params.items() if name.startswith(_OWN)}
+
+
+class Condition:
+    """Structure only: it must be hashable, and equal to others that make the same SQL.
+
+    A subclass says its ``clause``, and in ``explain`` what its miss means.
+    """
+
+    #: Does SQL decide as exactly as it must? Otherwise rows are looked at before they are written.
+    exact: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, how in _SAID.items():
+            if getattr(cls, name) is getattr(Condition, name):
+                raise ConfigurationError(
+                    f"The condition {cls.__name__} has no {name}(): write {how}."
+                )
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        """SQL that is true of a row which may be written."""
+        raise NotImplementedError  # every condition has its own
+
+    def explain(self, entry: Entry[Any]) -> Exception | None:
+        """What is raised where it fails, instead of a conflict; ``None``: it is a conflict."""
+        raise NotImplementedError  # every condition has its own
+
+    @property
+    def looks(self) -> tuple[ColumnElement[Any], ...]:
+        """What a look at the row must read; by default the database's own verdict."""
+        return (func.coalesce(self.clause(parameter), false()),)
+
+    def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
+        """The verdict on what :attr:`looks` has read; ``params`` has the values by their names."""
+        return bool(seen[0])
+
+
+_SAID = {
+    "clause": "def clause(self, given), which returns SQL such as"
+    ' self.column == given("holder", self.column.type)',
+    "explain": "def explain(self, entry), which returns the exception for a row of which it is not"
+    " true, or None if that is a conflict which resolvers may settle",
+}
+
+
+@dataclass(frozen=True)
+class Match(Condition):
+    """The row must still hold, in ``column``, the value that the write carries in ``parameter``."""
+
+    column: Column[Any]
+    parameter: str
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return self.column == bindparam(self.parameter, type_=self.column.type)
+
+    @property
+    def looks(self) -> tuple[ColumnElement[Any], ...]:
+        return (self.column,)
+
+    def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
+        return bool(seen[0] == params[self.parameter])
+
+    def explain(self, entry: Entry[Any]) -> Exception | None:
+        return None
+
+
+def failed(
+    conditions: Iterable[Condition], params: Mapping[str, Any], seen: Sequence[Any]
+) -> tuple[Condition, ...]:
+    """All that are not true of a row, by what their ``looks`` have read, one after the other."""
+    found, at = [], 0
+    values = {name.removeprefix(_OWN): value for name, value in params.items()}
+    for condition in conditions:
+        width = len(condition.looks)
+        if not condition.holds(values, seen[at : at + width]):
+            found.append(condition)
+        at += width
+    return tuple(found)
+
+
+def explained(failed: Iterable[Condition], entry: Entry[Any]) -> Exception | None:
+    """The first explanation; it wins over every resolver."""
+    return next((why for one in failed if (why := one.explain(entry)) is not None), None)

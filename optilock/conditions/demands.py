@@ -1,0 +1,109 @@
+"""What a session demands of every row that it writes.
+
+::
+
+    class Holder(Part, Demand):
+        def __init__(self, me: str) -> None:
+            self.values = {"holder": me}
+
+        def on(self, mapper: Mapper[Any]) -> Condition | None:
+            column = mapper.columns.get("holder")
+            return None if column is None else HeldBy(column)
+
+        def begin(self, session: Session) -> None:
+            demand(session, self)
+
+    with UnitOfWork(sessions, parts=[Holder("me")]) as session: ...
+
+A demand is asked once for each class which condition it makes of its rows, and carries the values,
+which are the same for all rows. It goes with every write of the session: rows of a flush, in
+whatever form they are sent, deletes, ``update()`` and ``delete()`` statements, ``bulk_update``. A
+row of which it is not true is left as it is, and what the condition explains is raised, whatever
+resolver the session has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, bindparam
+from sqlalchemy.orm import Mapper
+from sqlalchemy.types import TypeEngine
+
+from optilock.conditions.condition import Condition, parameters
+from optilock.conditions.write import Write
+from optilock.errors import ConfigurationError
+
+__all__ = ["Demand", "Demands"]
+
+
+class Demand:
+    """One demand; ``values`` are the values that its conditions ask for, by name."""
+
+    values: Mapping[str, Any]
+
+    def on(self, mapper: Mapper[Any]) -> Condition | None:
+        """The condition on rows of the class; ``None``: nothing is demanded of them."""
+        raise NotImplementedError  # every demand has its own
+
+
+class Demands:
+    """All demands of a session."""
+
+    def __init__(self) -> None:
+        self._all: list[Demand] = []
+        self._values: dict[str, Any] = {}
+        self._on: dict[Mapper[Any], tuple[Condition, ...]] = {}
+        #: The values as parameters of statements.
+        self.params: dict[str, Any] = {}
+
+    def add(self, demand: Demand) -> None:
+        """From here on it is demanded, too.
+
+        Raises:
+            ConfigurationError: it is none, has no values, or names one as another demand does.
+        """
+        _check(demand)
+        taken = self._values.keys() & demand.values.keys()
+        if taken:
+            raise ConfigurationError(
+                f"{type(demand).__name__} names a value {min(taken)!r}, and so does another demand"
+                " of the session: give it a name of its own, in values= and in clause()."
+            )
+        self._all.append(demand)
+        self._values |= demand.values
+        self._on = {}
+        self.params = parameters(self._values)
+
+    def on(self, mapper: Mapper[Any]) -> tuple[Condition, ...]:
+        """The conditions on rows of the class."""
+        found = self._on.get(mapper)
+        if found is None:
+            asked = [demand.on(mapper) for demand in self._all]
+            found = self._on[mapper] = tuple(one for one in asked if one is not None)
+        return found
+
+    def demanded(self, write: Write) -> Write:
+        """The same write under these conditions."""
+        shape, params = write
+        more = self.on(shape.mapper)
+        return Write(shape.under(more), {**params, **self.params}) if more else write
+
+    def bound(self, name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+        """The value for a statement whose parameters are not ours."""
+        return bindparam(None, self._values[name], type_=kind)
+
+
+def _check(demand: Any) -> None:
+    if not isinstance(demand, Demand) or type(demand).on is Demand.on:
+        raise ConfigurationError(
+            f"{demand!r} is no demand: write a subclass of optilock.Demand with on(mapper), which"
+            " returns a Condition or None, and with values, a mapping of names to values."
+        )
+    values = getattr(demand, "values", None)
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise ConfigurationError(
+            f"{type(demand).__name__} has no values: write self.values = {{'name': value}}, with"
+            " the names that clause() asks for; {} if it asks for none."
+        )

@@ -1,0 +1,522 @@
+"""What a session demands of every row that it writes: a holder, or a lease that has not ended.
+
+The two parts below are all that such an option takes; whatever the session writes, and in whatever
+form it is sent, the row of another holder is left as it is, and the error is the part's own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Engine,
+    ForeignKey,
+    delete,
+    event,
+    select,
+    text,
+    true,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Mapped, Mapper, Session, mapped_column, relationship, sessionmaker
+
+from optilock import (
+    CompareValues,
+    Condition,
+    ConfigurationError,
+    Counter,
+    Demand,
+    Entry,
+    OptilockError,
+    Part,
+    UnitOfWork,
+    Versioned,
+    bulk_update,
+    client_wins,
+    demand,
+    watch,
+)
+from optilock.conditions.condition import Given
+from optilock.testing import count_statements
+from optilock.tokens.timestamp import ServerTime
+from optilock.tokens.utc_date_time import UtcDateTime
+from tests.models import Base, key
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+# -- the two parts ---------------------------------------------------------------------------------
+
+
+class NotTheHolder(OptilockError):
+    """Somebody else holds the row."""
+
+
+class LeaseEnded(OptilockError):
+    """The lease under which we write has ended."""
+
+
+@dataclass(frozen=True)
+class HeldBy(Condition):
+    column: Column[Any]
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return self.column == given("holder", self.column.type)
+
+    def explain(self, entry: Entry[Any]) -> Exception:
+        return NotTheHolder(f"{entry.model.__name__} {entry.identity!r} is held by somebody else")
+
+
+class Holder(Part, Demand):
+    """Writes only what ``me`` holds."""
+
+    def __init__(self, me: str) -> None:
+        self.values = {"holder": me}
+
+    def on(self, mapper: Mapper[Any]) -> Condition | None:
+        column = mapper.columns.get("holder")
+        return None if column is None else HeldBy(column)
+
+    def begin(self, session: Session) -> None:
+        demand(session, self)
+
+
+@dataclass(frozen=True)
+class Alive(Condition):
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        alive = select(Lease.id).where(
+            Lease.id == given("lease", Lease.__table__.c.id.type), Lease.until > ServerTime()
+        )
+        return alive.with_for_update(read=True).exists()
+
+    def explain(self, entry: Entry[Any]) -> Exception:
+        return LeaseEnded(f"the lease for {entry.model.__name__} {entry.identity!r} has ended")
+
+
+class UnderLease(Part, Demand):
+    """Writes only as long as the lease lasts, by the clock of the database."""
+
+    def __init__(self, lease: int) -> None:
+        self.values = {"lease": lease}
+
+    def on(self, mapper: Mapper[Any]) -> Condition | None:
+        return Alive()
+
+    def begin(self, session: Session) -> None:
+        demand(session, self)
+
+
+# -- what is written -------------------------------------------------------------------------------
+
+
+class Lease(Base):
+    __tablename__ = "demanded_leases"
+    id: Mapped[int] = key()
+    until: Mapped[Any] = mapped_column(UtcDateTime())
+
+
+class Task(Versioned, Base):
+    __tablename__ = "demanded_tasks"
+    __version_token__ = Counter()
+    __version_ignore__ = ("views",)
+    id: Mapped[int] = key()
+    kind: Mapped[str] = mapped_column(default="task")
+    holder: Mapped[str | None] = mapped_column(default="me")
+    title: Mapped[str] = mapped_column(default="")
+    views: Mapped[int] = mapped_column(default=0)
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "task"}
+
+
+class Bug(Task):
+    __tablename__ = "demanded_bugs"
+    __version_ignore__ = ("seen",)
+    id: Mapped[int] = mapped_column(ForeignKey(Task.id), primary_key=True)
+    cause: Mapped[str] = mapped_column(default="")
+    seen: Mapped[int] = mapped_column(default=0)
+    __mapper_args__ = {"polymorphic_identity": "bug"}
+
+
+class List(Versioned, Base):
+    __tablename__ = "demanded_lists"
+    id: Mapped[int] = key()
+    holder: Mapped[str] = mapped_column(default="me")
+    lines: Mapped[list[Line]] = relationship(cascade="all, delete-orphan")
+
+
+class Line(Base):
+    __tablename__ = "demanded_lines"
+    id: Mapped[int] = key()
+    list_id: Mapped[int] = mapped_column(ForeignKey(List.id))
+
+
+class Plain(Versioned, Base):
+    __tablename__ = "demanded_plain"
+    __version_token__ = CompareValues.all()
+    id: Mapped[int] = key()
+    holder: Mapped[str] = mapped_column(default="me")
+    title: Mapped[str] = mapped_column(default="")
+    size: Mapped[int] = mapped_column(default=0)
+
+
+class Bare(Base):
+    """Without a version: what is demanded is demanded of it, too."""
+
+    __tablename__ = "demanded_bare"
+    id: Mapped[int] = key()
+    holder: Mapped[str] = mapped_column(default="me")
+    title: Mapped[str] = mapped_column(default="")
+
+
+TABLES = [one.__table__ for one in (Lease, Task, Bug, List, Line, Plain, Bare)]
+Lose = Callable[[], None]
+
+
+def several(session: Session, of: Any) -> Any:
+    return session.scalars(select(of).order_by(of.id)).all()
+
+
+def one_row(session: Session, lose: Lose, moved: Lose) -> None:
+    task = session.get_one(Task, 1)
+    lose()
+    task.title = "mine"
+
+
+def a_batch(session: Session, lose: Lose, moved: Lose) -> None:
+    tasks = several(session, Task)
+    lose()
+    for task in tasks:
+        task.title = "mine"
+
+
+def one_delete(session: Session, lose: Lose, moved: Lose) -> None:
+    task = session.get_one(Task, 1)
+    lose()
+    session.delete(task)
+
+
+def a_batch_of_deletes(session: Session, lose: Lose, moved: Lose) -> None:
+    tasks = [task for task in several(session, Task) if type(task) is Task]
+    lose()
+    for task in tasks:
+        session.delete(task)
+
+
+def a_delete_with_dependents(session: Session, lose: Lose, moved: Lose) -> None:
+    listed = session.get_one(List, 1)
+    lose()
+    session.delete(listed)
+
+
+def only_an_ignored_column(session: Session, lose: Lose, moved: Lose) -> None:
+    task = session.get_one(Task, 1)
+    lose()
+    task.views = 7
+
+
+def only_an_ignored_column_of_a_child(session: Session, lose: Lose, moved: Lose) -> None:
+    bug = session.get_one(Bug, 9)
+    lose()
+    bug.seen = 7
+
+
+def one_row_of_compared_values(session: Session, lose: Lose, moved: Lose) -> None:
+    plain = session.get_one(Plain, 1)
+    lose()
+    plain.size = 7
+
+
+def a_batch_of_compared_values(session: Session, lose: Lose, moved: Lose) -> None:
+    found = several(session, Plain)
+    lose()
+    for plain in found:
+        plain.size = 7
+
+
+def a_joined_child(session: Session, lose: Lose, moved: Lose) -> None:
+    bug = session.get_one(Bug, 9)
+    lose()
+    bug.cause = "mine"
+
+
+def rows_without_a_version(session: Session, lose: Lose, moved: Lose) -> None:
+    bare = session.get_one(Bare, 1)
+    lose()
+    bare.title = "mine"
+
+
+def an_update_statement(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.execute(update(Task).where(Task.id < 5).values(title="mine"))
+
+
+def an_update_by_key(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.execute(update(Bare), [{"id": 1, "title": "mine"}])
+
+
+def a_delete_statement(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.execute(delete(Bare).where(Bare.id < 5))
+
+
+def a_bulk_update(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    rows = [{"id": 1, "version": 1, "title": "mine"}, {"id": 2, "version": 1, "title": "mine"}]
+    bulk_update(session, Task, rows)
+
+
+def a_row_that_has_moved(session: Session, lose: Lose, moved: Lose) -> None:
+    task = session.get_one(Task, 1)
+    moved()
+    lose()
+    task.title = "mine"
+
+
+CASES = [
+    one_row,
+    a_batch,
+    one_delete,
+    a_batch_of_deletes,
+    a_delete_with_dependents,
+    only_an_ignored_column,
+    only_an_ignored_column_of_a_child,
+    one_row_of_compared_values,
+    a_batch_of_compared_values,
+    a_joined_child,
+    rows_without_a_version,
+    an_update_statement,
+    an_update_by_key,
+    a_delete_statement,
+    a_bulk_update,
+    a_row_that_has_moved,
+]
+cases = pytest.mark.parametrize("case", CASES)
+resolvers = pytest.mark.parametrize("resolver", [None, client_wins])
+#: The part, its error, and what takes away what it demands.
+THEFT = [text(f"UPDATE {table.name} SET holder = 'you'") for table in TABLES if "holder" in table.c]
+parts = pytest.mark.parametrize("part", ["holder", "lease"])
+
+
+def part_of(name: str) -> tuple[Any, type[OptilockError], list[Any]]:
+    if name == "holder":
+        return Holder("me"), NotTheHolder, THEFT
+    ended = update(Lease).values(until=NOW - datetime.timedelta(days=1))
+    return UnderLease(1), LeaseEnded, [ended]
+
+
+def by(engine: Engine, *statements: Any) -> Lose:
+    """Somebody else sends these, and commits."""
+
+    def send() -> None:
+        with engine.begin() as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    return send
+
+
+MOVED = text("UPDATE demanded_tasks SET title = 'theirs', version = version + 1 WHERE id = 1")
+
+
+def rows() -> list[Any]:
+    return [
+        Lease(id=1, until=NOW + datetime.timedelta(days=1)),
+        *(of(id=n) for of in (Task, Plain, Bare) for n in (1, 2, 3)),
+        Bug(id=9),
+        List(id=1, lines=[Line(id=1), Line(id=2)]),
+    ]
+
+
+def fill(engine: Engine) -> None:
+    Base.metadata.create_all(engine, tables=TABLES)
+    with Session(engine) as session, session.begin():
+        session.add_all(rows())
+
+
+@pytest.fixture
+def filled(engine: Engine) -> Iterator[Engine]:
+    fill(engine)
+    yield engine
+    Base.metadata.drop_all(engine, tables=TABLES)
+
+
+def stored(engine: Engine) -> Any:
+    with engine.connect() as connection:
+        return [
+            connection.execute(select(table).order_by(*table.primary_key)).all()
+            for table in TABLES[1:]
+        ]
+
+
+@parts
+@cases
+@resolvers
+@pytest.mark.needs("resolves-in-place")
+def test_nothing_is_written_of_a_row_that_is_not_as_demanded(
+    filled: Engine, part: str, case: Any, resolver: Any
+) -> None:
+    wanted, error, statements = part_of(part)
+    moved = by(filled, MOVED)
+    with watch(sessionmaker(filled), on_conflict=resolver)() as session:
+        demand(session, wanted)
+        with pytest.raises(error):
+            case(session, by(filled, *statements), moved)
+            session.flush()
+        session.expunge_all()  # the refused edits are pending again
+        session.commit()
+    assert "mine" not in str(stored(filled))
+    assert ", 7" not in str(stored(filled))
+    assert [len(rows) for rows in stored(filled)] == [4, 1, 1, 2, 3, 3]
+
+
+@parts
+@cases
+@pytest.mark.needs("resolves-in-place")
+def test_what_is_as_demanded_is_written_as_ever(filled: Engine, part: str, case: Any) -> None:
+    wanted, _, _ = part_of(part)
+    before = stored(filled)
+    with watch(sessionmaker(filled), on_conflict=client_wins)() as session:
+        demand(session, wanted)
+        case(session, lambda: None, by(filled, MOVED))
+        session.commit()
+    assert stored(filled) != before
+
+
+@pytest.mark.anyio
+@parts
+@cases
+async def test_nothing_is_written_by_an_async_session(
+    async_engine: Any, part: str, case: Any
+) -> None:
+    wanted, error, statements = part_of(part)
+    sync: Engine = async_engine.sync_engine
+    async with async_engine.begin() as connection:
+        await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=TABLES))
+        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
+    async with AsyncSession(async_engine) as session, session.begin():
+        session.add_all(rows())
+    async with watch(async_sessionmaker(async_engine), on_conflict=client_wins)() as session:
+        demand(session.sync_session, wanted)
+        with pytest.raises(error):
+            await session.run_sync(case, by(sync, *statements), by(sync, MOVED))
+            await session.flush()
+        await session.rollback()
+    await async_engine.dispose()
+
+
+@pytest.mark.engines("postgresql")
+def test_what_was_taken_away_and_came_back_before_the_look_is_written(filled: Engine) -> None:
+    """The UPDATE finds nothing; the row is looked at, is as demanded again, and is written."""
+    back = by(filled, text("UPDATE demanded_tasks SET holder = 'me'"))
+    with watch(sessionmaker(filled))() as session:
+        demand(session, Holder("me"))
+        task = session.get_one(Task, 1)
+        by(filled, *THEFT)()
+        task.title = "mine"
+
+        waiting = [back]
+
+        def locks(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            if "FOR NO KEY UPDATE" in statement and waiting:
+                waiting.pop()()
+
+        event.listen(session.connection(), "before_cursor_execute", locks)
+        session.commit()
+        assert not waiting
+    assert "mine" in str(stored(filled))
+
+
+@pytest.mark.needs("resolves-in-place")
+def test_a_unit_takes_the_part_as_an_option(filled: Engine) -> None:
+    by(filled, *THEFT)()
+    with (
+        pytest.raises(NotTheHolder),
+        UnitOfWork(filled, on_conflict=client_wins, parts=[Holder("me")]) as session,
+    ):
+        session.get_one(Task, 1).title = "mine"
+    with UnitOfWork(filled, parts=[Holder("you"), UnderLease(1)]) as session:
+        for task in several(session, Task):
+            task.title = "yours"
+    assert str(stored(filled)).count("yours") == 4
+
+
+@pytest.mark.engines("postgresql", "sqlite")
+@pytest.mark.parametrize("many", [1, 3])
+def test_it_costs_no_statement_and_its_values_are_parameters(filled: Engine, many: int) -> None:
+    with watch(sessionmaker(filled))() as session:
+        demand(session, Holder("me"))
+        for task in several(session, Task)[:many]:
+            task.title = "mine"
+        with count_statements(filled) as sent:
+            session.flush()
+        session.rollback()
+    assert sent.count == 1
+    assert "'me'" not in sent.statements[0].text
+
+
+def test_a_resolver_writes_under_the_demands_as_well(filled: Engine) -> None:
+    """The row has moved, and nobody has taken it: the resolver's correction is written."""
+    with watch(sessionmaker(filled), on_conflict=client_wins)() as session:
+        demand(session, Holder("me"))
+        task = session.get_one(Task, 1)
+        session.commit()
+        assert task.title == ""
+        session.commit()
+        by(filled, MOVED)()
+        task.title = "mine"
+        session.commit()
+    assert "mine" in str(stored(filled))
+
+
+# -- refused when it is made -----------------------------------------------------------------------
+
+
+def test_a_condition_without_an_explanation_is_refused_when_it_is_made() -> None:
+    with pytest.raises(ConfigurationError, match=r"no explain\(\): write def explain"):
+
+        class Silent(Condition):
+            def clause(self, given: Given) -> ColumnElement[bool]:
+                return true()
+
+
+def test_a_condition_without_sql_is_refused_when_it_is_made() -> None:
+    with pytest.raises(ConfigurationError, match=r"no clause\(\): write def clause"):
+
+        class Empty(Condition):
+            def explain(self, entry: Entry[Any]) -> None:
+                return None
+
+
+def test_two_demands_that_want_one_name_are_refused() -> None:
+    with watch(sessionmaker())() as session:
+        demand(session, Holder("me"))
+        with pytest.raises(ConfigurationError, match="names a value 'holder'"):
+            demand(session, Holder("you"))
+
+
+def test_a_demand_without_values_is_refused() -> None:
+    class Nothing(Demand):
+        def on(self, mapper: Mapper[Any]) -> None:
+            return None
+
+    with watch(sessionmaker())() as session:
+        for wrong in (Nothing(), Demand(), "me"):
+            with pytest.raises(ConfigurationError, match=r"self\.values = |is no demand"):
+                demand(session, wrong)  # type: ignore[arg-type]
+
+
+def test_a_session_that_nobody_watches_is_refused() -> None:
+    with Session() as session, pytest.raises(ConfigurationError, match=r"optilock\.watch"):
+        demand(session, Holder("me"))
+
+
+def test_what_is_no_part_is_refused_as_an_option(filled: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="which is no part"):
+        UnitOfWork(filled, parts=["me"])  # type: ignore[list-item]
