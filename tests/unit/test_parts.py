@@ -15,7 +15,7 @@ from optilock.unit.parts import Part
 
 def test_every_part_of_a_unit_is_named_by_its_option() -> None:
     options = Options(read_only=True)
-    assert [part.option for part in options.parts] == ["read_only"]
+    assert [part.option for part in options.all_parts] == ["read_only"]
 
 
 def test_two_parts_that_want_one_option_are_refused() -> None:
