@@ -7,6 +7,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConfigurationError, UnitOfWork, unit_of_work, watch
+from optilock.mapped.facts import there_are
 from tests.models import Account
 from tests.work import calls_of
 
@@ -65,6 +66,14 @@ def test_a_unit_registers_no_event_and_copies_nothing(sessions, way):
     assert not [name for file, name in called if name in ("listen", "listens_for", "configure")]
 
 
+@pytest.fixture
+def ordinary_classes(monkeypatch):
+    """As in a program that maps no unusual class; this process has mapped those of all tests."""
+    for kind in ("shared", "compared", "kept"):
+        monkeypatch.setattr(there_are, kind, False)
+
+
+@pytest.mark.usefixtures("ordinary_classes")
 @pytest.mark.parametrize(("way", "most"), WAYS)
 def test_the_guard_adds_little_to_what_a_plain_session_calls(engine, sessions, way, most):
     def natively():
