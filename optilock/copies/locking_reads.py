@@ -20,7 +20,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.errors import ConcurrencyError, OptilockError
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped.keys import State, identity_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write
@@ -37,7 +37,7 @@ def guarded_get(original: Read) -> Read:
     def get(self: Session, entity: Any, ident: Any, **options: Any) -> Any:
         if not options.get("with_for_update"):
             return original(self, entity, ident, **options)
-        with _telling(self, lambda: _held(self, entity, ident)):
+        with _telling(self, lambda: _object_asked_for(self, entity, ident)):
             return original(self, entity, ident, **options)
 
     return get
@@ -61,7 +61,7 @@ def guarded_refresh(original: Read) -> Read:
     return refresh
 
 
-def _held(session: Session, entity: Any, ident: Any) -> State | None:
+def _object_asked_for(session: Session, entity: Any, ident: Any) -> State | None:
     mapper = inspect(entity)
     assert isinstance(mapper, Mapper)
     if isinstance(ident, dict):
@@ -72,15 +72,15 @@ def _held(session: Session, entity: Any, ident: Any) -> State | None:
 
 
 @contextmanager
-def _telling(session: Session, held: Callable[[], State | None]) -> Iterator[None]:
+def _telling(session: Session, asked_for: Callable[[], State | None]) -> Iterator[None]:
     """Tell with an entry of an object that is older than its row."""
     try:
         yield
     except StaleDataError as error:
-        state = held()
+        state = asked_for()
         if isinstance(error, OptilockError) or state is None or state.key is None:
             raise
-        mapper, identity = state.mapper, tuple(state.key[1])
+        mapper, identity = state.mapper, identity_of(state)
         token = facts(mapper).token
         connection = connection_to_write(session, mapper)
         attempt = attempt_of(state, "verify", version_seen(state, token))

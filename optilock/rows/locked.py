@@ -157,15 +157,15 @@ def _read_again(
     if root is not None:
         return root.mapper if root in rows and root.mapper in _roots_of(mapper) else None
     keys = params.get("primary_keys") if isinstance(params, Mapping) else None
-    return _held_among(session, rows, mapper, keys) if keys else None
+    return _completed_among(session, rows, mapper, keys) if keys else None
 
 
-def _held_among(
+def _completed_among(
     session: Session, rows: LockedRows, mapper: Mapper[Any], keys: Iterable[Any]
 ) -> Mapper[Any] | None:
     """``selectin_polymorphic()`` and ``selectinload()`` name the objects that they complete."""
     for completed in (mapper, *_roots_of(mapper)):
-        if any(_is_held(session, rows, completed, key) for key in keys):
+        if any(_is_locked(session, rows, completed, key) for key in keys):
             return completed
     return None
 
@@ -182,7 +182,7 @@ def _roots_of(mapper: Mapper[Any]) -> tuple[Mapper[Any], ...]:
     )
 
 
-def _is_held(session: Session, rows: LockedRows, mapper: Mapper[Any], key: Any) -> bool:
+def _is_locked(session: Session, rows: LockedRows, mapper: Mapper[Any], key: Any) -> bool:
     identity = key if isinstance(key, tuple) else (key,)
     obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
     return obj is not None and instance_state(obj) in rows

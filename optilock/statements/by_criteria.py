@@ -43,29 +43,34 @@ Matched = list[tuple[State, Any]]
 
 def by_criteria(call: Call, mapper: Mapper[Any]) -> Any:
     """The UPDATE of a class with a version."""
-    token = facts(mapper).version
+    version = facts(mapper).version
     columns = columns_set(mapper, call.statement, call.params)
-    flushing = watched(call.session).flush is not None
-    explicit = token in columns
-    if not explicit and _stays(call.session, mapper, columns):
-        call = call.with_statement(unmoved(mapper, call.statement))
-        return in_flush(call, mapper) if flushing else call.send()
-    if not explicit and not _is_moved(mapper, columns):
-        return in_flush(call, mapper) if flushing else call.send()
-    if not explicit and token.table is mapper.local_table:
-        call = call.with_statement(moving(mapper, call.statement))
-    apart = token.table is not mapper.local_table and not _writes(token.table, columns)
-    if not flushing:
+    explicit, apart = version in columns, False
+    if not explicit:
+        if _stays(call.session, mapper, columns):
+            return _plainly(call.with_statement(unmoved(mapper, call.statement)), mapper)
+        if not _is_moved(mapper, columns):
+            return _plainly(call, mapper)
+        if version.table is mapper.local_table:
+            call = call.with_statement(moving(mapper, call.statement))
+        else:
+            apart = not _writes(version.table, columns)
+    if watched(call.session).flush is None:
         return _followed(call, mapper, apart=apart, explicit=explicit)
     if apart:
         refuse_apart_in_flush(mapper)
     return in_flush(call, mapper)
 
 
+def _plainly(call: Call, mapper: Mapper[Any]) -> Any:
+    """The statement moves no version: no object has to follow it."""
+    return call.send() if watched(call.session).flush is None else in_flush(call, mapper)
+
+
 def _followed(call: Call, mapper: Mapper[Any], *, apart: bool, explicit: bool) -> Any:
     """The statement, with the session's objects of its rows brought up to date."""
     call.flush_before()
-    held = _held(call.session, mapper) if call.synchronizes else {}
+    held = _objects_with_version(call.session, mapper) if call.synchronizes else {}
     matched = _matched(call, mapper, held)
     if apart:
         move_apart(call.connection(mapper), mapper, mapper.local_table, call.statement, call.params)
@@ -94,7 +99,7 @@ def with_children(call: Call, mapper: Mapper[Any], children: list[Mapper[Any]]) 
             continue
         if watched(call.session).flush is not None:
             refuse_apart_in_flush(child)
-        matched = _matched(call, child, _held(call.session, child))
+        matched = _matched(call, child, _objects_with_version(call.session, child))
         connection = call.connection(mapper)
         move_apart(connection, child, mapper.local_table, call.statement, call.params)
         taken.append((child, matched))
@@ -128,7 +133,7 @@ def _writes(table: Any, columns: set[Any]) -> bool:
     return any(getattr(column, "table", None) is table for column in columns)
 
 
-def _held(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
+def _objects_with_version(session: Session, mapper: Mapper[Any]) -> dict[Identity, State]:
     """Objects of the class in the session whose version is known, by their keys."""
     key = facts(mapper).token
     return {

@@ -74,7 +74,7 @@ def _send(call: Call, mapper: Mapper[Any]) -> Any:
     call.flush_before()
     session, rows = call.session, call.params
     key = facts(mapper).token
-    held = _held_by(session, mapper, rows)
+    held = _objects_of_rows(session, mapper, rows)
     with versions_kept(mapper, [state for state, _ in held]):
         result = call.send()
     matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
@@ -88,7 +88,9 @@ def _send(call: Call, mapper: Mapper[Any]) -> Any:
     return result
 
 
-def _held_by(session: Session, mapper: Mapper[Any], rows: list[Any]) -> list[tuple[State, Any]]:
+def _objects_of_rows(
+    session: Session, mapper: Mapper[Any], rows: list[Any]
+) -> list[tuple[State, Any]]:
     """The objects of ``rows`` that the session holds, each with its row."""
     names = facts(mapper).keys
     found = []

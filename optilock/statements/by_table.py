@@ -47,7 +47,6 @@ from optilock.statements.version import unmoved_of_table
 from optilock.undocumented import expire_with_savepoint, now_deleted
 
 __all__ = [
-    "Running",
     "by_table",
     "in_flush",
     "of_values",
@@ -104,7 +103,7 @@ def by_table(
         return send()
     known, identity = watched(session), key_named(mapper, statement, params)
     promised = promised_rows(session, mapper)
-    held = _held(session, mapper, identity, flush)
+    held = _objects_concerned(session, mapper, identity, flush)
     moves = isinstance(statement, Update)
     if promised or (moves and identity is None):
         note(session, mapper)
@@ -139,7 +138,7 @@ def of_values(call: Call, mapper: Mapper[Any]) -> Any:
     connection = call.connection(mapper)
     held = {
         key: state
-        for key, state in _held(session, mapper, None, None).items()
+        for key, state in _objects_concerned(session, mapper, None, None).items()
         if remembered_values(state) and state.mapper.isa(mapper)
     }
     found = _locked(connection, mapper, call.statement, call.params, held)
@@ -160,7 +159,7 @@ def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
 # -- before it is sent ----------------------------------------------------------------------------
 
 
-def _held(
+def _objects_concerned(
     session: Session, mapper: Mapper[Any], identity: Identity | None, flush: Running | None
 ) -> dict[Identity, State]:
     """Objects of the session that the statement may concern, by their keys."""

@@ -51,11 +51,6 @@ class Call:
         """Is the session to bring its objects up to date?"""
         return self.chosen.get("synchronize_session", "auto") is not False
 
-    @property
-    def rows(self) -> list[Any]:
-        """Its parameters as rows."""
-        return self.params if isinstance(self.params, list) else [self.params or {}]
-
     def connection(self, mapper: Mapper[Any] | None = None) -> Connection:
         """Where it is sent, as a statement of the class if there is one; the transaction begins."""
         binds = {"clause": self.statement} if mapper is None else bind_to_write(mapper)
