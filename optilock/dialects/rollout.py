@@ -16,13 +16,13 @@ from sqlalchemy import (
     and_,
     or_,
     select,
-    tuple_,
 )
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.engine.default import DefaultDialect
 
 from optilock.dialects.quoting import plain, sql_of
 from optilock.errors import ConfigurationError
+from optilock.mapped.keys import key_in
 from optilock.tokens import Token
 
 __all__ = ["Filled", "Step", "Target", "Ways", "sends"]
@@ -73,9 +73,7 @@ class Target:
 
     def among(self, keys: Sequence[Key]) -> ColumnElement[bool]:
         """Rows with these keys."""
-        if len(self.keys) == 1:
-            return self.keys[0].in_([key[0] for key in keys])
-        return tuple_(*self.keys).in_(keys)
+        return key_in(self.keys, keys)
 
     def beyond(self, key: Key) -> ColumnElement[bool]:
         """Rows after ``key``. Spelled out: not every planner uses an index for row values."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Delete, Table, tuple_
+from sqlalchemy import Delete, Table
 from sqlalchemy.engine import Connection
 
 from optilock.conflicts.deletes import OnDelete, policy_for
 from optilock.errors import LinkGone
 from optilock.guard.records import Flush
+from optilock.mapped.keys import key_in
 from optilock.writes.answers import Counted
 from optilock.writes.shapes import compared_columns
 
@@ -47,12 +48,7 @@ def delete_links(
         keys = [
             tuple(row[name] for name in compared.values()) for row in rows[start : start + step]
         ]
-        some = statement.table.delete().where(
-            columns[0].in_([key for (key,) in keys])
-            if len(columns) == 1
-            else tuple_(*columns).in_(keys)
-        )
-        result = native(some)
+        result = native(statement.table.delete().where(key_in(columns, keys)))
         found += result.rowcount
     return _Added(result, found)
 

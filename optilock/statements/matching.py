@@ -1,7 +1,8 @@
 """Which rows does a statement find? They are locked and looked at before it is sent.
 
 This is the place for whatever an UPDATE or DELETE statement, of a class or of a table, has to
-demand of its rows: :func:`rows_found` makes the look, by the statement's own WHERE.
+demand of its rows: :func:`rows_found` makes the look, by the statement's own WHERE. A demand is one
+more column of the look, and one more condition of the statement that is sent.
 """
 
 from __future__ import annotations
