@@ -85,6 +85,9 @@ class _Apart(NamedTuple):
     version: Any
 
 
+# -- what is expired ------------------------------------------------------------------------------
+
+
 def remember_version(state: State, version: Any) -> None:
     """The author of the object, which is expired, has seen its row in that version."""
     state.__dict__[SEEN] = version
@@ -173,6 +176,9 @@ def recall(state: State) -> None:
     state.__dict__.pop(SEEN, None)  # or it would stand for the version that a write reads back
 
 
+# -- what is to be deleted ------------------------------------------------------------------------
+
+
 class _Decided(NamedTuple):
     """The object is to be deleted."""
 
@@ -214,6 +220,9 @@ def _is_doomed(state: State, session: Session) -> bool:
         and is_watched(session)
         and decided.stands()
     )
+
+
+# -- what counts as seen --------------------------------------------------------------------------
 
 
 def version_seen(state: State, token: str) -> Any:
@@ -262,6 +271,9 @@ def moved_by_us(state: State, token: str, before: Any, after: Any) -> None:
 def moved_back(state: State, token: str, before: Any, after: Any) -> Callable[[], None]:
     """What takes :func:`moved_by_us` back, when the statement is undone."""
     return functools.partial(moved_by_us, state, token, after, before)
+
+
+# -- what is read again ---------------------------------------------------------------------------
 
 
 def watch_loads(mapper: Mapper[Any]) -> None:

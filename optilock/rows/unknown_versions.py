@@ -90,7 +90,7 @@ def hold(state: State, version: Any) -> None:
         state.committed_state[token] = version
     else:
         state.dict[token] = version
-    _is_decided(state)
+    _outcome_is_known(state)
 
 
 def hold_nothing(state: State) -> None:
@@ -101,7 +101,7 @@ def hold_nothing(state: State) -> None:
     state.dict.pop(token, None)
     state.committed_state.pop(token, None)
     state.__dict__[SEEN] = NEVER
-    _is_decided(state)
+    _outcome_is_known(state)
     if state.session is not None and state.key is not None:
         note_unread(state.session, state)
 
@@ -111,7 +111,7 @@ def may_be_undone(state: State) -> bool:
     return BEFORE in state.__dict__.get("info", ())
 
 
-def _is_decided(state: State) -> None:
+def _outcome_is_known(state: State) -> None:
     if may_be_undone(state):
         del state.info[BEFORE]
 
