@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Dialect, Select, Table
+from sqlalchemy import Connection, Dialect, Select, Table
 
 from optilock.dialects.base import Database, register
 from optilock.dialects.causes import Cause
@@ -63,9 +63,13 @@ class CockroachDB(KnownByCodes):
     lost_before_commit = PostgreSQL.lost_before_commit
     errors_end = PostgreSQL.errors_end
     release_may_fail_all = PostgreSQL.release_may_fail_all
+    commits_in_silence = PostgreSQL.commits_in_silence
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         return PostgreSQL().codes(error)
+
+    def transaction_failed(self, connection: Connection) -> bool:
+        return PostgreSQL().transaction_failed(connection)
 
 
 _TRANSACTION = "TransactionContext Error"

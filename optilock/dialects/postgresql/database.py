@@ -154,7 +154,7 @@ class PostgreSQL(Database):
         try:
             connection.exec_driver_sql("SELECT 1")
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) == "25P02":
+            if error.orig is not None and "25P02" in self.codes(error.orig):
                 return True
             raise
         return False
