@@ -12,15 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from optilock.errors import OptilockError
-from optilock.testing.servers.server import (
-    Account,
-    Server,
-    ServerMissing,
-    account,
-    folder_for,
-    free_port,
-    last_lines,
-)
+from optilock.testing.servers.server import Account, Server, ServerMissing, account_for, free_port
 
 __all__ = ["mariadb"]
 
@@ -37,8 +29,8 @@ def mariadb() -> Iterator[Server]:
     server's last words when it does not start.
     """
     daemon, installer = _program("mariadbd"), _program("mariadb-install-db")
-    with folder_for("maria") as folder:
-        user = account(folder, "mysql", "nobody")
+    with account_for("maria", "mysql", "nobody") as user:
+        folder = user.folder
         # In a directory that it shares, a server that starts deletes the others' temporary tables.
         port, places = free_port(), (f"--datadir={folder}/data", f"--tmpdir={folder}")
         user.run(installer, "--no-defaults", *places, *_INSTALL)
@@ -83,7 +75,7 @@ def _listening(folder: Path, port: int) -> list[str]:
 def _running(user: Account, command: list[str], port: int) -> Iterator[None]:
     process = user.start(*command)
     try:
-        _wait_until_it_listens(process, port, user.folder)
+        _wait_until_it_listens(process, port, user)
         yield
     finally:
         process.terminate()
@@ -95,7 +87,7 @@ def _running(user: Account, command: list[str], port: int) -> Iterator[None]:
 
 
 def _wait_until_it_listens(
-    process: subprocess.Popen[bytes], port: int, folder: Path, seconds: float = 60.0
+    process: subprocess.Popen[bytes], port: int, user: Account, seconds: float = 60.0
 ) -> None:
     until = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < until:
@@ -107,7 +99,7 @@ def _wait_until_it_listens(
             return
     code = process.poll()
     how = "did not answer" if code is None else f"ended with exit code {code}"
-    raise OptilockError(f"mariadbd {how}:\n" + last_lines(folder / "server.log"))
+    raise OptilockError(f"mariadbd {how}:\n" + user.last_lines("server.log"))
 
 
 def _create_database(address: str) -> None:

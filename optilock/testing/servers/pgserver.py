@@ -7,14 +7,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from optilock.testing.servers.server import (
-    Account,
-    Server,
-    ServerMissing,
-    account,
-    folder_for,
-    free_port,
-)
+from optilock.testing.servers.server import Account, Server, ServerMissing, account_for, free_port
 
 __all__ = ["postgresql"]
 
@@ -37,8 +30,8 @@ def postgresql(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
     the server's last words when it does not start.
     """
     package = _package()
-    with folder_for("pg") as folder:
-        user = account(folder, "nobody", "postgres", "daemon")
+    with account_for("pg", "nobody", "postgres", "daemon") as user:
+        folder = user.folder
         programs = _programs(package, user)
         data, port = folder / "data", free_port()
         user.run(programs / "initdb", "-D", data, *_INITDB)

@@ -20,7 +20,10 @@ from typing import Any
 
 from optilock.errors import OptilockError
 
-__all__ = ["Account", "Server", "ServerMissing", "account", "folder_for", "free_port", "last_lines"]
+__all__ = ["Account", "Server", "ServerMissing", "account_for", "free_port"]
+
+#: What programs print goes there.
+_LOG = "programs.log"
 
 
 class ServerMissing(OptilockError):
@@ -38,28 +41,10 @@ class Server:
     socket_url: str
 
 
-@contextmanager
-def folder_for(name: str) -> Iterator[Path]:
-    """A new folder with a short path, removed afterwards.
-
-    The path of a unix socket may have 107 bytes, 103 on macOS, and whoever runs the server must
-    reach it: neither is sure where TMPDIR points.
-    """
-    place = "/tmp" if os.path.isdir("/tmp") else None
-    with tempfile.TemporaryDirectory(prefix=f"optilock-{name}-", dir=place) as folder:
-        yield Path(folder)
-
-
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
-
-
-def last_lines(*logs: Path, count: int = 12) -> str:
-    """The end of the logs that exist, for an error message."""
-    texts = [log.read_text(errors="replace") for log in logs if log.exists()]
-    return "\n".join("\n".join(text.splitlines()[-count:]) for text in texts)
 
 
 class Account:
@@ -67,7 +52,6 @@ class Account:
 
     def __init__(self, folder: Path, name: str | None) -> None:
         self.folder = folder
-        self._log = folder / "programs.log"
         self._user = None if name is None else _user(name)
         if name is not None:
             shutil.chown(folder, name)
@@ -78,13 +62,13 @@ class Account:
         if code != 0:
             raise OptilockError(
                 f"{Path(command[0]).name} ended with exit code {code}:\n"
-                + last_lines(self._log, self.folder / "server.log")
+                + self.last_lines(_LOG, "server.log")
             )
 
     def start(self, *command: str | Path) -> subprocess.Popen[bytes]:
         """Start a program, and leave it running."""
         # What it prints goes to a file: a server started by it would keep a pipe open.
-        with self._log.open("ab") as output:
+        with (self.folder / _LOG).open("ab") as output:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -94,6 +78,12 @@ class Account:
                 stderr=subprocess.STDOUT,
                 **self._identity(),
             )
+
+    def last_lines(self, *logs: str, count: int = 12) -> str:
+        """The end of the logs that exist, for an error message."""
+        found = [self.folder / log for log in logs if (self.folder / log).exists()]
+        texts = [log.read_text(errors="replace") for log in found]
+        return "\n".join("\n".join(text.splitlines()[-count:]) for text in texts)
 
     def can_run(self, program: Path) -> bool:
         """May the user reach and run ``program``? Root's folders are often closed to others."""
@@ -118,11 +108,18 @@ class Account:
         return {"user": number, "group": group, "extra_groups": []}
 
 
-def account(folder: Path, *unprivileged: str) -> Account:
-    """Ourselves, or for root the first of these users who exists."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return Account(folder, None)
-    return Account(folder, next((name for name in unprivileged if _user(name)), None))
+@contextmanager
+def account_for(name: str, *unprivileged: str) -> Iterator[Account]:
+    """Ourselves, or for root the first of these users who exists, in a new folder.
+
+    It is removed afterwards, and has a short path: that of a unix socket may have 107 bytes, 103 on
+    macOS, and whoever runs the server must reach it. Neither is sure where TMPDIR points.
+    """
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    user = next((name for name in unprivileged if _user(name)), None) if root else None
+    place = "/tmp" if os.path.isdir("/tmp") else None
+    with tempfile.TemporaryDirectory(prefix=f"optilock-{name}-", dir=place) as folder:
+        yield Account(Path(folder), user)
 
 
 def _user(name: str) -> tuple[int, int] | None:
