@@ -58,11 +58,7 @@ from optilock.alembic.triggers import (
     DropGuardTrigger,
     DropVersionTrigger,
 )
-from optilock.alembic.version_column import (
-    AddVersionColumn,
-    ChangeVersionColumn,
-    DropVersionColumn,
-)
+from optilock.alembic.version_column import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
 
 __all__ = [
     "AddVersionColumn",

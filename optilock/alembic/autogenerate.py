@@ -19,12 +19,7 @@ from sqlalchemy import Column, Dialect
 from sqlalchemy.types import TypeEngine
 
 from optilock.alembic import version_column as op
-from optilock.alembic.autogenerate_triggers import (
-    Key,
-    add_trigger_operations,
-    key_of,
-    tables_of,
-)
+from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operation import VersionOperation
 from optilock.schema import Expected, expected, is_version
 from optilock.tables import VERSION_TABLE, table_sets
