@@ -33,6 +33,7 @@ from optilock import (
 from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
 from tests.hash_token import Hash
 from tests.models import Base
+from tests.tens_token import Tens
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -66,6 +67,7 @@ TOKENS = {
     "RowVersion": RowVersion(),
     "Xmin": RowVersion(xmin=True),
     "Manual": Manual(Uuid()),
+    "Tens": Tens(),
     "Hash": Hash("title", "body", "to"),
 }
 DOCS = {name: model(name, token) for name, token in TOKENS.items()}

@@ -23,8 +23,9 @@ from optilock import (
 )
 from optilock.tokens import CompareValues
 from tests.migrating import migrate, shape, triggers
+from tests.tens_token import Tens
 
-TOKENS = {"counter": Counter(), "unique": Unique(), "timestamp": Timestamp()}
+TOKENS = {"counter": Counter(), "unique": Unique(), "timestamp": Timestamp(), "tens": Tens()}
 
 
 class Base(DeclarativeBase):
