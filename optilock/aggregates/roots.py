@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Table, select
+from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection, RelationshipProperty, Session
 from sqlalchemy.orm.attributes import instance_state
@@ -151,9 +151,7 @@ def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
             return known
     connection = connection_to_write(session, root)
     database = database_of(connection.dialect)
-    version: Any = root.version_id_col
-    table = version.table
-    assert isinstance(table, Table)
+    table = facts(root).table
     database.begin_writing(connection, table)
     query = select(root.class_).where(*(column == value for column, value in values.items()))
     return session.scalars(database.lock(query, table, deleting=False)).first()

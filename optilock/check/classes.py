@@ -64,7 +64,7 @@ def _moving_by_itself(mapper: Mapper[Any]) -> Iterator[Finding]:
 
 
 def _too_coarse(mapper: Mapper[Any]) -> Iterator[Finding]:
-    token: Any = mapper.version_id_col
+    token = facts(mapper).version
     if isinstance(token, Column) and isinstance(token.type, (types.Date, types.DateTime)):
         generator = mapper.version_id_generator
         if generator:

@@ -218,10 +218,8 @@ def demanded(mapper: Mapper[Any], given: object) -> object:
     tag = _TAG.fullmatch(given) if isinstance(given, str) else None
     if tag is None:
         return given
-    token = mapper.version_id_col
-    assert token is not None
     try:
-        kind: Any = token.type.python_type
+        kind: Any = facts(mapper).version.type.python_type
         return _PARSERS[kind](tag[2])
     except (KeyError, ValueError, NotImplementedError):
         return tag[2]

@@ -48,7 +48,7 @@ class Rows:
         """The rows as the guard sends them."""
         known = _statement(self.mapper, self.deletes)
         columns = facts(self.mapper).columns
-        version: Any = self.mapper.version_id_col
+        version = facts(self.mapper).version
         writes = []
         for place, identity in enumerate(self.identities):
             params = {columns[n].key: value for n, value in self.values[place].items()}
@@ -127,7 +127,7 @@ def _mapper(model: Any, call: str) -> Mapper[Any]:
     mapper = inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):
         raise ConfigurationError(f"{call}() takes a mapped class, not {model!r}.")
-    if mapper.version_id_col is None:
+    if not facts(mapper).token:
         raise ConfigurationError(
             f"{call}({model.__name__}): the class has no version, so nothing could be checked:"
             f" {GIVE_ONE}."
@@ -138,7 +138,7 @@ def _mapper(model: Any, call: str) -> Mapper[Any]:
             f"{call}({model.__name__}): your program makes the versions of the class (Manual), and"
             " a bulk row has no place for the next one. Change the objects instead."
         )
-    if not isinstance(mapper.version_id_col.table, Table):
+    if facts(mapper).table_if_any is None:
         raise ConfigurationError(f"{call}({model.__name__}): its version is in no table.")
     return mapper
 
@@ -158,7 +158,7 @@ def _require(where: str, row: Any, names: Iterable[str]) -> None:
 
 
 def _check_values(where: str, mapper: Mapper[Any], values: Mapping[str, Any]) -> None:
-    version: Any = mapper.version_id_col
+    version = facts(mapper).version
     columns = facts(mapper).columns
     for name, value in values.items():
         if name not in columns:
@@ -181,7 +181,7 @@ def _check_values(where: str, mapper: Mapper[Any], values: Mapping[str, Any]) ->
 def _statement(mapper: Mapper[Any], deletes: bool) -> _Statement:
     by_kind = _statements.setdefault(mapper, {})
     if deletes not in by_kind:
-        version: Any = mapper.version_id_col
+        version = facts(mapper).version
         table = version.table
         matching = and_(
             *(

@@ -111,7 +111,7 @@ def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
     Raises:
         ConfigurationError: there is such a row.
     """
-    column: Any = mapper.version_id_col
+    column = facts(mapper).version
     key = facts(mapper).token
     if column.system:
         raise ConfigurationError(

@@ -85,7 +85,7 @@ def refuse_insert(statement: Insert, params: Any) -> None:
     table: Any = statement.table
     version: Any = versioned_tables().get(table)
     if isinstance(mapper, Mapper):
-        version = mapper.version_id_col
+        version = facts(mapper).version
         if version is not None and params:
             refuse_first_versions(mapper, params if isinstance(params, list) else [params])
     if version is None:

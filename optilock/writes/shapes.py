@@ -71,7 +71,7 @@ def _refuse_deferred(mapper: Mapper[Any]) -> None:
     """
     if facts(mapper).maps_a_select:
         _ = facts(mapper).table  # refuses a version that is the SELECT's own
-    version: Any = mapper.version_id_col
+    version = facts(mapper).version
     attribute: Any = mapper.get_property_by_column(version)
     if getattr(attribute, "deferred", False):
         raise ConfigurationError(
@@ -92,7 +92,7 @@ def shape_of(
 ) -> Shape | None:
     """Read the shape of a statement of the unit of work; ``None`` if it is not a guarded one."""
     table = statement.table
-    token = mapper.version_id_col
+    token = facts(mapper).version
     if not isinstance(token, Column) or not isinstance(table, Table):
         return None
     compared = compared_columns(statement)
