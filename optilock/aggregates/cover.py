@@ -38,11 +38,8 @@ class Cover:
 
 
 _covers: list[Cover] = []
-#: Those that an object of a class may belong to, resolved when first asked for.
-_of_child: WeakKeyDictionary[Mapper[Any], tuple[Cover, ...]] = WeakKeyDictionary()
-_of_root: WeakKeyDictionary[Mapper[Any], tuple[Cover, ...]] = WeakKeyDictionary()
-#: Is there one of either kind?
-_concerned: WeakKeyDictionary[Mapper[Any], bool] = WeakKeyDictionary()
+#: Those that an object of a class may belong to, and those that it is the root of.
+_of: WeakKeyDictionary[Mapper[Any], tuple[list[Cover], list[Cover]]] = WeakKeyDictionary()
 
 
 def cover(mapper: Mapper[Any], names: Any) -> None:
@@ -59,9 +56,7 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
             _refuse_inherited(mapper, relationship)
             _covers.append(Cover(mapper, relationship))
             _refuse_circle(mapper, relationship)
-    _of_child.clear()
-    _of_root.clear()
-    _concerned.clear()
+    _of.clear()
     at_step("roots", None, before_flush=_touch_roots)
 
 
@@ -70,13 +65,7 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
 
 def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
-    for mapper in classes_to_flush(session):
-        concerned = _concerned.get(mapper)
-        if concerned is None:
-            concerned = _concerned[mapper] = bool(_covers_of(mapper) or _covers_from(mapper))
-        if concerned:
-            break
-    else:
+    if not any(any(_covers_of(mapper)) for mapper in classes_to_flush(session)):
         if ROOTS in session.__dict__:
             note_roots(session, set())
         return
@@ -96,7 +85,8 @@ def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
 def _roots(session: Session, obj: Any) -> Iterator[Any]:
     """The roots that the object's changes belong to, itself among them for its collections."""
     state = instance_state(obj)
-    for one in _covers_from(state.mapper):
+    of_child, of_root = _covers_of(state.mapper)
+    for one in of_root:
         history = state.get_history(one.relationship.key, AS_FAR_AS_KNOWN)
         if history.added or history.deleted:
             yield obj
@@ -106,7 +96,7 @@ def _roots(session: Session, obj: Any) -> Iterator[Any]:
                     yield from find_roots(
                         session, instance_state(child), one.root, one.relationship
                     )
-    for one in _covers_of(state.mapper):
+    for one in of_child:
         if one.by_links or _row_changed(session, state):
             yield from find_roots(session, state, one.root, one.relationship)
 
@@ -138,18 +128,15 @@ def _is_there(session: Session, obj: Any) -> bool:
     )
 
 
-def _covers_of(mapper: Mapper[Any]) -> tuple[Cover, ...]:
-    """Where an object of the class is a child, or is linked to."""
-    if mapper not in _of_child:
-        _of_child[mapper] = tuple(c for c in _covers if mapper.isa(c.relationship.mapper))
-    return _of_child[mapper]
-
-
-def _covers_from(mapper: Mapper[Any]) -> tuple[Cover, ...]:
-    """What an object of the class is the root of."""
-    if mapper not in _of_root:
-        _of_root[mapper] = tuple(c for c in _covers if mapper.isa(c.root))
-    return _of_root[mapper]
+def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
+    """Where an object of the class is a child, or is linked to; and what it is the root of."""
+    found = _of.get(mapper)
+    if found is None:
+        found = _of[mapper] = (
+            [one for one in _covers if mapper.isa(one.relationship.mapper)],
+            [one for one in _covers if mapper.isa(one.root)],
+        )
+    return found
 
 
 # -- what is refused ------------------------------------------------------------------------------
