@@ -36,11 +36,10 @@ from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
 from optilock.statements.unchanged import unchanged
 from optilock.statements.unguarded import guard_statements
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
-from optilock.unit.isolation import repeatable_read, serializable
-from optilock.unit.levels import Isolation
+from optilock.unit.isolation import Isolation
 from optilock.unit.parts import Part
 from optilock.unit.retry import retry, retrying
-from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
+from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable, unit_of_work
 from optilock.versioned import Versioned
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import (
 
 from optilock.errors import ConfigurationError
 from optilock.unit.membership import Membership
-from optilock.unit.options import Options, UnitOptions, options_from
+from optilock.unit.options import UnitOptions, options_from
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
 
@@ -39,7 +39,7 @@ __all__ = ["AsyncUnitOfWork"]
 AS = TypeVar("AS", bound=AsyncSession)
 
 
-class AsyncUnitOfWork(Generic[AS]):
+class AsyncUnitOfWork(Membership, Generic[AS]):
     """``async with AsyncUnitOfWork(AsyncSessionLocal) as session: ...``.
 
     ``sessions`` is an ``async_sessionmaker``, an ``async_scoped_session`` or an ``AsyncEngine``.
@@ -62,28 +62,20 @@ class AsyncUnitOfWork(Generic[AS]):
                 f"AsyncUnitOfWork got {type(sessions).__name__}, which makes sync sessions: write"
                 " `with UnitOfWork(...)`, or give it an async_sessionmaker."
             )
-        self._membership = Membership(sessions, options_from(options))
-
-    @classmethod
-    def checked(cls, sessions: Any, options: Options) -> AsyncUnitOfWork[Any]:
-        """A unit of options and sessions that were checked before."""
-        unit = cls.__new__(cls)
-        unit._membership = Membership(sessions, options)
-        return unit
+        self._sessions, self._options = sessions, options_from(options)
 
     async def __aenter__(self) -> AS:
-        member = self._membership
-        outer = member.outer()
+        outer = self._outer()
         if outer is not None:
             self._session: Any = outer.public
-            self._transaction: Transaction = member.join(outer)
+            self._transaction: Transaction = self._join(outer)
             await self._run(self._transaction.begin)
         else:
-            self._session = make_async_session(member.sessions)
-            own = OwnTransaction(self._session.sync_session, self._session, member.options)
+            self._session = make_async_session(self._sessions)
+            own = OwnTransaction(self._session.sync_session, self._session, self._options)
             self._transaction = own
             await self._run(own.begin)
-            member.announce(own)
+            self._announce(own)
         session: AS = self._session
         return session
 
@@ -102,7 +94,7 @@ class AsyncUnitOfWork(Generic[AS]):
         try:
             await self._uninterrupted(error or raised)
         finally:
-            self._membership.over()
+            self._over()
         if raised is not None:
             raise raised
 

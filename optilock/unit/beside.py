@@ -1,8 +1,14 @@
-"""The session of a scope, while a unit has taken its place.
+"""What goes on beside a unit: the unit around it that it does not join, and the scope's session.
 
-A web application has one session a request (``db.session``), and a unit on that ``scoped_session``
-has another one. What is changed inside of the unit on an object of the first is in the wrong
-session: the unit does not store it, and nobody else need do so::
+**Around.** Units join when they are opened on the same sessions. On another factory, or the engine
+itself, the inner one is a transaction of its own, without anybody having said so: what it commits
+stays when the outer one fails, and a row that both write is a lock for which the inner one waits
+for ever, because the outer one waits for the inner one. No database sees that: one half of the
+circle is in the program.
+
+**In its place.** A web application has one session a request (``db.session``), and a unit on that
+``scoped_session`` has another one. What is changed inside of the unit on an object of the first is
+in the wrong session: the unit does not store it, and nobody else need do so::
 
     g.user = db.session.get(User, 1)
     with UnitOfWork(db.session):
@@ -15,19 +21,23 @@ relationship was read) has noted them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import InstanceState, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.rows.sides import detached
+from optilock.session.caller import level_of_caller
+from optilock.session.connections import binds_of_sessions
 from optilock.session.order import at_step
+from optilock.unit import running
 
-__all__ = ["Beside"]
+__all__ = ["Beside", "tell_of_units_around"]
 
 #: An attribute of a session: its :class:`Beside`, while the unit runs.
 _KEY = "_optilock_beside"
@@ -113,3 +123,43 @@ def _named(state: InstanceState[Any]) -> str:
 
 def _before_flush(session: Session, *_: object) -> None:
     session.__dict__[_KEY].flushes()
+
+
+# -- around --------------------------------------------------------------------------------------
+
+
+def tell_of_units_around(sessions: Any) -> None:
+    """Warn where a unit on other sessions of the same database runs here already."""
+    around = [one for one in running.opened_with() if one is not sessions]
+    if not around:
+        return
+    ours, theirs = binds_of_sessions(sessions), [b for s in around for b in binds_of_sessions(s)]
+    if any(_same_database(one, other) for one in ours for other in theirs):
+        warnings.warn(
+            "this unit of work does not join the one that runs already, because it was opened on"
+            " other sessions of the same database: it commits on its own, and where both write a"
+            " row it waits for ever for the unit around it. Open both on one sessionmaker, or give"
+            " the inner one independent=True if two transactions are meant.",
+            SeparateUnitWarning,
+            stacklevel=level_of_caller(),
+        )
+
+
+def _same_database(one: Engine | Connection, other: Engine | Connection) -> bool:
+    """Is it one pool, or one address? Databases in the memory of the process have none.
+
+    On one connection the two are no two transactions.
+    """
+    if one is other and isinstance(one, Connection):
+        return False
+    if one.engine.pool is other.engine.pool:
+        return True
+    a, b = one.engine.url, other.engine.url
+    if not a.database or "memory" in a.database:
+        return False
+    return (a.get_backend_name(), a.host, a.port, a.database) == (
+        b.get_backend_name(),
+        b.host,
+        b.port,
+        b.database,
+    )

@@ -30,92 +30,66 @@ database what each level still allows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
 
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.orm import Session
 
+from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.unit.levels import Isolation
-from optilock.unit.sessions import is_async
-from optilock.unit.unit_of_work import UnitOfWork
+from optilock.unit.parts import Part
 
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import (
-        AsyncEngine,
-        AsyncSession,
-        async_scoped_session,
-        async_sessionmaker,
-    )
-
-    from optilock.unit.async_unit import AsyncUnitOfWork
-    from optilock.unit.options import UnitOptionsWithoutIsolation
-
-    AS = TypeVar("AS", bound=AsyncSession)
-
-__all__ = ["Isolation", "repeatable_read", "serializable"]
-
-S = TypeVar("S", bound=Session)
+__all__ = ["AtLevel", "Isolation", "ReadOnly"]
 
 
-@overload
-def serializable(
-    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
-) -> UnitOfWork[S]: ...
-@overload
-def serializable(
-    sessions: Engine, **options: Unpack[UnitOptionsWithoutIsolation]
-) -> UnitOfWork[Session]: ...
-@overload
-def serializable(
-    sessions: async_sessionmaker[AS] | async_scoped_session[AS],
-    **options: Unpack[UnitOptionsWithoutIsolation],
-) -> AsyncUnitOfWork[AS]: ...
-@overload
-def serializable(
-    sessions: AsyncEngine, **options: Unpack[UnitOptionsWithoutIsolation]
-) -> AsyncUnitOfWork[AsyncSession]: ...
-def serializable(sessions: Any, **options: Any) -> Any:
-    """A unit of work whose result is that of some order of the transactions, one after another.
+class Isolation(Enum):
+    """A level of isolation, by its name in the SQL standard (ISO/IEC 9075-2, 4.41.4)."""
 
-    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
-    """
-    return _unit(sessions, Isolation.SERIALIZABLE, options)
+    READ_COMMITTED = "READ COMMITTED"
+    REPEATABLE_READ = "REPEATABLE READ"
+    SERIALIZABLE = "SERIALIZABLE"
 
 
-@overload
-def repeatable_read(
-    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
-) -> UnitOfWork[S]: ...
-@overload
-def repeatable_read(
-    sessions: Engine, **options: Unpack[UnitOptionsWithoutIsolation]
-) -> UnitOfWork[Session]: ...
-@overload
-def repeatable_read(
-    sessions: async_sessionmaker[AS] | async_scoped_session[AS],
-    **options: Unpack[UnitOptionsWithoutIsolation],
-) -> AsyncUnitOfWork[AS]: ...
-@overload
-def repeatable_read(
-    sessions: AsyncEngine, **options: Unpack[UnitOptionsWithoutIsolation]
-) -> AsyncUnitOfWork[AsyncSession]: ...
-def repeatable_read(sessions: Any, **options: Any) -> Any:
-    """A unit of work that sees one snapshot and overwrites nothing that changed since.
+class AtLevel(Part, option="isolation"):
+    """The part that brings a unit to an isolation level."""
 
-    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
-    """
-    return _unit(sessions, Isolation.REPEATABLE_READ, options)
+    def __init__(self, level: Isolation, *, read_only: bool) -> None:
+        self.level = level.value
+        self.read_only = read_only
+
+    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
+        return database_of(engine.dialect).level_options(self.level)
+
+    def begin(self, session: Session) -> None:
+        if isinstance(session.bind, Connection):
+            raise ConfigurationError(
+                "this session is bound to a Connection, whose transaction may have begun, so its"
+                " isolation level cannot be set: bind the sessionmaker to an Engine, or leave"
+                " isolation= out."
+            )
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        database = database_of(connection.dialect)
+        database.begin_at(connection, self.level, read_only=self.read_only)
 
 
-def _unit(sessions: Any, level: Isolation, options: dict[str, Any]) -> Any:
-    if "isolation" in options:
-        raise ConfigurationError(
-            f"the level is already in the name ({level.name}): leave isolation= out, or use"
-            " UnitOfWork(sessions, isolation=...)."
-        )
-    if is_async(sessions):
-        from optilock.unit.async_unit import AsyncUnitOfWork  # needs greenlet
+class ReadOnly(Part, option="read_only"):
+    """The part of units that only read: the database refuses their writes."""
 
-        return AsyncUnitOfWork(sessions, isolation=level, **options)
-    return UnitOfWork(sessions, isolation=level, **options)
+    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
+        return database_of(engine.dialect).read_only_options()
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        database_of(connection.dialect).begin_read_only(connection)
+
+    def before_flush(self, session: Session) -> None:
+        changed = [*session.new, *session.deleted]
+        changed += [obj for obj in session.dirty if session.is_modified(obj)]
+        if changed:
+            names = ", ".join(sorted({type(obj).__name__ for obj in changed}))
+            raise ConfigurationError(
+                f"this unit of work is read_only=True, but objects were changed in it ({names}):"
+                " change them in a unit that may write, or expunge them first."
+            )

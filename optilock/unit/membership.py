@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from functools import cached_property
-from typing import Any
-
-from sqlalchemy.orm import Session
+from typing import Any, Self
 
 from optilock.errors import ConfigurationError
 from optilock.unit import running
-from optilock.unit.around import tell_of_units_around
-from optilock.unit.beside import Beside
+from optilock.unit.beside import Beside, tell_of_units_around
 from optilock.unit.options import Options
 from optilock.unit.sessions import owner_of
 from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
@@ -22,69 +17,63 @@ __all__ = ["Membership"]
 class Membership:
     """Which transaction a unit has, and that others find it while it runs."""
 
-    def __init__(self, sessions: Any, options: Options) -> None:
-        self.sessions = sessions
-        self.options = options
-        self._used = False
-        self._running: running.Running | None = None
+    _sessions: Any
+    _options: Options
+    _used = False
+    #: Its entry, for units inside of it.
+    _running: running.Running | None = None
+    #: The registry of a scoped session, and the session that it had.
+    _scope: tuple[Any, Any] | None = None
 
-    @cached_property
-    def _cleanup(self) -> ExitStack:
-        """What is put back when the unit is over; most units have changed nothing."""
-        return ExitStack()
+    @classmethod
+    def checked(cls, sessions: Any, options: Options) -> Self:
+        """A unit of options and sessions that were checked before."""
+        unit = cls.__new__(cls)
+        vars(unit).update(_sessions=sessions, _options=options)
+        return unit
 
-    def outer(self) -> OwnTransaction | None:
+    def _outer(self) -> OwnTransaction | None:
         """The running unit that this one joins."""
         if self._used:
-            self._refuse_second_use()
+            raise ConfigurationError(
+                "this unit of work has already been entered: one object is one unit, so make a"
+                " new one for each (or decorate a function with unit_of_work)."
+            )
         self._used = True
-        if self.options.independent or not running.inside_unit():
+        if self._options.independent or not running.inside_unit():
             return None
-        outer = running.find(self.sessions, OwnTransaction)
+        outer = running.find(self._sessions, OwnTransaction)
         if outer is None:
-            if not self.options.read_only:  # it would wait for no row
-                tell_of_units_around(self.sessions)
+            if not self._options.read_only:  # it would wait for no row
+                tell_of_units_around(self._sessions)
         else:
-            self.options.require_room_in(outer.options)
+            self._options.require_room_in(outer.options)
         return outer
 
-    def join(self, outer: OwnTransaction) -> Transaction:
-        return Savepoint(outer) if self.options.savepoint else Joined(outer)
+    def _join(self, outer: OwnTransaction) -> Transaction:
+        return Savepoint(outer) if self._options.savepoint else Joined(outer)
 
-    def announce(self, unit: OwnTransaction) -> None:
+    def _announce(self, unit: OwnTransaction) -> None:
         """Let inner units, and a scoped session's proxy, find ``unit``."""
-        self._running = running.enter(self.sessions, unit)
-        registry = getattr(self.sessions, "registry", None)  # of a scoped session
+        self._running = running.enter(self._sessions, unit)
+        registry = getattr(self._sessions, "registry", None)  # of a scoped session
         if registry is not None:
             previous = registry() if registry.has() else None
-            self._cleanup.callback(_put_back, registry, previous)
+            self._scope = registry, previous
             registry.set(unit.public)
-            if previous is not None:
-                self._watch(getattr(previous, "sync_session", previous), unit)
+            session = getattr(previous, "sync_session", previous)
+            # What is changed in the scope's own session meanwhile is not the unit's. The unit
+            # around this one stores its own changes.
+            if session is not None and owner_of(session) is None:
+                unit.beside = Beside(session)
 
-    def _watch(self, previous: Session, unit: OwnTransaction) -> None:
-        """What is changed in the scope's own session meanwhile is not the unit's."""
-        if owner_of(previous) is None:  # the unit around this one stores its own changes
-            unit.beside = Beside(previous)
-            self._cleanup.callback(unit.beside.over)
-
-    def over(self) -> None:
-        try:
-            if "_cleanup" in self.__dict__:
-                self._cleanup.close()
-        finally:
-            if self._running is not None:
-                running.leave(self._running)
-
-    def _refuse_second_use(self) -> None:
-        raise ConfigurationError(
-            "this unit of work has already been entered: one object is one unit, so make a"
-            " new one for each (or decorate a function with unit_of_work)."
-        )
-
-
-def _put_back(registry: Any, previous: Any) -> None:
-    if previous is None:
-        registry.clear()
-    else:
-        registry.set(previous)
+    def _over(self) -> None:
+        """The unit has ended: nobody finds it any more, and what it replaced is put back."""
+        if self._running is not None:
+            running.leave(self._running)
+        if self._scope is not None:
+            registry, previous = self._scope
+            if previous is None:
+                registry.clear()
+            else:
+                registry.set(previous)

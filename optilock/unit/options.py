@@ -12,7 +12,7 @@ from optilock.conflicts.resolution import OnConflict
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.errors import ConfigurationError
 from optilock.unit.backoff import Seconds
-from optilock.unit.levels import AtLevel, Isolation, ReadOnly
+from optilock.unit.isolation import AtLevel, Isolation, ReadOnly
 from optilock.unit.parts import Part
 from optilock.unit.retry import Hook, On, Policy
 from optilock.unit.verify_reads import VerifyReads

@@ -18,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import _get_running_loop
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 from weakref import ref
 
@@ -67,6 +69,7 @@ class RunningAttempt(NamedTuple):
     owner: object
 
 
+_unit_of: Callable[[Running], object] = attrgetter("unit")
 _units: ContextVar[tuple[Running, ...]] = ContextVar("optilock_units", default=())
 _attempt: ContextVar[RunningAttempt | None] = ContextVar("optilock_attempt", default=None)
 
@@ -74,16 +77,13 @@ _attempt: ContextVar[RunningAttempt | None] = ContextVar("optilock_attempt", def
 def enter(key: object, unit: object) -> Running:
     """Remember that ``unit`` runs here on ``key`` (the session factory it was opened with)."""
     running = Running(key, unit, _here())
-    _units.set((*_units.get(), running))
+    _units.set((*filter(_unit_of, _units.get()), running))
     return running
 
 
 def leave(running: Running) -> None:
     """The unit has ended, everywhere; leaving it twice does nothing."""
-    running.unit = None
-    units = _units.get()
-    alone = units == (running,)
-    _units.set(() if alone else tuple([one for one in units if one.unit is not None]))
+    running.unit = running.key = None  # the entry goes with the next one
 
 
 def find(key: object, kind: type[U]) -> U | None:
@@ -101,7 +101,7 @@ def opened_with() -> list[object]:
 
 def inside_unit() -> bool:
     """Does a unit of work run here, on whatever sessions?"""
-    return bool(_units.get()) and bool(_ours())
+    return any(map(_unit_of, _units.get())) and bool(_ours())
 
 
 def begin_attempt(number: int, started: float) -> RunningAttempt | None:
@@ -123,11 +123,8 @@ def current_attempt() -> RunningAttempt | None:
 
 
 def _ours() -> list[Running]:
-    running = _units.get()
-    if not running:
-        return []
     here = _here()
-    return [one for one in running if one.unit is not None and one.owner is here]
+    return [one for one in _units.get() if one.unit is not None and one.owner is here]
 
 
 def _here() -> object:

@@ -8,10 +8,11 @@ a unit registers nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
-from weakref import ref
 
+from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -29,14 +30,15 @@ __all__ = [
     "make_async_session",
     "make_session",
     "owner_of",
+    "with_options",
 ]
 
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
 
 #: An attribute of a session class: its guarded subclass.
 _UNIT_CLASS = "_optilock_unit_class"
-#: Does it make AsyncSessions? Of all that units were opened with.
-_async: dict[ref[object], bool] = {}
+#: An attribute of what units were opened with: does it make AsyncSessions?
+_ASYNC = "_optilock_async"
 _WAYS = "a sessionmaker, a scoped_session or an Engine"
 _ASYNC_WAYS = "an async_sessionmaker, an async_scoped_session or an AsyncEngine"
 
@@ -50,12 +52,12 @@ def is_async(sessions: object) -> bool:
     Raises:
         ConfigurationError: it makes no sessions at all.
     """
-    try:
-        return _async[ref(sessions)]
-    except (KeyError, TypeError):  # what makes no sessions may not even have a hash
+    found: bool | None = getattr(sessions, _ASYNC, None)
+    if found is None:
         found = _look_at(sessions)
-        _async[ref(sessions, _async.pop)] = found
-        return found
+        with suppress(AttributeError):  # an AsyncEngine takes none
+            setattr(sessions, _ASYNC, found)
+    return found
 
 
 def _look_at(sessions: object) -> bool:
@@ -103,13 +105,36 @@ def choose_no_more(session: Session) -> None:
     session.__dict__.pop("get_bind", None)
 
 
+def with_options(engine: Engine, options: Mapping[str, Any]) -> Engine:
+    """``engine.execution_options(**options)``, and no connection is lost on the way.
+
+    SQLAlchemy sets an isolation level while it makes the ``Connection``. What ends it there (a task
+    that is cancelled, an error of the server) leaves nobody who could give the driver's connection
+    back to the pool, and it would wait there for the garbage collector.
+    """
+    routed: Engine = engine.execution_options()
+
+    @event.listens_for(routed, "engine_connect")
+    def engine_connect(connection: Connection) -> None:
+        try:
+            connection.execution_options(**options)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # the answer of the server may be half read
+                connection.invalidate(error)
+            connection.close()
+            raise
+
+    return routed
+
+
 def make_session(sessions: Any) -> Session:
     """A new guarded session of a sync factory."""
     if isinstance(sessions, Engine):
         return _FOR_ENGINES(bind=sessions, expire_on_commit=False)
     factory = getattr(sessions, "session_factory", sessions)
     if type(factory).__call__ is sessionmaker.__call__:
-        return _unit_class(factory.class_)(**factory.kw)
+        cls = factory.class_
+        return (cls.__dict__.get(_UNIT_CLASS) or _unit_class(cls))(**factory.kw)
     factory = copy.copy(_factory_of(sessions, sessionmaker))  # the application's own kind
     factory.class_ = _unit_class(factory.class_)
     session: Session = factory()

@@ -34,9 +34,8 @@ from optilock.guard.ended import guard_commit
 from optilock.session.watched import known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
-from optilock.unit.engines import with_options
 from optilock.unit.options import Options
-from optilock.unit.sessions import choose_engines, choose_no_more
+from optilock.unit.sessions import choose_engines, choose_no_more, with_options
 from optilock.writes.send import require_row_counts
 
 __all__ = ["Joined", "OwnTransaction", "Savepoint", "Transaction"]
@@ -67,7 +66,7 @@ class OwnTransaction:
         self.connections: list[Connection] = []
         #: Those of them on which an error may end the transaction.
         self._may_end: list[Connection] = []
-        self._leaving = self._committing = False
+        self._leaving = self._committing = self._open = False
         self._routes: dict[Engine, Engine] = {}
 
     # -- opening and leaving -----------------------------------------------------------------------
@@ -101,7 +100,8 @@ class OwnTransaction:
             self._refuse_because_of(self.doomed_by)
         if self.beside is not None:
             self.beside.refuse_changes()
-        if not self.session.in_transaction():
+        self._open = self.session.in_transaction()
+        if not self._open:
             return
         for part in self.parts:
             part.before_flush(self.session)
@@ -176,7 +176,7 @@ class OwnTransaction:
     # -- the end -----------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        if not self.session.in_transaction():
+        if not self._open:
             return
         self._leaving = True
         try:
@@ -232,6 +232,8 @@ class OwnTransaction:
             for part in self.parts:
                 part.after(self.session, error)
         finally:
+            if self.beside is not None:
+                self.beside.over()
             known_of(self.session).owner = None
             if self.parts:
                 choose_no_more(self.session)

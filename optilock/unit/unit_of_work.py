@@ -41,11 +41,13 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
+from optilock.unit.isolation import Isolation
 from optilock.unit.membership import Membership
 from optilock.unit.options import (
     Options,
     RetriedUnitOptions,
     UnitOptions,
+    UnitOptionsWithoutIsolation,
     options_from,
     policy_from,
 )
@@ -61,16 +63,18 @@ if TYPE_CHECKING:
         async_sessionmaker,
     )
 
+    from optilock.unit.async_unit import AsyncUnitOfWork
+
     AS = TypeVar("AS", bound=AsyncSession)
 
-__all__ = ["UnitOfWork", "unit_of_work"]
+__all__ = ["UnitOfWork", "repeatable_read", "serializable", "unit_of_work"]
 
 S = TypeVar("S", bound=Session)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class UnitOfWork(Generic[S]):
+class UnitOfWork(Membership, Generic[S]):
     """One transaction: ``with UnitOfWork(SessionLocal) as session: ...``.
 
     Args:
@@ -105,28 +109,20 @@ class UnitOfWork(Generic[S]):
                 f"UnitOfWork got {type(sessions).__name__}, which makes async sessions: write"
                 " `async with AsyncUnitOfWork(...)`."
             )
-        self._membership = Membership(sessions, options_from(options))
-
-    @classmethod
-    def checked(cls, sessions: Any, options: Options) -> UnitOfWork[Any]:
-        """A unit of options and sessions that were checked before."""
-        unit = cls.__new__(cls)
-        unit._membership = Membership(sessions, options)
-        return unit
+        self._sessions, self._options = sessions, options_from(options)
 
     def __enter__(self) -> S:
-        member = self._membership
-        outer = member.outer()
+        outer = self._outer()
         if outer is not None:
-            self._transaction = member.join(outer)
+            self._transaction = self._join(outer)
             self._transaction.begin()
             session: S = outer.public
             return session
-        fresh: Any = make_session(member.sessions)
-        own = OwnTransaction(fresh, fresh, member.options)
+        fresh: Any = make_session(self._sessions)
+        own = OwnTransaction(fresh, fresh, self._options)
         own.begin()
         self._transaction = own
-        member.announce(own)
+        self._announce(own)
         return fresh  # type: ignore[no-any-return]
 
     def __exit__(
@@ -144,7 +140,7 @@ class UnitOfWork(Generic[S]):
         try:
             self._transaction.complete(error or raised)
         finally:
-            self._membership.over()
+            self._over()
         if raised is not None:
             raise raised
 
@@ -202,9 +198,11 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
 def _runner(
     function: Callable[..., R], sessions: Any, policy: Policy, options: Options
 ) -> Callable[..., R]:
+    kind: type[UnitOfWork[Any]] = UnitOfWork
+
     def run(*args: Any, **kwargs: Any) -> R:
         for attempt in policy.run(once=_once(options)):
-            with attempt, UnitOfWork.checked(sessions, options) as session:
+            with attempt, kind.checked(sessions, options) as session:
                 return function(session, *args, **kwargs)
         raise AssertionError("a run ends with a result or an error")
 
@@ -219,10 +217,12 @@ def _async_runner(
 ) -> Callable[..., Coroutine[Any, Any, R]]:
     from optilock.unit.async_unit import AsyncUnitOfWork
 
+    kind: type[AsyncUnitOfWork[Any]] = AsyncUnitOfWork
+
     async def run(*args: Any, **kwargs: Any) -> R:
         async for attempt in policy.run(once=_once(options)):
             with attempt:
-                async with AsyncUnitOfWork.checked(sessions, options) as session:
+                async with kind.checked(sessions, options) as session:
                     return await function(session, *args, **kwargs)
         raise AssertionError("a run ends with a result or an error")
 
@@ -263,3 +263,69 @@ def _without_session(function: Callable[..., Any]) -> inspect.Signature:
     if first.kind is first.VAR_POSITIONAL:
         return signature
     return signature.replace(parameters=parameters[1:])
+
+
+# -- at a level -----------------------------------------------------------------------------------
+
+
+@overload
+def serializable(
+    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[S]: ...
+@overload
+def serializable(
+    sessions: Engine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[Session]: ...
+@overload
+def serializable(
+    sessions: async_sessionmaker[AS] | async_scoped_session[AS],
+    **options: Unpack[UnitOptionsWithoutIsolation],
+) -> AsyncUnitOfWork[AS]: ...
+@overload
+def serializable(
+    sessions: AsyncEngine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> AsyncUnitOfWork[AsyncSession]: ...
+def serializable(sessions: Any, **options: Any) -> Any:
+    """A unit of work whose result is that of some order of the transactions, one after another.
+
+    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
+    """
+    return _unit(sessions, Isolation.SERIALIZABLE, options)
+
+
+@overload
+def repeatable_read(
+    sessions: sessionmaker[S] | scoped_session[S], **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[S]: ...
+@overload
+def repeatable_read(
+    sessions: Engine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> UnitOfWork[Session]: ...
+@overload
+def repeatable_read(
+    sessions: async_sessionmaker[AS] | async_scoped_session[AS],
+    **options: Unpack[UnitOptionsWithoutIsolation],
+) -> AsyncUnitOfWork[AS]: ...
+@overload
+def repeatable_read(
+    sessions: AsyncEngine, **options: Unpack[UnitOptionsWithoutIsolation]
+) -> AsyncUnitOfWork[AsyncSession]: ...
+def repeatable_read(sessions: Any, **options: Any) -> Any:
+    """A unit of work that sees one snapshot and overwrites nothing that changed since.
+
+    Takes the options of :class:`optilock.UnitOfWork`; async sessions give an async unit.
+    """
+    return _unit(sessions, Isolation.REPEATABLE_READ, options)
+
+
+def _unit(sessions: Any, level: Isolation, options: dict[str, Any]) -> Any:
+    if "isolation" in options:
+        raise ConfigurationError(
+            f"the level is already in the name ({level.name}): leave isolation= out, or use"
+            " UnitOfWork(sessions, isolation=...)."
+        )
+    if is_async(sessions):
+        from optilock.unit.async_unit import AsyncUnitOfWork  # needs greenlet
+
+        return AsyncUnitOfWork(sessions, isolation=level, **options)
+    return UnitOfWork(sessions, isolation=level, **options)

@@ -13,9 +13,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
 from optilock.unit.async_unit import AsyncUnitOfWork
-from optilock.unit.isolation import repeatable_read, serializable
-from optilock.unit.levels import Isolation
-from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
+from optilock.unit.isolation import Isolation
+from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable, unit_of_work
 
 ENGINE = create_engine("sqlite://")
 SESSIONS = sessionmaker(ENGINE)

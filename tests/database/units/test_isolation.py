@@ -15,9 +15,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, ConfigurationError
-from optilock.unit.isolation import repeatable_read, serializable
-from optilock.unit.levels import Isolation
-from optilock.unit.unit_of_work import UnitOfWork
+from optilock.unit.isolation import Isolation
+from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable
 
 pytestmark = pytest.mark.modes
 

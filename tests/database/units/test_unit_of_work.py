@@ -32,9 +32,8 @@ from optilock.errors import (
 )
 from optilock.guard import is_watched
 from optilock.unit.async_unit import AsyncUnitOfWork
-from optilock.unit.isolation import repeatable_read
-from optilock.unit.levels import Isolation
-from optilock.unit.unit_of_work import UnitOfWork, unit_of_work
+from optilock.unit.isolation import Isolation
+from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, unit_of_work
 from optilock.versioned import Versioned
 
 pytestmark = pytest.mark.modes
