@@ -58,6 +58,7 @@ __all__ = [
     "mark_deleted",
     "marked_deleted",
     "names_set_by",
+    "nested_transaction",
     "next_run",
     "now_deleted",
     "prefixes_of",
@@ -68,6 +69,7 @@ __all__ = [
     "run_of",
     "subject_of",
     "take_as_stored",
+    "transaction_of",
     "unmark_deleted",
     "upsert_of",
     "values_of",
@@ -110,6 +112,12 @@ def expire_with_savepoint(session: Session, states: Iterable[State]) -> None:
 
 #: The objects of ``session.deleted``, which makes a new set each time; no call of Python.
 marked_deleted: Callable[[Session], Collection[State]] = attrgetter("_deleted")
+
+
+#: ``get_nested_transaction()`` of a session or a connection, and ``get_transaction()`` of a
+#: connection, without a call of Python.
+nested_transaction: Callable[[Any], Any] = attrgetter("_nested_transaction")
+transaction_of: Callable[[Connection], Any] = attrgetter("_transaction")
 
 
 def last_deleted(session: Session) -> State | None:

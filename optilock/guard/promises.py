@@ -35,13 +35,17 @@ from optilock.rows.sides import (
 from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
 from optilock.session.promises import Promise, Promises, conflict_of
-from optilock.session.watched import KNOWN, Watched, watched
+from optilock.session.watched import Watched, watched
 from optilock.undocumented import marked_deleted
 from optilock.writes.look import expected_version
 
 __all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
 
 State = InstanceState[Any]
+
+
+#: An attribute of a session that has made promises, which are in its record, too.
+_PROMISED = "_optilock_promised"
 
 
 def promise(session: Session, state: State, version: Any, *, demanded: bool) -> None:
@@ -56,8 +60,8 @@ def promises_of(session: Session) -> Promises:
     """The promises of the session's transaction; from here on they are checked."""
     known = watched(session)
     if known.promises is None:
-        known.promises = Promises()
-        at_step("promises", KNOWN, before_commit=_before_commit)
+        known.promises = session.__dict__[_PROMISED] = Promises()
+        at_step("promises", _PROMISED, before_commit=_before_commit)
     _now(session, known.promises)
     return known.promises
 
@@ -76,8 +80,6 @@ def _before_commit(session: Session) -> None:
     A COMMIT while a savepoint is open looks like its release, and then that follows at once.
     """
     known = watched(session)
-    if known.promises is None:
-        return
     if session.in_nested_transaction() and not known.releasing:
         known.releasing = True
         return

@@ -84,7 +84,7 @@ from optilock.statements.legacy_bulk import (
     guarded_bulk_save,
     guarded_bulk_update,
 )
-from optilock.undocumented import last_deleted, marked_deleted
+from optilock.undocumented import last_deleted, marked_deleted, nested_transaction
 from optilock.writes.send import require_row_counts_of
 
 __all__ = ["guard_class", "watch"]
@@ -338,7 +338,7 @@ def _after_flush(session: Session, uow: Any) -> None:
 
 def _after_commit(session: Session) -> None:
     """Before SQLAlchemy expires everything."""
-    known, savepoint = known_of(session), session.get_nested_transaction()
+    known, savepoint = known_of(session), nested_transaction(session)
     known.releasing = False
     if savepoint is not None:
         known.savepoint_ended(savepoint)
@@ -350,7 +350,7 @@ def _after_commit(session: Session) -> None:
 
 def _after_rollback(session: Session) -> None:
     """Before SQLAlchemy expires what the transaction, or the savepoint, has touched."""
-    known, savepoint = known_of(session), session.get_nested_transaction()
+    known, savepoint = known_of(session), nested_transaction(session)
     known.releasing = False
     start = known.start_of(savepoint)
     give_back(known, start)

@@ -23,6 +23,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped.keys import Place
 from optilock.session.promises import Promises
 from optilock.session.records import Before, Departed, Doubt, Moved, Point, Stated
+from optilock.undocumented import nested_transaction, transaction_of
 
 #: An attribute of a session class: ``watch`` was told of it.
 GUARDED = "_optilock_guarded"
@@ -183,7 +184,7 @@ class Watched:
     def connected(self, connection: Connection) -> None:
         """A connection of the running transaction."""
         self.connections.append(connection)
-        self._begun.append(connection.get_nested_transaction() or connection.get_transaction())
+        self._begun.append(nested_transaction(connection) or transaction_of(connection))
 
     def goes_on(self) -> bool:
         """Does the session leave open what others have begun, and what it wrote in that?"""

@@ -103,6 +103,12 @@ class Options:
             raise ConfigurationError(
                 "savepoint=True joins the outer unit and independent=True does not: take one."
             )
+        named = [part.option for part in self.all_parts if part.option]
+        if len(named) != len({*named}):
+            raise ConfigurationError(
+                f"two parts of this unit are for one option ({', '.join(sorted(named))}): leave the"
+                " keyword or one of parts=[...] out."
+            )
 
     @cached_property
     def all_parts(self) -> tuple[Part, ...]:

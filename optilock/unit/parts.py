@@ -37,12 +37,12 @@ class Part:
             itself to what the session's steps are the list of.
     """
 
-    #: The keyword of the unit; a part without one has the name of its class.
-    option: ClassVar[str]
+    #: The keyword of the unit; the application's own have none, and may be several of a class.
+    option: ClassVar[str] = ""
 
-    def __init_subclass__(cls, *, option: str | None = None) -> None:
-        option = option or f"{cls.__module__}.{cls.__qualname__}"
-        there = _parts.setdefault(option, cls)
+    def __init_subclass__(cls, *, option: str = "", **given: Any) -> None:
+        super().__init_subclass__(**given)
+        there = _parts.setdefault(option, cls) if option else cls
         if there is not cls and there.__qualname__ != cls.__qualname__:  # not read in once more
             raise ConfigurationError(
                 f"{cls.__name__} wants to be the part for {option}=, which is"

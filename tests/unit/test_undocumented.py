@@ -216,6 +216,16 @@ def test_listeners_can_be_asked_for_first(session, target):
     assert not Page.__mapper__.dispatch.after_update
 
 
+def test_the_transactions_of_sessions_and_connections_are_known(session):
+    connection = session.connection()
+    assert undocumented.nested_transaction(session) is session.get_nested_transaction() is None
+    assert undocumented.transaction_of(connection) is connection.get_transaction() is not None
+    with session.begin_nested() as nested:
+        assert undocumented.nested_transaction(session) is nested
+        inner = undocumented.nested_transaction(session.connection())
+        assert inner is connection.get_nested_transaction() is not None
+
+
 def test_the_classes_of_what_a_flush_writes_are_known(session):
     assert undocumented.classes_to_flush(session) == set()
     session.get_one(Page, 1).title = "Start"
