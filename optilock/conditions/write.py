@@ -95,7 +95,7 @@ class Shape:
 
     #: Columns that are set to an expression for the version's sake alone.
     touches: tuple[Column[Any], ...] = ()
-    #: In the place of the statement, where conditions were added to it.
+    #: Rows of which this is the same object are sent together.
     group: Any = None
     #: The database's statements for this shape together with others, built when first needed.
     forms: dict[Any, Any] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Shape:
             found = self.forms[more] = replace(
                 self,
                 statement=statement,
-                group=(self.group or self.statement, more),
+                group=(self.group, more),
                 conditions=(*self.conditions, *more),
                 forms={},
             )
@@ -131,11 +131,6 @@ class Shape:
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
         statement = self.table.update().where(*where).values(values)
         return replace(self, statement=statement, conditions=self.demanded, forms={})
-
-    @property
-    def rows_together(self) -> Any:
-        """Rows of which this is the same object are sent together."""
-        return self.group or self.statement
 
     @cached_property
     def matches(self) -> tuple[Match, ...]:

@@ -10,7 +10,6 @@ something better say so in :meth:`Database.form`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Select, Table, select, tuple_
@@ -61,8 +60,8 @@ class LockAndLook:
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
         matched, missed = judge(self._database, connection, writes)
-        for same, group in groupby(sorted(matched, key=by_shape), key=lambda write: write.shape):
-            self._write(connection, same, list(group))
+        for same in by_shape(matched):
+            self._write(connection, same[0].shape, same)
         return missed
 
     def _write(self, connection: Connection, shape: Shape, writes: list[Write]) -> None:
@@ -109,9 +108,12 @@ def mixed(values: Iterable[Any]) -> bool:
     return len(kinds) > 1
 
 
-def by_shape(write: Write) -> int:
-    """Brings writes of one shape together and leaves their order alone."""
-    return id(write.shape)
+def by_shape(writes: list[Write]) -> list[list[Write]]:
+    """The writes of each shape, in the order that they have."""
+    found: dict[int, list[Write]] = {}
+    for write in writes:
+        found.setdefault(id(write[0]), []).append(write)
+    return list(found.values())
 
 
 def looked_at(

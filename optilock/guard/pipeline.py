@@ -34,12 +34,12 @@ __all__ = ["drain", "drain_all", "hold", "miss", "missed_again", "send_now", "wi
 def hold(flush: Flush, connection: Connection, write: Write) -> Accepted:
     """Keep a row until the connection is asked something else."""
     shape, params = write
-    held = _held(flush, connection, shape.rows_together)
+    held = _held(flush, connection, shape.group)
     keys = shape.keys
     key = params[keys[0].parameter] if len(keys) == 1 else shape.key_of(params)
     if key in held:
         drain(flush, connection)  # post_update writes the same row a second time
-        held = _held(flush, connection, shape.rows_together)
+        held = _held(flush, connection, shape.group)
     if shape.prefetch:
         fill_in(write, connection)
     held[key] = write

@@ -246,10 +246,11 @@ class Flush:
 
 def _by_row(uow: UOWTransaction) -> dict[Any, State]:
     found: dict[Any, State] = {}
+    roots = {mapper: facts(mapper).root for mapper in uow.mappers}
     for state, (is_delete, _) in uow.states.items():
         mapper = state.mapper
         key = state.key or mapper.identity_key_from_instance(state.obj())
-        place = (facts(mapper).root, tuple(key[1]))
+        place = (roots.get(mapper) or facts(mapper).root, tuple(key[1]))
         if place not in found or not is_delete:
             found[place] = state
     return found

@@ -120,6 +120,7 @@ def shape_of(
     perhaps_ignored = not changed and bool(ignored) and (names_version or bool(given))
     return Shape(
         statement=statement,
+        group=statement,
         table=table,
         mapper=mapper,
         keys=keys,

@@ -7,7 +7,6 @@ event ``do_executemany`` lets the driver's loop be this one; logs and tracers st
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 from weakref import WeakSet
 
@@ -37,8 +36,7 @@ class RowByRow:
             event.listen(connection.dialect, "do_executemany", _counting)
             _listening.add(connection.dialect)
         missed: list[Write] = []
-        for _, group in groupby(sorted(writes, key=by_shape), key=lambda write: write.shape):
-            same = list(group)
+        for same in by_shape(writes):
             for start in range(0, len(same), _AT_ONCE):
                 missed += _send(connection, same[start : start + _AT_ONCE])
         return missed
