@@ -25,15 +25,25 @@ resolver the session has.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Select,
+    Table,
+    bindparam,
+    literal_column,
+    select,
+)
 from sqlalchemy.orm import Mapper
+from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.condition import Condition, parameters
+from optilock.conditions.condition import Condition, Given, parameter, parameters
 from optilock.conditions.write import Write
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, Entry
 
 __all__ = ["Demand", "Demands"]
 
@@ -54,7 +64,7 @@ class Demands:
     def __init__(self) -> None:
         self._all: list[Demand] = []
         self._values: dict[str, Any] = {}
-        self._on: dict[Mapper[Any], tuple[Condition, ...]] = {}
+        self._on: dict[tuple[Mapper[Any], Any], tuple[Condition, ...]] = {}
         #: The values as parameters of statements.
         self.params: dict[str, Any] = {}
 
@@ -76,23 +86,60 @@ class Demands:
         self._on = {}
         self.params = parameters(self._values)
 
-    def on(self, mapper: Mapper[Any]) -> tuple[Condition, ...]:
-        """The conditions on rows of the class."""
-        found = self._on.get(mapper)
+    def on(self, mapper: Mapper[Any], table: Any = None) -> tuple[Condition, ...]:
+        """The conditions on rows of the class; as a statement of ``table`` says them."""
+        found = self._on.get((mapper, table))
         if found is None:
-            asked = [demand.on(mapper) for demand in self._all]
-            found = self._on[mapper] = tuple(one for one in asked if one is not None)
+            asked = [one for demand in self._all if (one := demand.on(mapper)) is not None]
+            if table is not None:
+                asked = [_said_of(one, mapper, table) for one in asked]
+            found = self._on[mapper, table] = tuple(asked)
         return found
 
-    def demanded(self, write: Write) -> Write:
-        """The same write under these conditions."""
+    def demanded(self, write: Write, mapper: Mapper[Any]) -> Write:
+        """The same write, of a row of the class, under these conditions."""
         shape, params = write
-        more = self.on(shape.mapper)
+        more = self.on(mapper, shape.table)
         return Write(shape.under(more), {**params, **self.params}) if more else write
 
     def bound(self, name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
         """The value for a statement whose parameters are not ours."""
         return bindparam(None, self._values[name], type_=kind)
+
+
+@dataclass(frozen=True)
+class _InOtherTables(Condition):
+    """A condition on columns that the row of ``table`` has in other tables (joined inheritance)."""
+
+    said: Condition
+    table: Table
+    others: tuple[Table, ...]
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        same = [
+            ours == theirs
+            for other in self.others
+            for ours, theirs in zip(self.table.primary_key, other.primary_key, strict=True)
+        ]
+        found: Select[Any] = (
+            select(literal_column("1")).select_from(*self.others).correlate(self.table)
+        )
+        # locked: a plain read may show the snapshot's row (MariaDB at REPEATABLE READ)
+        found = found.where(*same, self.said.clause(given)).with_for_update(read=True)
+        return found.exists()
+
+    def explain(self, entry: Entry[Any]) -> Exception | None:
+        return self.said.explain(entry)
+
+
+def _said_of(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:
+    named = {
+        one.table
+        for one in visitors.iterate(condition.clause(parameter))
+        if isinstance(one, Column) and one.table is not table
+    }
+    others = tuple(one for one in mapper.tables if one in named and isinstance(one, Table))
+    return _InOtherTables(condition, table, others) if others else condition
 
 
 def _check(demand: Any) -> None:

@@ -2,6 +2,7 @@
 
 The stored rows were read with a lock, so a correction is checked against the version that was just
 read and cannot miss again; if it does (a trigger, a rule), that is an error, not another round.
+What the session demands of its rows is demanded of corrections, too: a lease may end meanwhile.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from typing import Any
 
 from sqlalchemy import Column, Table, bindparam
 from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import ClauseElement
 
+from optilock.conditions.condition import explained, parameter
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError
 from optilock.guard.records import Missed
 from optilock.mapped.facts import facts
 from optilock.rows.sides import Values, read_stored
+from optilock.session.watched import watched
+from optilock.writes.look import read_demanded
 from optilock.writes.onupdate import onupdate_values
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
@@ -121,10 +125,8 @@ def _update_table(
         if token is None or token.table is not table:
             return
         expressions.update(facts(mapper).touch)
-    where = [*table.primary_key, *([token] if token is not None and token.table is table else [])]
-    statement = table.update().where(
-        *(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where)
-    )
+    where = _where(mapper, table)
+    statement = _by_key(table.update(), where)
     params = []
     for row in rows:
         stored = row.missed.stored
@@ -140,21 +142,13 @@ def _update_table(
         params.append({**values, **identity})
     if expressions:
         statement = statement.values(expressions)
-    result = type(connection).execute(
-        connection, statement, params if len(params) > 1 else params[0]
-    )
-    _must_count(connection, result, params, table, rows)
-
-
-def _must_count(
-    connection: Connection, result: Any, params: list[Any], table: Table, rows: list[Correction]
-) -> None:
-    countable = len(params) == 1 or connection.dialect.supports_sane_multi_rowcount
-    if countable and result.rowcount != len(params):
+    missed = [row.missed for row in rows]
+    found = _send(connection, mapper, table, statement, params, missed)
+    if found is not None and found != len(rows):
         raise ConcurrencyError(
-            [row.missed.entry for row in rows],
-            f"The correction of {len(params)} row(s) of {table.description} was written to"
-            f" {result.rowcount}: the rows keep changing, or a trigger or a rule prevents the"
+            [one.entry for one in missed],
+            f"The correction of {len(rows)} row(s) of {table.description} was written to"
+            f" {found}: the rows keep changing, or a trigger or a rule prevents the"
             " write. The transaction is rolled back; run the unit of work again.",
         )
 
@@ -163,23 +157,66 @@ def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed])
     """Delete rows in the version that is stored now; joined tables first."""
     token = mapper.version_id_col
     for table in reversed(tables_of(mapper)):
-        where = [
-            *table.primary_key,
-            *([token] if token is not None and token.table is table else []),
-        ]
-        statement = table.delete().where(
-            *(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where)
-        )
+        where = _where(mapper, table)
         params = [
             {f"optilock_{c.key}": (row.stored or {})[_name_of(mapper, c)] for c in where}
             for row in rows
         ]
-        result = type(connection).execute(
-            connection, statement, params if len(params) > 1 else params[0]
-        )
-        countable = len(params) == 1 or connection.dialect.supports_sane_multi_rowcount
-        if countable and token is not None and token.table is table:
-            must_match(table, len(rows), result.rowcount, deleting=True)
+        found = _send(connection, mapper, table, _by_key(table.delete(), where), params, rows)
+        if found is not None and token is not None and token.table is table:
+            must_match(table, len(rows), found, deleting=True)
+
+
+def _where(mapper: Mapper[Any], table: Table) -> list[Column[Any]]:
+    """The key of the table's rows, and the version if it is there."""
+    token: Any = mapper.version_id_col
+    return [*table.primary_key, *([token] if token is not None and token.table is table else [])]
+
+
+def _by_key(statement: Any, where: list[Column[Any]]) -> Any:
+    return statement.where(*(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where))
+
+
+def _send(
+    connection: Connection,
+    mapper: Mapper[Any],
+    table: Table,
+    statement: Any,
+    params: list[dict[str, Any]],
+    rows: list[Missed],
+) -> int | None:
+    """How many rows were found, if the driver can tell; under what the session demands of them.
+
+    Raises:
+        Exception: what a condition explains, which was true when the row was looked at.
+    """
+    counts = connection.dialect.supports_sane_multi_rowcount
+    session: Any = rows[0].state.session
+    demands = watched(session).demands
+    more = () if demands is None else demands.on(mapper, table)
+    if demands is None or not more or table is not facts(mapper).table:
+        some = params if len(params) > 1 else params[0]
+        result = type(connection).execute(connection, statement, some)
+        return result.rowcount if counts or len(params) == 1 else None
+    statement = statement.where(*(one.clause(parameter) for one in more))
+    found = 0
+    for row in params:
+        result = type(connection).execute(connection, statement, {**row, **demands.params})
+        found += result.rowcount
+    if found != len(params):
+        _raise_explained(session, connection, mapper, rows)
+    return found
+
+
+def _raise_explained(
+    session: Session, connection: Connection, mapper: Mapper[Any], rows: list[Missed]
+) -> None:
+    identities = [row.attempt.identity for row in rows]
+    _, lost = read_demanded(session, connection, mapper, identities, (), deleting=False)
+    for row in rows:
+        why = explained(lost.get(row.attempt.identity, ()), row.entry)
+        if why is not None:
+            raise why
 
 
 def insert_row(connection: Connection, missed: Missed) -> Values:

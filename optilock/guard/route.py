@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 
+from optilock.conditions.demands import Demands
 from optilock.conditions.write import Lost, Shape, Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
@@ -64,7 +65,7 @@ def written(
     if known.still:
         write = unmoved(flush, write)
     if known.demands is not None:
-        write = known.demands.demanded(write)
+        write = _demanded(flush, known.demands, write)
         shape = write.shape
     if shape.special:
         answer = _special(flush, connection, native, statement, write, options)
@@ -84,6 +85,13 @@ def written(
             return result
         return _not_found(flush, connection, native, write, options, result)
     return hold(flush, connection, write)
+
+
+def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
+    """Under what the session demands of the object's own class: a hierarchy shares statements."""
+    shape, params = write
+    state = flush.find(shape.mapper, shape.identity_of(params))
+    return write if state is None else demands.demanded(write, state.mapper)
 
 
 def _looked_at_first(
@@ -153,7 +161,7 @@ def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -
         elif flush.is_missed(write):
             missed_again(flush, write)
         else:
-            writes.append(write if demands is None else demands.demanded(write))
+            writes.append(write if demands is None else _demanded(flush, demands, write))
     if not shape.deletes:
         for write in writes:
             if shape.prefetch:

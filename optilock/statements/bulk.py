@@ -134,7 +134,7 @@ def _send(session: Session, connection: Connection, given: Rows) -> frozenset[in
     refuse_autocommit(connection, "Writing many rows by key")
     writes = given.writes(connection.dialect)
     if is_watched(session) and (demands := watched(session).demands) is not None:
-        writes = [demands.demanded(write) for write in writes]
+        writes = [demands.demanded(write, given.mapper) for write in writes]
     for write in writes:
         if write.shape.prefetch:
             fill_in(write, connection)

@@ -38,7 +38,7 @@ def under_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
     by_key = isinstance(call.params, list)
     connection, known = call.connection(mapper), facts(mapper)
     keys = [getattr(mapper.class_, name) for name in known.keys]
-    clauses = [one.clause(demands.bound) for one in conditions]
+    clauses = [one.clause(demands.bound) for one in demands.on(mapper, mapper.local_table)]
     looks = [look for one in conditions for look in one.looks]
     query = select(*keys, *looks).order_by(*keys).options(*loader_options_of(call.statement))
     database = database_of(connection.dialect)

@@ -25,7 +25,7 @@ from optilock.session.connections import connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import marked_deleted
 
-__all__ = ["Stale", "State", "expected_version", "look"]
+__all__ = ["Stale", "State", "expected_version", "look", "read_demanded"]
 
 State = InstanceState[Any]
 
@@ -72,7 +72,7 @@ def _look(
     key = facts(mapper).keys[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
     identities = [_identity(state) for state in states]
-    found, lost = _found(session, connection, mapper, identities, names, deleting=deleting)
+    found, lost = read_demanded(session, connection, mapper, identities, names, deleting=deleting)
     moved = [s for s in states if not _is_as_read(mapper, read[s], found.get(_identity(s)))]
     gone = {s for s in moved if not _is_as_written(connection, s, read[s], found)}
     moved = [s for s in states if s in gone or lost.get(_identity(s))]
@@ -101,7 +101,7 @@ def _look(
     return stale
 
 
-def _found(
+def read_demanded(
     session: Session,
     connection: Connection,
     mapper: Mapper[Any],

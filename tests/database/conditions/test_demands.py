@@ -7,7 +7,7 @@ form it is sent, the row of another holder is left as it is, and the error is th
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from sqlalchemy import (
     ForeignKey,
     delete,
     event,
+    func,
     select,
     text,
     true,
@@ -473,6 +474,122 @@ def test_a_resolver_writes_under_the_demands_as_well(filled: Engine) -> None:
         task.title = "mine"
         session.commit()
     assert "mine" in str(stored(filled))
+
+
+@dataclass(frozen=True)
+class Lasting(Alive):
+    """As ``Alive``, but nobody is kept from ending the lease meanwhile."""
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        alive = select(Lease.id).where(Lease.id == given("lease", Lease.__table__.c.id.type))
+        return alive.where(Lease.until > ServerTime()).exists()
+
+
+class UnderLastingLease(UnderLease):
+    def on(self, mapper: Mapper[Any]) -> Condition | None:
+        return Lasting()
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_lease_that_ends_while_a_resolver_thinks_is_told(filled: Engine, many: int) -> None:
+    _, error, statements = part_of("lease")
+
+    def slow(entry: Entry[Any]) -> Any:
+        by(filled, *statements)()
+        return client_wins(entry)
+
+    with watch(sessionmaker(filled), on_conflict=slow)() as session:
+        demand(session, UnderLastingLease(1))
+        found = several(session, Task)[:many]
+        by(filled, text("UPDATE demanded_tasks SET version = version + 1"))()
+        for task in found:
+            task.title = "mine"
+        with pytest.raises(error):
+            session.flush()
+        session.rollback()
+    assert "mine" not in str(stored(filled))
+
+
+class Cause(Demand):
+    """Demands something of a column in the table of the child, whose version is in the base."""
+
+    values = {"cause": ""}
+
+    def on(self, mapper: Mapper[Any]) -> Condition | None:
+        return ByCause(Bug.__table__.c.cause) if mapper.class_ is Bug else None
+
+
+@dataclass(frozen=True)
+class ByCause(HeldBy):
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return self.column == given("cause", self.column.type)
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize("many", [1, 2])
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_column_of_another_table_of_the_row_can_be_asked_for(
+    filled: Engine, many: int, stays: bool
+) -> None:
+    with Session(filled) as session, session.begin():
+        session.add(Bug(id=10))
+    with watch(sessionmaker(filled), on_conflict=client_wins)() as session:
+        demand(session, Cause())
+        for bug in several(session, Bug)[:many]:
+            bug.title = "mine"
+        if stays:
+            session.flush()
+            session.execute(update(Bug).values(seen=3))
+        else:
+            by(filled, text("UPDATE demanded_bugs SET cause = 'theirs'"))()
+            with pytest.raises(NotTheHolder):
+                session.flush()
+            session.expunge_all()
+            with pytest.raises(NotTheHolder):
+                session.execute(update(Bug).values(seen=3))
+        session.commit()
+    assert str(stored(filled)).count("mine") == (many if stays else 0)
+
+
+@dataclass(frozen=True)
+class Exactly(HeldBy):
+    """SQL of a collation that ignores case would take ``ME`` for ``me``: Python decides."""
+
+    exact = False
+
+    @property
+    def looks(self) -> tuple[ColumnElement[Any], ...]:
+        return (self.column,)
+
+    def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
+        return bool(seen[0] == params["holder"])
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return func.lower(self.column) == func.lower(given("holder", self.column.type))
+
+
+class ExactHolder(Holder, option="exact"):
+    def on(self, mapper: Mapper[Any]) -> Condition | None:
+        return Exactly(Task.__table__.c.holder) if mapper.class_ is Task else None
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize("case", [one_row, a_batch, one_delete, an_update_statement, a_bulk_update])
+def test_what_sql_cannot_tell_is_looked_at_first(filled: Engine, case: Any) -> None:
+    lose = by(filled, text("UPDATE demanded_tasks SET holder = 'ME'"))
+    for taken in (True, False):
+        with watch(sessionmaker(filled))() as session:
+            demand(session, ExactHolder("me"))
+            if taken:
+                with pytest.raises(NotTheHolder):
+                    case(session, lose, lose)
+                    session.flush()
+            else:
+                case(session, lambda: None, lose)
+            session.rollback()
+        if taken:
+            by(filled, text("UPDATE demanded_tasks SET holder = 'me'"))()
 
 
 # -- refused when it is made -----------------------------------------------------------------------
