@@ -144,17 +144,17 @@ class Bug(Task):
     __mapper_args__ = {"polymorphic_identity": "bug"}
 
 
-class List(Versioned, Base):
+class DemandedList(Versioned, Base):
     __tablename__ = "demanded_lists"
     id: Mapped[int] = key()
     holder: Mapped[str] = mapped_column(default="me")
-    lines: Mapped[list[Line]] = relationship(cascade="all, delete-orphan")
+    lines: Mapped[list[DemandedLine]] = relationship(cascade="all, delete-orphan")
 
 
-class Line(Base):
+class DemandedLine(Base):
     __tablename__ = "demanded_lines"
     id: Mapped[int] = key()
-    list_id: Mapped[int] = mapped_column(ForeignKey(List.id))
+    list_id: Mapped[int] = mapped_column(ForeignKey(DemandedList.id))
 
 
 class Plain(Versioned, Base):
@@ -175,7 +175,7 @@ class Bare(Base):
     title: Mapped[str] = mapped_column(default="")
 
 
-TABLES = [one.__table__ for one in (Lease, Task, Bug, List, Line, Plain, Bare)]
+TABLES = [one.__table__ for one in (Lease, Task, Bug, DemandedList, DemandedLine, Plain, Bare)]
 Lose = Callable[[], None]
 
 
@@ -210,7 +210,7 @@ def a_batch_of_deletes(session: Session, lose: Lose, moved: Lose) -> None:
 
 
 def a_delete_with_dependents(session: Session, lose: Lose, moved: Lose) -> None:
-    listed = session.get_one(List, 1)
+    listed = session.get_one(DemandedList, 1)
     lose()
     session.delete(listed)
 
@@ -331,7 +331,7 @@ def rows() -> list[Any]:
         Lease(id=1, until=NOW + datetime.timedelta(days=1)),
         *(of(id=n) for of in (Task, Plain, Bare) for n in (1, 2, 3)),
         Bug(id=9),
-        List(id=1, lines=[Line(id=1), Line(id=2)]),
+        DemandedList(id=1, lines=[DemandedLine(id=1), DemandedLine(id=2)]),
     ]
 
 
