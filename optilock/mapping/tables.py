@@ -9,8 +9,8 @@ transactions of their own each is guarded like any other. Classes of one hierarc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from sqlalchemy import Column, Table
@@ -31,16 +31,41 @@ __all__ = [
     "versioned_tables",
 ]
 
+T = TypeVar("T", Column[Any], Mapper[Any])
+
+
+class _OfTables(Mapping[Table, T]):
+    """Something of each table that knows its table itself: neither keeps the other here."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Table, ref[T]] = WeakKeyDictionary()
+
+    def __getitem__(self, table: Table) -> T:
+        found = self._known[table]()
+        if found is None:
+            raise KeyError(table)
+        return found
+
+    def __setitem__(self, table: Table, value: T) -> None:
+        self._known[table] = ref(value)
+
+    def __iter__(self) -> Iterator[Table]:
+        return (table for table, value in self._known.items() if value() is not None)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 #: Table -> its version column, for every class of the mixin that has one.
-_tables: WeakKeyDictionary[Table, Column[Any]] = WeakKeyDictionary()
+_tables: _OfTables[Column[Any]] = _OfTables()
 #: Table -> the class whose rows these are.
-_owners: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
+_owners: _OfTables[Mapper[Any]] = _OfTables()
 #: Table -> a class whose rows it holds a part of, and whose version is in another table.
-_joined: WeakKeyDictionary[Table, Mapper[Any]] = WeakKeyDictionary()
+_joined: _OfTables[Mapper[Any]] = _OfTables()
 #: Version -> the name of its class, where it has no ``onupdate``.
 _moved_by_flushes: WeakKeyDictionary[Column[Any], str] = WeakKeyDictionary()
 #: Table -> the first class whose rows have their version, or their compared values, in it.
-_first: WeakKeyDictionary[Table, ref[Mapper[Any]]] = WeakKeyDictionary()
+_first: _OfTables[Mapper[Any]] = _OfTables()
 #: Tables of which there is a second one.
 _shared: WeakSet[Table] = WeakSet()
 
@@ -84,10 +109,9 @@ def share_table(mapper: Mapper[Any]) -> None:
     table = facts(mapper).table_if_any
     if table is None:
         return
-    known = _first.get(table)
-    other = None if known is None else known()
+    other = _first.get(table)
     if other is None or other is mapper.base_mapper or other not in other.registry.mappers:
-        _first[table] = ref(mapper.base_mapper)
+        _first[table] = mapper.base_mapper
     else:
         _shared.add(table)
         there_are.shared = True
