@@ -166,9 +166,9 @@ def _found(call: Call, mapper: Mapper[Any], wanted: Iterable[Identity]) -> dict[
     key = facts(mapper).token
     connection, table = call.connection(mapper), facts(mapper).table
     keys = [getattr(mapper.class_, name) for name in facts(mapper).keys]
-    version = {key: getattr(mapper.class_, key)}
+    version = [getattr(mapper.class_, key)]
     found = rows_found(connection, call.statement, call.params, table, keys, version, wanted)
-    return {identity: row[key] for identity, row in found.items()}
+    return {identity: version for identity, (version,) in found.items()}
 
 
 def _take_over(call: Call, mapper: Mapper[Any], matched: Matched, *, certain: bool) -> None:

@@ -190,8 +190,9 @@ def _locked(
     names = compared_names(mapper, changed=(), deleting=True)
     judged = {name: columns[name] for name in (*([token] if token else ()), *names)}
     table: Any = statement.table
-    keys = list(mapper.primary_key)
-    return rows_found(connection, statement, params, table, keys, judged, wanted)
+    keys, looks = list(mapper.primary_key), list(judged.values())
+    found = rows_found(connection, statement, params, table, keys, looks, wanted)
+    return {key: dict(zip(judged, row, strict=True)) for key, row in found.items()}
 
 
 def _is_as_new(known: Watched, state: State, row: Values) -> bool:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Delete, select
+from sqlalchemy import Delete
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import explained, failed
 from optilock.conditions.demands import Demands
-from optilock.dialects import database_of
 from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.mapped.facts import facts
-from optilock.rows.sides import Attempt, entry_of, read_stored, rows_at
+from optilock.rows.sides import Attempt, entry_of, read_stored
 from optilock.statements.call import Call
-from optilock.undocumented import criteria_of, loader_options_of
+from optilock.statements.matching import rows_found
 
 __all__ = ["under_demands"]
 
@@ -40,23 +39,17 @@ def under_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
     keys = [getattr(mapper.class_, name) for name in known.keys]
     clauses = [one.clause(demands.bound) for one in demands.on(mapper, mapper.local_table)]
     looks = [look for one in conditions for look in one.looks]
-    query = select(*keys, *looks).order_by(*keys).options(*loader_options_of(call.statement))
-    database = database_of(connection.dialect)
-    database.begin_writing(connection, known.table)
-    deleting = isinstance(call.statement, Delete)
-    query = database.lock(query, known.table, deleting=deleting)
+    wanted = None
     if by_key:  # SQLAlchemy takes no WHERE beside the keys: the rows are locked now
         wanted = [tuple(row[name] for name in known.keys) for row in call.params]
-        found: Any = rows_at(connection, query, keys, wanted, demands.params)
-    else:
-        query = query.where(*criteria_of(call.statement))
-        found = connection.execute(query, {**(call.params or {}), **demands.params})
-    for row in found.all() if not by_key else list(found):
-        identity = tuple(row[: len(keys)])
-        wrong = failed(conditions, demands.params, row[len(keys) :])
+    found = rows_found(
+        connection, call.statement, call.params, known.table, keys, looks, wanted, demands.params
+    )
+    for identity, seen in found.items():
+        wrong = failed(conditions, demands.params, seen)
         if wrong:
             stored = read_stored(connection, mapper, [identity])
-            action: Action = "delete" if deleting else "update"
+            action: Action = "delete" if isinstance(call.statement, Delete) else "update"
             attempt = Attempt(mapper, identity, action, {}, {}, {})
             entry: Entry[Any] = entry_of(attempt, stored.get(identity))
             raise explained(wrong, entry) or ConcurrencyError([entry])

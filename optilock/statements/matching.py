@@ -7,7 +7,7 @@ more column of the look, and one more condition of the statement that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -26,10 +26,12 @@ from sqlalchemy.sql import operators, visitors
 
 from optilock.dialects import database_of
 from optilock.mapped.keys import Identity
-from optilock.rows.sides import Values, rows_at
+from optilock.rows.sides import rows_at
 from optilock.undocumented import criteria_of, loader_options_of, prefixes_of
 
 __all__ = ["finds_twice", "key_named", "rows_found"]
+
+_NONE: Mapping[str, Any] = {}
 
 
 def rows_found(
@@ -38,24 +40,26 @@ def rows_found(
     params: Any,
     table: Table,
     keys: list[Any],
-    columns: Mapping[str, Any],
-    wanted: Iterable[Identity],
-) -> dict[Identity, Values]:
-    """Those of the rows ``wanted`` that the statement will find, with these columns; locked.
+    looks: Sequence[Any],
+    wanted: Iterable[Identity] | None = None,
+    bound: Mapping[str, Any] = _NONE,
+) -> dict[Identity, tuple[Any, ...]]:
+    """The rows that the statement will find, of those ``wanted``, with these columns; locked.
 
-    With a list of parameters all that are wanted are looked at.
+    With a list of parameters all that are wanted are looked at. ``bound``: parameters of ``looks``.
     """
-    given: Mapping[str, Any] = params if isinstance(params, Mapping) else {}
-    query = select(*keys, *columns.values()).options(*loader_options_of(statement))
+    query = select(*keys, *looks).options(*loader_options_of(statement))
     if not isinstance(params, list):
         query = query.where(*criteria_of(statement))
+        bound = {**(params or {}), **bound}
     database = database_of(connection.dialect)
     database.begin_writing(connection, table)
     query = database.lock(query, table, deleting=isinstance(statement, Delete))
-    found = rows_at(connection, query, keys, sorted(wanted, key=repr), given)
-    return {
-        tuple(row[: len(keys)]): dict(zip(columns, row[len(keys) :], strict=True)) for row in found
-    }
+    if wanted is None:
+        found: Iterable[Any] = connection.execute(query.order_by(*keys), bound).all()
+    else:
+        found = rows_at(connection, query, keys, sorted(wanted, key=repr), bound)
+    return {tuple(row[: len(keys)]): tuple(row[len(keys) :]) for row in found}
 
 
 def finds_twice(session: Session, statement: Update) -> bool:
