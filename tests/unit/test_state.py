@@ -51,7 +51,7 @@ def keys() -> Iterator[str]:
 
 
 def registries() -> Iterator[str]:
-    """Of a module: weak collections, collections that it changes, variables of a context."""
+    """Of a module: weak collections, those that it changes, its only object of a class."""
     for module, tree in modules():
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -61,11 +61,9 @@ def registries() -> Iterator[str]:
                 ).count("Constant")
                 made = name_of(node.value) if isinstance(node.value, ast.Call) else ""
                 name = name_of(target)
-                if made in REGISTRIES or (empty and name.islower() and name != "__all__"):
+                own = name.islower() and made.startswith("_") and made[1:2].isupper()
+                if made in REGISTRIES or own or (empty and name.islower() and name != "__all__"):
                     yield f"{module}.{name}"
-            elif isinstance(node, ast.ClassDef):
-                if not REGISTRIES.isdisjoint(map(name_of, node.bases)):
-                    yield f"{module}.{node.name}"
             elif isinstance(node, ast.FunctionDef) and not CACHES.isdisjoint(
                 map(name_of, node.decorator_list)
             ):
