@@ -43,7 +43,7 @@ from weakref import WeakSet
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-__all__ = ["ORDER", "at_step", "listen_in", "listen_to_class", "missing_listeners", "steps_of"]
+__all__ = ["ORDER", "at_step", "listen_in", "listen_to_class"]
 
 Step = Callable[..., Any]
 
@@ -89,11 +89,6 @@ def at_step(name: str, key: str | None, **steps: Step) -> None:
             event.listen(Session, of_event, _LISTENERS[of_event])
 
 
-def steps_of(of_event: str) -> tuple[str, ...]:
-    """The steps of an event that somebody has needed so far, in their order."""
-    return tuple(name for name in ORDER[of_event] if name in _known[of_event])
-
-
 def listen_to_class(cls: type[Session], **steps: Step) -> None:
     """Let the guard hear of its events, by name, in the sessions of ``cls``, once each."""
     _of_classes.update(steps)
@@ -112,17 +107,6 @@ def listen_in(session: Session, **steps: Step) -> None:
     """Let one session hear of events that would cost the others something for each row."""
     for name, step in steps.items():
         event.listen(session, name, step)
-
-
-def missing_listeners() -> None:
-    """Register again what somebody has taken away from ``Session`` with all other listeners."""
-    for name, listener in _LISTENERS.items():
-        if _in_order[name] and not event.contains(Session, name, listener):
-            event.listen(Session, name, listener)
-    if Session in _classes:
-        for name, step in _of_classes.items():
-            if not event.contains(Session, name, step):
-                event.listen(Session, name, step, propagate=True, insert=name in _FIRST)
 
 
 def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:

@@ -52,9 +52,15 @@ def pytest_runtest_call() -> None:
 
 
 def _listen_again() -> None:
-    from optilock.session.order import missing_listeners
+    from sqlalchemy import event
+    from sqlalchemy.orm import Session
 
-    missing_listeners()
+    from optilock.session.order import _FIRST, _LISTENERS, _in_order, _of_classes
+
+    ours = {name: listener for name, listener in _LISTENERS.items() if _in_order[name]}
+    for name, listener in {**_of_classes, **ours}.items():
+        if not event.contains(Session, name, listener):
+            event.listen(Session, name, listener, propagate=True, insert=name in _FIRST)
 
 
 def name_of(nodeid: str) -> str:
