@@ -37,6 +37,7 @@ are sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -68,6 +69,9 @@ _FIRST = frozenset({"after_flush"})
 _known: dict[str, dict[str, tuple[str | None, Step]]] = {name: {} for name in ORDER}
 #: The same, in the order of the list.
 _in_order: dict[str, tuple[tuple[str | None, Step], ...]] = dict.fromkeys(ORDER, ())
+#: Steps that were told of; two threads may need their first one at the same time.
+_there: set[str] = set()
+_changing = Lock()
 _of_classes: dict[str, Step] = {}
 _classes: WeakSet[type[Session]] = WeakSet()
 
@@ -77,16 +81,18 @@ def at_step(name: str, key: str | None, **steps: Step) -> None:
 
     With a ``key``: in the sessions that have it in their ``__dict__``.
     """
-    for of_event, step in steps.items():
-        places, known = ORDER[of_event], _known[of_event]
-        if name not in places:
-            raise LookupError(f"{name!r} is not in the order of {of_event}")
-        if name in known:
-            continue
-        known[name] = key, step
-        _in_order[of_event] = tuple(known[one] for one in places if one in known)
-        if len(known) == 1 and not event.contains(Session, of_event, _LISTENERS[of_event]):
-            event.listen(Session, of_event, _LISTENERS[of_event])
+    if name in _there:
+        return
+    with _changing:
+        for of_event, step in steps.items():
+            places, known = ORDER[of_event], _known[of_event]
+            if name not in places:
+                raise LookupError(f"{name!r} is not in the order of {of_event}")
+            known[name] = key, step
+            _in_order[of_event] = tuple(known[one] for one in places if one in known)
+            if not event.contains(Session, of_event, _LISTENERS[of_event]):
+                event.listen(Session, of_event, _LISTENERS[of_event])
+        _there.add(name)  # last: whoever finds it here need not wait
 
 
 def listen_to_class(cls: type[Session], **steps: Step) -> None:

@@ -19,7 +19,7 @@ PAGE = PACKAGE.parent / "docs" / "design.md"
 #: Tools of people: what they keep is gone with their command.
 TOOLS = {"alembic", "check", "cli", "demo", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
-REGISTRIES = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "local"}
+REGISTRIES = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "local", "set"}
 CACHES = {"cache", "lru_cache"}
 LISTEN = {"event.listen", "event.listens_for"}
 #: Variables that hold objects of SQLAlchemy's.
