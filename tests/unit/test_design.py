@@ -1,0 +1,166 @@
+"""What ``docs/design.md`` says of the source is true: floors, files, and the ways through them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.pool import StaticPool
+
+from optilock import Versioned, merge_fields, unit_of_work, watch
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "optilock"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+#: Of projects that use optilock, or of SQLAlchemy.
+FOREIGN = {"env.py"}
+
+#: A file, and a function of it.
+Step = tuple[str, str]
+
+
+def section(head: str) -> str:
+    return PAGE.split(f"\n## {head}\n")[1].split("\n## ")[0]
+
+
+# -- floors and files ------------------------------------------------------------------------------
+
+
+def test_the_floors_are_those_that_the_import_check_knows() -> None:
+    picture = section("The promise, and the staircase").split("```")[1].split("═══")[-1]
+    drawn = [set(re.findall(r"^(\w+) ", floor, re.M)) for floor in picture.split("↓")]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = contracts["contracts"][0]["layers"]
+    assert drawn == [set(layer.split(" : ")) for layer in layers]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_file_that_a_page_names_is_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    named = {name for name in re.findall(r"`([\w/.]+\.py)(?:::.*?)?`", text) if "/orm/" not in name}
+    places = (ROOT, PACKAGE)
+    lost = {one for one in named - FOREIGN if not any((place / one).is_file() for place in places)}
+    assert lost == set()
+
+
+def test_each_example_that_the_page_names_is_in_its_file() -> None:
+    table = [row.split("|") for row in section("How to add something").splitlines() if "|" in row]
+    examples = " ".join(row[4] for row in table[2:])
+    found = re.findall(r"((?:`\w+`(?: and )?)+) (?:\([^)]*\) )?in `([\w/]+\.py)`", examples)
+    assert len(found) >= len(table[2:])
+    for names, path in found:
+        place = PACKAGE if (PACKAGE / path).is_file() else ROOT
+        source = (place / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"^(class |def )?{name}\b", source, re.M), (name, path)
+
+
+# -- the ways --------------------------------------------------------------------------------------
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Page(Versioned, Base):
+    __tablename__ = "pages"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+    body: Mapped[str]
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        rows = [{"id": number, "title": "", "body": ""} for number in range(1, 1_001)]
+        connection.execute(insert(Page), rows)
+    yield engine
+    engine.dispose()
+
+
+def way(head: str) -> list[Step]:
+    """The files and functions of a table, in their order."""
+    first = section(head).split("\n\n|", 1)[1].split("\n\n")[0]
+    return re.findall(r"^\| \d+ \| `([\w/]+\.py)` \| `(\w+)` \|", f"|{first}", re.M)
+
+
+def called_by(work: Callable[[], object]) -> list[Step]:
+    calls: list[Step] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            path = Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix()
+            calls.append((path, frame.f_code.co_name))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def assert_in_order(told: list[Step], calls: list[Step]) -> None:
+    assert told
+    following = iter(calls)
+    for step in told:
+        assert step in following, f"{step} is not called, or not there"
+
+
+def move(engine: Engine, *ids: int) -> None:
+    """Somebody else changes these titles first."""
+    with engine.begin() as connection:
+        for one in ids:
+            connection.exec_driver_sql(
+                "UPDATE pages SET title = 'theirs', version = version + 1 WHERE id = ?", (one,)
+            )
+
+
+def test_the_way_of_one_row(engine: Engine) -> None:
+    with watch(sessionmaker(engine))() as session:
+        for title in ("read once", "and from then on known"):
+            session.get_one(Page, 1).title = title
+            calls = called_by(session.flush)
+    told = way("The way of one row")
+    assert_in_order(told, calls)
+    assert {path for path, _ in calls} - {path for path, _ in told} <= {
+        "copies/rolled_back.py",  # the end of SQLAlchemy's own transaction of the flush
+        "guard/records.py",
+        "session/watched.py",
+    }
+
+
+def test_the_way_of_a_thousand_rows(engine: Engine) -> None:
+    with watch(sessionmaker(engine), on_conflict=merge_fields)() as session:
+        for page in session.query(Page).all():
+            page.body = "ours"
+        move(engine, *range(1, 11))
+        calls = called_by(session.flush)
+        assert session.get_one(Page, 10).title == "theirs"
+    assert_in_order(way("The way of a thousand rows with ten that missed"), calls)
+
+
+def test_the_way_of_a_retry(engine: Engine) -> None:
+    others = [1]
+
+    @unit_of_work(engine, wait_initial=0)
+    def rename(session: Session) -> None:
+        session.get_one(Page, 1).title = "ours"
+        while others:
+            session.connection().exec_driver_sql(
+                "UPDATE pages SET version = version + 1 WHERE id = ?", (others.pop(),)
+            )
+
+    assert_in_order(way("The way of a retry"), called_by(rename))
