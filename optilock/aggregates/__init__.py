@@ -17,6 +17,8 @@ alone; one that is not in the session is read and locked, and one that is expire
 the version that a watched session has seen, unless its parts are read: its row is read for that.
 The root's entry in a conflict has no ``changes``, so ``merge_fields`` settles it.
 
-It works before each flush (:mod:`optilock.session.order`), in plain sessions as well.
+:mod:`~optilock.aggregates.cover` says which relationships count and moves the versions, and
+:mod:`~optilock.aggregates.roots` finds the roots of one object that changed. They work before each
+flush (:mod:`optilock.session.order`), in plain sessions as well.
 Statements that write children around the session (``update(Line)``, SQL) are not seen.
 """

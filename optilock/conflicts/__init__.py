@@ -1,6 +1,7 @@
-"""How a conflict is settled: values in, values out; nothing here knows a session.
+"""How a conflict is settled: values in, values out. Nothing here knows a session.
 
-:mod:`~optilock.conflicts.resolvers` decide for a row, and :mod:`~optilock.conflicts.resolution` is
-what they say. :mod:`~optilock.conflicts.merge` and :mod:`~optilock.conflicts.diff3` join two edits,
-and :mod:`~optilock.conflicts.deletes` says what a DELETE of a changed row does.
+:mod:`~optilock.conflicts.resolvers` decide about a row, and what they say is a
+:mod:`~optilock.conflicts.resolution`. :mod:`~optilock.conflicts.merge` joins two edits of one
+value; for text it uses :mod:`~optilock.conflicts.diff3`. :mod:`~optilock.conflicts.deletes` says
+what a DELETE does where somebody else has changed or deleted the row.
 """

@@ -12,8 +12,8 @@ transient       is an error worth another run?
 known_by_codes  engines of which only the codes of their errors are known
 ==============  ====================================================================================
 
-A folder for each engine (``postgresql``, ``mariadb``, ``sqlite``) has its answers (``database``),
-its way to write many rows, its triggers and its roll-out.
+An engine with more than codes has a folder: ``postgresql``, ``mariadb``, ``sqlite``. There are its
+answers (``database``), its way to write many rows, its triggers and its roll-out.
 """
 
 # Importing an engine's file, or folder, makes it known.

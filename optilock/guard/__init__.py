@@ -1,28 +1,29 @@
-"""The guarded flush: watching sessions, holding writes, judging rows, settling conflicts.
+"""The guarded flush: rows are kept back, sent together, judged, and their conflicts settled.
 
-The files in the order of a flush, with :mod:`records` of it and of the rows that it missed:
+The files in the order of a flush. The :mod:`records` of it, and of the rows that missed, are what
+the others fill in and read.
 
-*begin*
-    :mod:`watching` wraps the session class; :mod:`connection` lets the session's connections answer
+*the flush begins*
+    :mod:`watching` wraps the session class. :mod:`connection` lets the session's connections answer
     for the flush.
-*refused at once*
-    :mod:`refusals`: rows that nobody has read, connections in AUTOCOMMIT mode, and two classes
-    over one table; rows under :mod:`no_bump` whose version cannot be kept.
-*judged before anything is sent*
-    :mod:`deletes` with :mod:`dependents`, and rows under :mod:`promises`.
-*each statement*
-    :mod:`route` decides which way it goes. Special ways: rows of which something else
-    :mod:`compares`, :mod:`links`, and :mod:`listener_updates`. :mod:`listeners` are told when the
-    row was written.
-*sent together*
-    :mod:`pipeline` holds rows, sends them, and reads those that missed.
-*the end*
-    :mod:`settle`: :mod:`decide` asks the resolvers, :mod:`corrections` are written; or the
-    :mod:`edits` of refused rows are kept. Where the database has :mod:`ended` the transaction,
-    perhaps at COMMIT, the rows that moved are found.
+*some rows are refused at once*
+    :mod:`refusals` has the reasons: nobody has read the row, its connection is in AUTOCOMMIT mode,
+    or two classes have one table. :mod:`no_bump` refuses rows whose version cannot be kept.
+*some rows are judged before anything is sent*
+    :mod:`deletes`, with their :mod:`dependents`, and rows under :mod:`promises`.
+*SQLAlchemy sends a statement*
+    :mod:`route` decides which way the statement goes. Some have a way of their own: rows whose
+    values are compared (:mod:`compares`), :mod:`links`, and :mod:`listener_updates`.
+    :mod:`listeners` of the application hear of a row when it was written.
+*the guard sends rows together*
+    :mod:`pipeline` keeps rows back, sends them, and reads those that missed.
+*the flush ends*
+    :mod:`settle` brings every conflict to its end: :mod:`decide` asks the resolvers,
+    :mod:`corrections` are written, or :mod:`edits` of refused rows are kept. Where the database has
+    :mod:`ended` the transaction, perhaps at COMMIT, the rows that moved are found.
 
-Beside the flush: :mod:`mapped_classes`, also those with only a ``version_id_col``, come with their
-versions.
+Beside the flush, :mod:`mapped_classes` lets the version come with its row, also in classes that
+have only a ``version_id_col``.
 """
 
 from optilock.guard.ended import capture, clear, conflict_after_rollback

@@ -17,7 +17,7 @@ rolled back here, before the rows are read again; a ``rollback()`` that follows 
 
 A savepoint tells what ends it by a conflict in the same way, and is left to be rolled back: by its
 block, or with the whole transaction by ``session.rollback()``. A database that reports the conflict
-at RELEASE has ended the whole transaction (:mod:`optilock.dialects.ended`).
+at RELEASE has ended the whole transaction (:mod:`optilock.dialects.connections`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What ``Versioned`` does to a class while it is being mapped.
+"""What ``Versioned`` does to a class while SQLAlchemy maps it.
 
-:mod:`checks` refuses what cannot carry a version. :mod:`attribute` keeps the version loaded and
-unassigned, :mod:`moves` moves it, and :mod:`triggers` do so in the database. :mod:`compared` is the
-other way, without a version, and :mod:`originals` keeps what was read of values that are changed in
-place. :mod:`tables` says which tables carry a version.
+:mod:`checks` refuses a class that cannot carry a version. :mod:`attribute` keeps the version loaded
+and lets nobody assign it. :mod:`moves` moves it, and :mod:`triggers` do so in the database.
+:mod:`compared` knows which values of an object are compared, in a class with ``CompareValues``.
+:mod:`originals` keeps what was read of values that are changed in place. :mod:`tables` says which
+tables carry a version.
 """

@@ -1,19 +1,24 @@
 """UPDATE, DELETE and INSERT statements that a session sends itself, without a flush.
 
-In a watched session :mod:`~optilock.statements.execute` sees to each
-:mod:`~optilock.statements.call` of ``session.execute()``. ``update(Model).where(...)`` is in
-:mod:`~optilock.statements.by_criteria`, rows by primary key in :mod:`~optilock.statements.by_key`
-and :mod:`~optilock.statements.legacy_bulk`, and ``update(table)`` in
-:mod:`~optilock.statements.by_table`, also on the session's :mod:`~optilock.statements.connection`.
-:mod:`~optilock.statements.matching` looks at the rows that a statement finds,
-:mod:`~optilock.statements.version` moves their version or leaves it, and
-:mod:`~optilock.statements.own` notes what the session has to know afterwards.
-:mod:`~optilock.statements.demanded` is what the session demands of the rows.
-:mod:`~optilock.statements.upserts` are refused where they would leave the version as it was, and
-:mod:`~optilock.statements.sql_text` is searched for versioned tables.
+In a watched session :mod:`~optilock.statements.execute` sees each
+:mod:`~optilock.statements.call` of ``session.execute()``, and chooses the file:
 
-For any session :mod:`~optilock.statements.bulk` writes many rows by key with an answer for each
+*by what the statement names*
+    :mod:`~optilock.statements.by_criteria` has ``update(Model).where(...)``,
+    :mod:`~optilock.statements.by_key` and :mod:`~optilock.statements.legacy_bulk` rows by primary
+    key, :mod:`~optilock.statements.by_table` ``update(table)``, also on the session's
+    :mod:`~optilock.statements.connection`.
+*by what is done with it*
+    :mod:`~optilock.statements.matching` looks at the rows that a statement finds.
+    :mod:`~optilock.statements.version` moves their version, or leaves it.
+    :mod:`~optilock.statements.demanded` adds what the session demands of the rows.
+    :mod:`~optilock.statements.own` notes what the session has to know afterwards.
+*what is refused*
+    :mod:`~optilock.statements.upserts` that would leave the version as it was.
+    :mod:`~optilock.statements.sql_text` finds the versioned tables that a text writes.
+
+For any session, :mod:`~optilock.statements.bulk` writes many rows by key and answers for each
 (:mod:`~optilock.statements.bulk_rows`), :mod:`~optilock.statements.unchanged` is the condition for
-an ``update()`` of one's own, and :mod:`~optilock.statements.unguarded` finds what goes past the
-guard.
+an ``update()`` of one's own, and :mod:`~optilock.statements.unguarded` finds statements that go
+around the version.
 """

@@ -1,4 +1,10 @@
-"""Concurrency tokens: what says that a row is still the one that was read. One file a kind."""
+"""Concurrency tokens: what says that a row is still the one that was read. One file for each kind.
+
+:mod:`base` is what every kind has. Python makes the versions of a :mod:`counter` and of
+:mod:`unique`, the database those of :mod:`timestamp` and :mod:`row_version`, the application those
+of :mod:`manual`. :mod:`compare_values` needs no column. :mod:`guard_trigger` is the trigger that
+keeps the versions true where others write, and :mod:`utc_date_time` the type of a time.
+"""
 
 from optilock.tokens.base import Token
 from optilock.tokens.compare_values import CompareValues

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -12,6 +14,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = sorted(
+    path.parent.relative_to(ROOT / "optilock").as_posix()
+    for path in (ROOT / "optilock").rglob("*/__init__.py")
+)
+DOCS = sorted(path.stem for path in (ROOT / "docs").glob("*.md"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMMANDS = (
     'python -m pip install -e ".[demo]" && optilock demo',
@@ -85,17 +92,36 @@ def test_containers_are_reached_from_this_machine_only_and_at_the_urls_that_are_
         assert re.search(rf"_URL=\S+@127\.0\.0\.1:{outside}/", compose)
 
 
-@pytest.mark.parametrize("package", ["guard", "mapping"])
-def test_the_map_of_a_package_names_its_files_and_nothing_else(package: str) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_head_of_a_package_names_each_of_its_files_and_nothing_else(package: str) -> None:
     folder = ROOT / "optilock" / package
-    named = set(re.findall(r":mod:`(\w+)`", (folder / "__init__.py").read_text()))
-    files = {path.stem for path in folder.iterdir() if path.name != "__init__.py"}
-    assert named == files - {"__pycache__"}
-
-
-@pytest.mark.parametrize("package", ["alembic", "check", "demo", "dialects", "rollout", "testing"])
-def test_the_head_of_a_package_names_each_of_its_files(package: str) -> None:
-    folder = ROOT / "optilock" / package
-    head = (folder / "__init__.py").read_text().split('"""')[1]
-    files = {path.stem for path in folder.glob("[a-z]*")}
+    head = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    files = {path.stem for path in folder.glob("[a-z]*") if path.suffix in ("", ".py")}
     assert {name for name in files if not re.search(rf"\b{name}\b", head)} == set()
+    here = rf":mod:`~?(?:optilock\.{package.replace('/', '.')}\.)?(\w+)`"
+    assert set(re.findall(here, head)) <= files | {"optilock"}
+
+
+def test_each_reference_in_a_docstring_leads_somewhere() -> None:
+    lost = []
+    for path in (ROOT / "optilock").rglob("*.py"):
+        source = re.sub(r"\n\s*(#:?)?\s*", "", path.read_text(encoding="utf-8"))
+        named = re.findall(r":(?:mod|class|func|meth|attr|data):`~?(optilock[\w.]*)`", source)
+        lost += [(path.stem, name) for name in named if not leads_somewhere(name)]
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in DOCS)])
+def test_each_module_that_a_page_names_is_there(page: str) -> None:
+    for name in re.findall(r"`(optilock(?:\.\w+)+)", text_of(page)):
+        assert leads_somewhere(name), name
+    for name in re.findall(r"`(optilock/[\w/.]+)`", text_of(page)):
+        assert (ROOT / name).exists(), name
+
+
+def leads_somewhere(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True

@@ -1,3 +1,7 @@
-"""MariaDB and MySQL: their answers, their statement for many rows, triggers and roll-out."""
+"""MariaDB and MySQL.
+
+:mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`triggers` the
+triggers of versions, :mod:`rollout` how a table that is alive gets a version.
+"""
 
 from optilock.dialects.mariadb.database import MariaDB as MariaDB

@@ -1,3 +1,7 @@
-"""PostgreSQL: its answers, its statement for many rows, its triggers and its roll-out."""
+"""PostgreSQL.
+
+:mod:`database` has its answers, :mod:`sets` its statement for many rows, :mod:`triggers` the
+triggers of versions, :mod:`rollout` how a table that is alive gets a version.
+"""
 
 from optilock.dialects.postgresql.database import PostgreSQL as PostgreSQL
