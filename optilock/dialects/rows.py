@@ -1,10 +1,9 @@
 """Rows found, locked and judged by their keys: what every form of writing stands on.
 
 ``lock and look`` is the form that any database with row locks can do: read and lock the rows in key
-order, with what their conditions look at, keep those of which all conditions are true, write them
-with ``executemany``. Where no row
-can be locked, each row is written by itself and judged by its own count. The databases with
-something better say so in :meth:`Database.form`.
+order, with what their conditions look at, keep those of which all conditions are true, and write
+them with ``executemany``. Where no row can be locked, each row is written by itself and judged by
+its own count. The databases with something better say so in :meth:`Database.form`.
 """
 
 from __future__ import annotations

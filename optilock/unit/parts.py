@@ -1,7 +1,7 @@
-"""What an option of a unit of work is: one *part*, which is told when the unit gets somewhere.
+"""What an option of a unit of work is: one *part*, whose methods the unit calls as it goes on.
 
-A new option is a file with a part and one line in ``optilock/unit/options.py``; the unit itself
-does not change::
+An application gives its own parts as ``parts=[...]``. A new keyword of the unit is a file with a
+part, and its entries in ``optilock/unit/options.py``; the unit itself does not change::
 
     class Tagged(Part, option="tagged"):
         def connected(self, session: Session, connection: Connection) -> None: ...

@@ -1,7 +1,7 @@
 """The transaction of a unit of work: one that is its own, or a place in a running one.
 
-All of it is sync and knows one sync ``Session``; ``optilock.unit_of_work`` and
-``optilock.asyncio`` are the two ways to open and leave it.
+All of it is sync and knows one sync ``Session``. :mod:`optilock.unit.unit_of_work` and
+:mod:`optilock.unit.async_unit` are the two ways to open and leave it.
 
 Leaving has two steps. ``prepare`` flushes: whatever goes wrong there, nothing is stored.
 ``complete`` sends COMMIT, or rolls back, and closes; it must not be interrupted, because after

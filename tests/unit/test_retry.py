@@ -501,7 +501,7 @@ async def test_context_variables_survive(shape: Shape, time: Time) -> None:
 
 
 class Unit:
-    """What the unit of work puts into ``optilock.running``; any object will do."""
+    """What the unit of work puts into ``optilock.unit.running``; any object will do."""
 
 
 @pytest.fixture
