@@ -26,9 +26,9 @@ Importing the module gives ``op`` these operations:
     a set of optilock's own tables (:mod:`optilock.tables`)
 
 ========================  ==========================================================================
-operation                 what all of them have: each does itself, is written down, and taken back
+operation                 what all operations have: they run, are written as Python, are taken back
 version_column            the column of a token
-roll_out                  the same beside others who write
+roll_out                  the same column, while others write the table
 triggers                  the guard trigger, and the one of a ``RowVersion``
 own_tables                the sets of optilock's own tables
 plugin                    what Alembic loads, whenever it is imported

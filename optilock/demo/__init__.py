@@ -23,7 +23,7 @@ strategies    five ways to write the same edit
 editors       the editor processes, and the conflicts and retries that they count
 run           all editors under all strategies, one after the other
 report        the bar, the table, the JSON, the verdict
-story         one conflict, told step by step
+story         one conflict, step by step
 command       the command line
 ============  ==========================================================================
 

@@ -12,7 +12,7 @@ a short transaction of their own:
 
 1. the column is added, nullable, without a rewrite of the table; new rows get a default
 2. rows that have no version are filled in the order of their keys, some at a time; rows that
-   somebody holds are left for later, so nobody is waited for with locks in our hands
+   somebody has locked are left for later, so we wait for nobody while we have locks
 3. the database checks that no row is without a version, beside the writers
 4. the column becomes NOT NULL
 
@@ -27,7 +27,7 @@ target        the table as it is now, and the triggers it lacks
 run           the steps, one after another
 attempts      a short transaction, tried again while others hold the lock
 fill          rows filled batch after batch, and how many at a time
-report        what is told, while it runs and when it is over
+report        what the roll-out reports, while it runs and when it is over
 command       ``optilock migrate``
 ============  ======================================================================================
 """
