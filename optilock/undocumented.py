@@ -12,13 +12,19 @@ from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import Delete, Insert, Select, Update
-from sqlalchemy.engine import Connection, Dialect, Engine
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Dialect,
+    Engine,
+    Insert,
+    Select,
+    StatementLambdaElement,
+    Update,
+)
 from sqlalchemy.event.attr import _ListenerCollection
-from sqlalchemy.orm import Mapper, Session, SessionTransaction, loading, mapperlib
+from sqlalchemy.orm import InstanceState, Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.attributes import manager_of_class
-from sqlalchemy.orm.state import InstanceState
-from sqlalchemy.sql.lambdas import StatementLambdaElement
 from sqlalchemy.types import TypeEngine
 
 __all__ = [

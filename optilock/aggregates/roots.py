@@ -13,9 +13,15 @@ from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection, RelationshipProperty, Session
+from sqlalchemy.orm import (
+    LoaderCallableStatus,
+    Mapper,
+    PassiveFlag,
+    RelationshipDirection,
+    RelationshipProperty,
+    Session,
+)
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.base import LoaderCallableStatus
 
 from optilock.dialects import database_of
 from optilock.mapped.facts import facts

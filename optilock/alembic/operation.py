@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alembic.operations import MigrateOperation, Operations
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import database_of

@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from alembic.operations import Operations
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 
 from optilock.alembic import triggers as op
 from optilock.alembic.operation import Call, VersionOperation, connection_of, ways_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 
 from optilock.check.findings import Finding, error, warning
 from optilock.check.subjects import StoredTable, Subject, schema_of

@@ -3,7 +3,7 @@
 ==============  ====================================================================================
 base            all questions, with the answers for a database that nobody knows
 causes          what the codes of an error mean
-rows, locks     rows found, locked, judged and written by their keys
+rows            rows found, locked, judged and written by their keys
 triggers        the triggers that versions depend on
 rollout         how a table that is alive gets a version
 connections     what is noted on a connection: what to undo, and how its transaction was ended

@@ -11,13 +11,14 @@ from sqlalchemy import (
     BindParameter,
     Column,
     ColumnElement,
+    Connection,
+    Dialect,
     Select,
     Table,
     and_,
     or_,
     select,
 )
-from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.engine.default import DefaultDialect
 
 from optilock.dialects.quoting import plain, sql_of

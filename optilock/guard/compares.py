@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Delete, and_, bindparam
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, Delete, and_, bindparam
 from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.dialects import database_of
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush, Missed, not_written
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.mapping.compared import (
     changed_names,
     nulls_stored,
@@ -33,7 +32,6 @@ from optilock.writes.shapes import compared_columns
 
 __all__ = ["judge_demanded", "judge_objects", "judge_values", "note_written", "write_one"]
 
-State = InstanceState[Any]
 _PREFIX = "optilock_read_"
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Delete, Update
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, Delete, Update
 from sqlalchemy.exc import DBAPIError
 
 from optilock.guard.ended import remember

@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Column, Table, bindparam
-from sqlalchemy.engine import Connection
+from sqlalchemy import ClauseElement, Column, Connection, Table, bindparam
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.sql import ClauseElement
 
 from optilock.conditions.condition import explained, parameter
 from optilock.dialects.rows import must_match

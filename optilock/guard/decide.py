@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.exc import MissingGreenlet
 
 from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
@@ -14,7 +14,7 @@ from optilock.conflicts.resolution import OnConflict, Resolution, check_resoluti
 from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped.facts import facts
 from optilock.rows.sides import Attempt, Values
-from optilock.session.promises import Promises, conflict_of
+from optilock.session.records import Promises, conflict_of
 
 __all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
 

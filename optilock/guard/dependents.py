@@ -15,10 +15,10 @@ from typing import Any
 from sqlalchemy import Column, ForeignKeyConstraint, Table
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.records import Flush, Missed
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.rows.sides import Values
 from optilock.undocumented import belongs_to, marked_deleted
 from optilock.writes.shapes import compared_columns
@@ -31,8 +31,6 @@ __all__ = [
     "no_orphan",
     "without_missed",
 ]
-
-State = InstanceState[Any]
 
 
 def has_dependents(mapper: Mapper[Any]) -> bool:

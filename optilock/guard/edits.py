@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy.orm.base import NO_VALUE
-from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.orm import NO_VALUE
 
 from optilock.guard.records import Missed
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.mapping.moves import touch_state
 from optilock.mapping.originals import original_of
 from optilock.rows.sides import Values
@@ -36,7 +36,7 @@ __all__ = ["Kept"]
 class Kept:
     """What a refused row gets back after the flush."""
 
-    state: InstanceState[Any]
+    state: State
     #: Held until the object is dirty again: nobody else may reference it.
     obj: Any
     token: str

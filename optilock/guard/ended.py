@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
     DBAPIError,
     IllegalStateChangeError,
@@ -47,7 +47,7 @@ from optilock.mapped.keys import place_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_apart, engine_to_write
-from optilock.session.promises import Promise, conflict_of
+from optilock.session.records import Promise, conflict_of
 from optilock.session.watched import Watched, known_of, watched
 from optilock.undocumented import inserted_by, is_over
 

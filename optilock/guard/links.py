@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Delete, Table
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, Delete, Table
 
 from optilock.conflicts.deletes import OnDelete, policy_for
 from optilock.errors import LinkGone

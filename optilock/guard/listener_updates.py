@@ -13,14 +13,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Column, Delete, Update
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection, Delete, Update
 from sqlalchemy.orm import RelationshipDirection
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.mapping.compared import changed_names
 from optilock.statements.by_table import by_table
 from optilock.statements.matching import key_named
@@ -53,9 +52,7 @@ def write_by_hand(
     return by_table(flush.session, connection, statement, params, send, flush)
 
 
-def _own_row(
-    flush: Flush, statement: Update, params: Any
-) -> tuple[InstanceState[Any], Column[Any]] | None:
+def _own_row(flush: Flush, statement: Update, params: Any) -> tuple[State, Column[Any]] | None:
     """The object of the row and its version's column, where the statement leaves the version."""
     if flush.uow is None or statement.whereclause is None or is_ordered(statement):
         return None
@@ -72,7 +69,7 @@ def _own_row(
     return None
 
 
-def _is_moved(flush: Flush, state: InstanceState[Any]) -> bool:
+def _is_moved(flush: Flush, state: State) -> bool:
     """Does the flush itself insert, delete or update the row, so that its version moves?"""
     token = facts(state.mapper).token
     if state.key is None or flush.is_delete(state) or token in state.committed_state:
@@ -87,7 +84,7 @@ def _is_moved(flush: Flush, state: InstanceState[Any]) -> bool:
     )
 
 
-def _is_ignored(statement: Update, state: InstanceState[Any]) -> bool:
+def _is_ignored(statement: Update, state: State) -> bool:
     """Does it set only columns that leave the version?"""
     ignored = {column.key for column in facts(state.mapper).ignored}
     return bool(ignored) and all(

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.guard.ended import remember
 from optilock.guard.pipeline import drain
 from optilock.guard.records import DELETED, UPDATED, Flush
+from optilock.mapped.keys import State
 from optilock.session.watched import KNOWN
 from optilock.undocumented import AskingListeners, ask_listeners
 
@@ -33,7 +33,7 @@ class _OfWrittenRows(AskingListeners):
     __slots__ = ()
 
     @staticmethod
-    def ask(name: str, connection: Connection, state: InstanceState[Any]) -> bool:
+    def ask(name: str, connection: Connection, state: State) -> bool:
         session = state.session
         known = session.__dict__.get(KNOWN) if session is not None else None
         flush: Flush | None = None if known is None else known.flush
@@ -54,7 +54,7 @@ def listen_in(mappers: Iterable[Mapper[Any]]) -> None:
             ask_listeners(mapper, name, _OfWrittenRows)
 
 
-def _is_written(flush: Flush, name: str, connection: Connection, state: InstanceState[Any]) -> bool:
+def _is_written(flush: Flush, name: str, connection: Connection, state: State) -> bool:
     if flush.settled:
         return True
     if connection in flush.waiting:

@@ -15,7 +15,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
-from sqlalchemy.orm.state import InstanceState
 
 from optilock import events
 from optilock.conditions.write import first_expected
@@ -25,7 +24,7 @@ from optilock.errors import Action, Entry
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Place, place_of
+from optilock.mapped.keys import Place, State, place_of
 from optilock.rows.sides import (
     Attempt,
     attempt_of,
@@ -34,14 +33,12 @@ from optilock.rows.sides import (
 )
 from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
-from optilock.session.promises import Promise, Promises, conflict_of
+from optilock.session.records import Promise, Promises, conflict_of
 from optilock.session.watched import Watched, watched
 from optilock.undocumented import marked_deleted
 from optilock.writes.look import expected_version
 
 __all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
-
-State = InstanceState[Any]
 
 
 #: An attribute of a session that has made promises, which are in its record, too.

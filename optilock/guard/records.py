@@ -12,19 +12,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Column
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy.orm.state import InstanceState
-from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from optilock.conditions.condition import Condition
 from optilock.conditions.write import Shape, Write
 from optilock.conflicts.resolution import Resolution
 from optilock.errors import Action, Entry, LinkGone, NotWritten
 from optilock.mapped.facts import facts
+from optilock.mapped.keys import State
 from optilock.mapping.moves import does_not_move
 from optilock.rows.sides import Attempt, Values, entry_of, expressions_of, has_moved
 from optilock.session.watched import Watched
@@ -33,7 +31,6 @@ from optilock.writes.look import Stale
 
 __all__ = ["DELETED", "UPDATED", "Flush", "Missed", "Short", "in_sqlalchemys_words", "not_written"]
 
-State = InstanceState[Any]
 Error = TypeVar("Error", bound=StaleDataError)
 
 #: The events of rows that were written.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.demands import Demands

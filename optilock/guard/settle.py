@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 

@@ -16,13 +16,11 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from sqlalchemy import inspect
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
+from sqlalchemy.orm import InstanceState, Session, SessionTransaction, sessionmaker
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.conditions.write import Write
 from optilock.conflicts.deletes import DeletePolicies, check_on_delete

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, FromClause, Join, Table
+from sqlalchemy import ClauseElement, Column, ColumnElement, FromClause, Join, Table
 from sqlalchemy.orm import Mapper
-from sqlalchemy.sql import ClauseElement
 
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token

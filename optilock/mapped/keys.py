@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, tuple_
-from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.state import InstanceState
+from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.mapped.facts import facts
 

@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import event
-from sqlalchemy.engine import Connection
-from sqlalchemy.orm import Mapper, QueryContext
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import NO_VALUE, Mapper, QueryContext
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.base import NO_VALUE
 
 from optilock.errors import ConfigurationError
 from optilock.mapped.facts import Facts, facts, is_expression, there_are

@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, event, select
-from sqlalchemy.orm import Mapper, PassiveFlag
-from sqlalchemy.orm.base import NO_VALUE
+from sqlalchemy.orm import NO_VALUE, Mapper, PassiveFlag
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError

@@ -15,8 +15,7 @@ import re
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Column, Table, event
-from sqlalchemy.engine import Dialect
+from sqlalchemy import Column, Dialect, Table, event
 
 from optilock.dialects import database_of
 from optilock.dialects.quoting import plain, quoted

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import tenacity
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import Database, database_of

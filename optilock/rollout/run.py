@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from sqlalchemy.engine import Connection, Dialect, Engine
+from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from optilock.dialects import database_of

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Engine, Table, Update
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, Engine, Table, Update
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError, described

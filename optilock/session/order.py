@@ -103,7 +103,8 @@ def listen_to_class(cls: type[Session], **steps: Step) -> None:
     for below in [one for one in _classes if issubclass(one, cls)]:
         _classes.discard(below)
         for name, step in _of_classes.items():
-            event.remove(below, name, step)
+            if event.contains(below, name, step):
+                event.remove(below, name, step)
     _classes.add(cls)
     for name, step in _of_classes.items():
         event.listen(cls, name, step, propagate=True, insert=name in _FIRST)

@@ -1,19 +1,35 @@
-"""What a transaction has done so far, as records: statements, moved versions, who has left."""
+"""What a transaction has done and promised so far, as records.
+
+``expect`` promises for a client who named the version, ``verify`` for rows that were only read. A
+promise is kept by our own write of the row, which has that version in its WHERE, or by a look at
+the row before COMMIT (:mod:`optilock.guard.promises`). It ends with the transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.state import InstanceState
+from sqlalchemy import inspect
+from sqlalchemy.orm import Mapper, SessionTransaction
 
-from optilock.mapped.keys import Place
+from optilock.errors import ConcurrencyError, Entry, PreconditionFailed
+from optilock.mapped.facts import facts
+from optilock.mapped.keys import Identity, Place, State
 
-__all__ = ["Before", "Departed", "Doubt", "Moved", "Point", "Stated"]
+__all__ = [
+    "Before",
+    "Departed",
+    "Doubt",
+    "Moved",
+    "Point",
+    "Promise",
+    "Promises",
+    "Stated",
+    "conflict_of",
+]
 
-State = InstanceState[Any]
 #: How many writes, moves and statements there were.
 Point = tuple[int, int, int]
 
@@ -69,3 +85,52 @@ class Departed(NamedTuple):
     states: Collection[State]
     #: How much had been written by then.
     at: Point
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The row must be in this version."""
+
+    mapper: Mapper[Any]
+    identity: Identity
+    version: Any
+    #: By a client: then nothing is resolved, and the error is ``PreconditionFailed``.
+    demanded: bool
+
+
+class Promises(dict[Place, Promise]):
+    """The promises of one transaction, by row."""
+
+    _root: SessionTransaction | None = None
+
+    def in_transaction(self, root: SessionTransaction | None) -> None:
+        """Forget what was promised in an earlier transaction."""
+        if self._root is not None and root is not self._root:
+            self.clear()
+        self._root = root
+
+    def add(self, promise: Promise) -> None:
+        """What was promised first counts; a demand makes it a demand."""
+        place = facts(promise.mapper).root, promise.identity
+        known = self.get(place)
+        if known is None:
+            self[place] = promise
+        elif promise.demanded and not known.demanded:
+            self[place] = Promise(known.mapper, known.identity, known.version, demanded=True)
+
+    def demand(self, place: Place) -> bool:
+        """Has a client named the version of this row?"""
+        promise = self.get(place)
+        return promise is not None and promise.demanded
+
+
+def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> ConcurrencyError:
+    """The error for these rows: ``PreconditionFailed`` when one of them was demanded."""
+    found = tuple(entries)
+    if promises and any(promises.demand(_place(entry)) for entry in found):
+        return PreconditionFailed(found)
+    return ConcurrencyError(found)
+
+
+def _place(entry: Entry[Any]) -> Place:
+    return facts(inspect(entry.model)).root, entry.identity

@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
 from optilock.conditions.demands import Demand, Demands
@@ -21,8 +21,7 @@ from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError
 from optilock.mapped.keys import Place
-from optilock.session.promises import Promises
-from optilock.session.records import Before, Departed, Doubt, Moved, Point, Stated
+from optilock.session.records import Before, Departed, Doubt, Moved, Point, Promises, Stated
 from optilock.undocumented import nested_transaction, transaction_of
 
 #: An attribute of a session class: ``watch`` was told of it.

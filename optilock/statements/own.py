@@ -34,8 +34,7 @@ from optilock.mapping.compared import comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import read_stored
-from optilock.session.promises import Promise
-from optilock.session.records import Stated
+from optilock.session.records import Promise, Stated
 from optilock.session.watched import watched
 from optilock.statements.sql_text import calls_code, tables_added_to, tables_changed
 from optilock.undocumented import expire_with_savepoint, upsert_of

@@ -27,9 +27,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, DefaultClause, FetchedValue, cast, literal, text
-from sqlalchemy.engine import Dialect
-from sqlalchemy.types import BigInteger, Integer, String, TypeDecorator, TypeEngine, UserDefinedType
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    DefaultClause,
+    Dialect,
+    FetchedValue,
+    TypeDecorator,
+    cast,
+    literal,
+    text,
+)
+from sqlalchemy.types import BigInteger, Integer, String, TypeEngine, UserDefinedType
 
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token

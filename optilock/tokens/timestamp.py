@@ -22,10 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnDefault, ColumnElement, DateTime
+from sqlalchemy import Column, ColumnDefault, ColumnElement, DateTime, FunctionElement
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token

@@ -10,8 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnDefault, ColumnElement, Uuid
-from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy import Column, ColumnDefault, ColumnElement, FunctionElement, Uuid
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token

@@ -27,12 +27,12 @@ from typing import Any
 from weakref import ref
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import InstanceState, Session
+from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import ConfigurationError, SeparateUnitWarning
+from optilock.errors import ConfigurationError, SeparateUnitWarning, level_of_caller
+from optilock.mapped.keys import State
 from optilock.rows.sides import detached
-from optilock.session.caller import level_of_caller
 from optilock.session.connections import binds_of_sessions
 from optilock.session.order import at_step
 from optilock.unit import running
@@ -43,7 +43,7 @@ __all__ = ["Beside", "tell_of_units_around"]
 _KEY = "_optilock_beside"
 
 #: What an object is to become: whether it is new or deleted, and its changed attributes.
-Pending = dict[InstanceState[Any], tuple[object, ...]]
+Pending = dict[State, tuple[object, ...]]
 
 
 class Beside:
@@ -105,7 +105,7 @@ def _pending(session: Session) -> Pending:
     return found
 
 
-def _changes(state: InstanceState[Any]) -> Iterable[tuple[str, object]]:
+def _changes(state: State) -> Iterable[tuple[str, object]]:
     """Each changed attribute with its new value; of relationships, which objects came and went."""
     columns = state.mapper.column_attrs
     for name in sorted(state.committed_state):
@@ -116,7 +116,7 @@ def _changes(state: InstanceState[Any]) -> Iterable[tuple[str, object]]:
             yield name, ([*map(id, history.added or ())], [*map(id, history.deleted or ())])
 
 
-def _named(state: InstanceState[Any]) -> str:
+def _named(state: State) -> str:
     name = state.class_.__name__
     return f"a new {name}" if state.key is None else f"{name} {tuple(state.key[1])!r}"
 

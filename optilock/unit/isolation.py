@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of

@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from optilock.errors import ConfigurationError

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError

@@ -14,7 +14,7 @@ import logging
 import time
 from typing import Any, Protocol
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
 from sqlalchemy.orm import Session
 

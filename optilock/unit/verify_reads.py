@@ -12,7 +12,7 @@ from optilock.guard.promises import promises_of
 from optilock.mapped.facts import facts
 from optilock.mapped.keys import place_of
 from optilock.session.order import listen_in
-from optilock.session.promises import Promise
+from optilock.session.records import Promise
 from optilock.unit.parts import Part
 
 __all__ = ["VerifyReads"]

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.engine import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.orm.state import InstanceState
 
 from optilock.conditions.condition import Condition, explained, failed
 from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
 from optilock.errors import Entry
 from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity
+from optilock.mapped.keys import Identity, State
 from optilock.mapping.compared import values_read, written_by_us
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
@@ -26,8 +24,6 @@ from optilock.session.watched import watched
 from optilock.undocumented import marked_deleted
 
 __all__ = ["Stale", "State", "expected_version", "look", "read_demanded"]
-
-State = InstanceState[Any]
 
 
 @dataclass(eq=False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, Table
-from sqlalchemy.engine import Connection
+from sqlalchemy import Column, Connection, Table
 
 from optilock.conditions.write import Params, Write
 

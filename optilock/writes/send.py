@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import Connection, Dialect
 
 from optilock.conditions.write import Lost, Write
 from optilock.dialects import database_of

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Column, Delete, PrimaryKeyConstraint, Table, UniqueConstraint, Update
+from sqlalchemy import (
+    BinaryExpression,
+    BindParameter,
+    BooleanClauseList,
+    Column,
+    Delete,
+    Dialect,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    Update,
+)
 from sqlalchemy.dialects.postgresql import ExcludeConstraint
-from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import Mapper
-from sqlalchemy.orm.unitofwork import UOWTransaction
+from sqlalchemy.orm import Mapper, UOWTransaction
 from sqlalchemy.sql import operators
-from sqlalchemy.sql.elements import BinaryExpression, BindParameter, BooleanClauseList
 
 from optilock.conditions.condition import Match
 from optilock.conditions.write import Shape

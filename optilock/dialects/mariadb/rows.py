@@ -19,12 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Column, Integer, delete, tuple_
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import Column, Connection, Dialect, Integer, delete, tuple_
 
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.locks import Locks
-from optilock.dialects.rows import LockAndLook, judge, mixed, must_match
+from optilock.dialects.rows import LockAndLook, Locks, judge, mixed, must_match
 from optilock.undocumented import has_bind_expression
 
 __all__ = ["JoinedRows", "joined_rows"]

@@ -34,8 +34,12 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
+    Connection,
     Delete,
+    Dialect,
     Integer,
+    TypeDecorator,
     Update,
     and_,
     bindparam,
@@ -54,14 +58,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import demanded_of, parameter
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.locks import Locks
-from optilock.dialects.rows import LockAndLook, mixed, must_match, native
+from optilock.dialects.rows import LockAndLook, Locks, mixed, must_match, native
 from optilock.undocumented import has_bind_expression
 
 __all__ = ["SetForm", "set_form"]

@@ -16,8 +16,8 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
-from optilock.dialects.locks import require_locks
 from optilock.dialects.quoting import quoted
+from optilock.dialects.rows import require_locks
 from optilock.dialects.sqlite.rollout import SQLiteWays
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.sqlite.triggers import SQLiteGuard, version_trigger

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import event
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy import Connection, Dialect, event
 
 from optilock.conditions.write import Write
 from optilock.dialects.rows import by_shape

@@ -17,7 +17,8 @@ from sqlalchemy.orm import (
 )
 
 from optilock import Versioned, client_wins, merge_fields, store_wins, watch
-from optilock.guard import watching
+from optilock.session import order
+from optilock.session.watched import GUARDED
 
 pytestmark = pytest.mark.needs("resolves-in-place")
 
@@ -61,11 +62,14 @@ def article(continuum: Any) -> Iterator[Any]:
 @pytest.fixture
 def every_session() -> Iterator[type[Session]]:
     """``Session`` itself, to be watched in one test."""
-    before = dict(vars(Session))
+    before, below = dict(vars(Session)), list(order._classes)
     yield Session
-    if watching.GUARDED in vars(Session):
-        for name, listener in watching._LISTENERS.items():
+    if GUARDED in vars(Session):
+        order._classes.discard(Session)
+        for name, listener in order._of_classes.items():
             event.remove(Session, name, listener)
+        for cls in below:  # they had left the listening to it
+            order.listen_to_class(cls)
     for name in vars(Session).keys() - before.keys():
         delattr(Session, name)
     for name, value in before.items():
