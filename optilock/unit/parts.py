@@ -6,10 +6,10 @@ part, and its entries in ``optilock/unit/options.py``; the unit itself does not 
     class Tagged(Part, option="tagged"):
         def connected(self, session: Session, connection: Connection) -> None: ...
 
-What a part wants to be told of it says by its methods. What happens around a flush, and when
-transactions begin and end, has one order, which :mod:`optilock.session.order` lists; a part that
-registered a listener of its own for one of these events would stand outside of it, and is refused
-when its class is made. So is a second part for one option.
+A part says by its methods of which moments it wants to hear. What happens around a flush, and when
+transactions begin and end, has one order, which :mod:`optilock.session.order` lists. A part that
+registers a listener of its own for one of these events would stand outside of that order, so its
+class is refused. So is a second part for one option.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Part:
     ``session.info`` or ``connection.info``.
 
     Raises:
-        ConfigurationError: (for the class) the option has a part already, or this one listens by
-            itself to what the session's steps are the list of.
+        ConfigurationError: (for the class) the option has a part already, or this one registers a
+            listener of its own for an event that has its order in :mod:`optilock.session.order`.
     """
 
     #: The keyword of the unit; the application's own have none, and may be several of a class.
