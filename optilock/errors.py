@@ -27,7 +27,6 @@ It is a value: no session, no lazy loading, safe to pickle, to log, or to hand t
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +47,6 @@ __all__ = [
     "SeparateUnitWarning",
     "UnguardedStatement",
     "UnguardedStatementWarning",
-    "level_of_caller",
 ]
 
 T = TypeVar("T")
@@ -323,17 +321,3 @@ def _describe(entries: tuple[Entry[Any], ...], advice: str) -> str:
         + "\n  ".join(lines)
         + f"\n{advice}"
     )
-
-
-def level_of_caller() -> int:
-    """``stacklevel=`` for :func:`warnings.warn` in the function that asks."""
-    here = inspect.currentframe()
-    level, frame = 1, None if here is None else here.f_back
-    while frame is not None and frame.f_back is not None and _inside(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _inside(path: str) -> bool:
-    path = path.replace("\\", "/")
-    return "/sqlalchemy/" in path or ("/optilock/" in path and "/tests/" not in path)

@@ -30,9 +30,10 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import ConfigurationError, SeparateUnitWarning, level_of_caller
+from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.mapped.keys import State
 from optilock.rows.sides import detached
+from optilock.session.caller import level_of_caller
 from optilock.session.connections import binds_of_sessions
 from optilock.session.order import at_step
 from optilock.unit import running
