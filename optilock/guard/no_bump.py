@@ -37,7 +37,8 @@ from optilock.errors import ConfigurationError
 from optilock.guard.records import Flush
 from optilock.mapped.facts import facts
 from optilock.session.connections import connection_to_write
-from optilock.session.watched import Still, is_watched, stands_still, watched
+from optilock.session.records import Still
+from optilock.session.watched import is_watched, stands_still, watched
 
 __all__ = ["no_bump", "refuse_moving", "unmoved", "withdraw"]
 

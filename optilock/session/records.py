@@ -27,6 +27,7 @@ __all__ = [
     "Promise",
     "Promises",
     "Stated",
+    "Still",
     "conflict_of",
 ]
 
@@ -134,3 +135,16 @@ def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> Con
 
 def _place(entry: Entry[Any]) -> Place:
     return facts(inspect(entry.model)).root, entry.identity
+
+
+@dataclass(frozen=True, eq=False)
+class Still:
+    """Rows whose version is not moved: of these classes, or these objects; without any, all."""
+
+    classes: tuple[type[Any], ...] = ()
+    objects: tuple[object, ...] = ()
+
+    def covers(self, obj: object) -> bool:
+        if not (self.classes or self.objects):
+            return True
+        return isinstance(obj, self.classes) or any(obj is one for one in self.objects)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError
 from optilock.mapped.keys import Place
-from optilock.session.records import Before, Departed, Doubt, Moved, Point, Promises, Stated
+from optilock.session.records import Before, Departed, Doubt, Moved, Point, Promises, Stated, Still
 from optilock.undocumented import nested_transaction, transaction_of
 
 #: An attribute of a session class: ``watch`` was told of it.
@@ -35,36 +35,6 @@ ON_DELETE = "_optilock_on_delete"
 #: An attribute of a connection: the session that follows it, or that there are several.
 _FOLLOWER = "_optilock_follower"
 _SEVERAL = object()
-
-__all__ = [
-    "GUARDED",
-    "KNOWN",
-    "ON_DELETE",
-    "RESOLVER",
-    "Owner",
-    "Record",
-    "Still",
-    "Watched",
-    "demand",
-    "is_watched",
-    "known_of",
-    "options",
-    "stands_still",
-    "watched",
-]
-
-
-@dataclass(frozen=True, eq=False)
-class Still:
-    """Rows whose version is not moved: of these classes, or these objects; without any, all."""
-
-    classes: tuple[type[Any], ...] = ()
-    objects: tuple[object, ...] = ()
-
-    def covers(self, obj: object) -> bool:
-        if not (self.classes or self.objects):
-            return True
-        return isinstance(obj, self.classes) or any(obj is one for one in self.objects)
 
 
 class Owner(Protocol):
