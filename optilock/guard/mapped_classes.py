@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, event
+from sqlalchemy import Column, ColumnElement, event
 from sqlalchemy.orm import Mapper
 
 from optilock.copies.orphans import notice_orphans
@@ -36,8 +36,8 @@ def read_versions_with_rows() -> None:
 
 def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
     notice_orphans(mapper)
-    version = mapper.version_id_col
-    if version is None:
+    version: Any = mapper.version_id_col
+    if not isinstance(version, ColumnElement):  # SQLAlchemy takes anything, and fails in the flush
         return
     load_always(mapper)
     watch_loads(mapper)

@@ -42,7 +42,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Tests of events take all listeners of ``Session`` away when they are done: put ours back."""
+    """Tests of events take away all listeners of sessions and mappers: put ours back."""
     _listen_again()
 
 
@@ -53,14 +53,17 @@ def pytest_runtest_call() -> None:
 
 def _listen_again() -> None:
     from sqlalchemy import event
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Mapper, Session
 
+    from optilock.guard.mapped_classes import _configured
     from optilock.session.order import _FIRST, _LISTENERS, _in_order, _of_classes
 
     ours = {name: listener for name, listener in _LISTENERS.items() if _in_order[name]}
     for name, listener in {**_of_classes, **ours}.items():
         if not event.contains(Session, name, listener):
             event.listen(Session, name, listener, propagate=True, insert=name in _FIRST)
+    if not event.contains(Mapper, "mapper_configured", _configured):
+        event.listen(Mapper, "mapper_configured", _configured)
 
 
 def name_of(nodeid: str) -> str:

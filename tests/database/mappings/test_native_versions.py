@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Boolean, Column, ForeignKey, Integer, String, Table, select, update
-from sqlalchemy.orm import Mapped, aliased, defer, load_only, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, defer, load_only, mapped_column
 
 from optilock import (
     ConcurrencyError,
@@ -208,3 +208,18 @@ def test_a_version_of_the_select_itself_is_refused(store, watched, stored, delet
         session.flush()
     session.close()
     assert stored(Whole, 1)["text"] == "a"
+
+
+def test_what_is_no_column_is_left_to_sqlalchemy(watched):
+    watched()  # from here on optilock looks at every class that is mapped
+
+    class Own(DeclarativeBase):
+        pass
+
+    class Odd(Own):
+        __tablename__ = "odd"
+        id: Mapped[int] = key()
+        __mapper_args__ = {"version_id_col": "revision"}
+
+    assert Odd().id is None
+    assert Odd.__mapper__.version_id_col == "revision"
