@@ -28,8 +28,7 @@ from optilock.guard import watch
 from optilock.guard.no_bump import no_bump
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
-from optilock.preconditions.expect import expect
-from optilock.preconditions.verify import verify
+from optilock.preconditions.expect import expect, verify
 from optilock.rows.touch import touch
 from optilock.session.watched import demand
 from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update

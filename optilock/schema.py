@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Column, Table, inspect
 from sqlalchemy.orm import Mapper
 
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger

@@ -44,12 +44,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
-from optilock.aggregates.cover import cover
+from optilock.aggregates import cover
 from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.resolution import Resolution, Resolver
 from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.mapping import attribute, checks, compared, moves, originals, tables, triggers
 from optilock.tokens import CompareValues, Counter, Token
 from optilock.tokens.guard_trigger import Policy

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Table
 from optilock.alembic import triggers as op
 from optilock.alembic.version_column import ChangeVersionColumn
 from optilock.dialects import database_of
-from optilock.dialects.triggers import Found, GuardTriggers
+from optilock.dialects.migrations import Found, GuardTriggers
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.schema import Expected
 from optilock.tokens import Counter, RowVersion

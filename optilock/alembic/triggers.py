@@ -32,7 +32,7 @@ from sqlalchemy import Column, MetaData, Table
 
 from optilock.alembic.operation import Call, VersionOperation, look, permitted, send
 from optilock.dialects import database_of
-from optilock.dialects.triggers import GuardTriggers, TriggerDDL
+from optilock.dialects.migrations import GuardTriggers, TriggerDDL
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_ddl
 from optilock.rollout.target import completed, require_present

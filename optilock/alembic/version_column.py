@@ -14,7 +14,7 @@ longer.
 
 The difference between the databases is whether they give a default that differs from row to row to
 the rows that are there: PostgreSQL and MariaDB do, in one statement; SQLite makes a new table
-(:mod:`optilock.dialects.sqlite.rollout`).
+(:mod:`optilock.dialects.sqlite.migrations`).
 
 For a table that is written all the time use ``op.roll_out_version_column``, which holds no lock for
 longer than a moment (:mod:`optilock.alembic.roll_out`). Where the version has been rolled out, the
@@ -41,8 +41,8 @@ from optilock.alembic.operation import (
     ways_of,
 )
 from optilock.dialects import database_of
+from optilock.dialects.migrations import Target, Ways
 from optilock.dialects.quoting import plain, quoted, quoted_table
-from optilock.dialects.rollout import Target, Ways
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import require_present

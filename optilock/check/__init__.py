@@ -15,8 +15,7 @@ what to do. The command's exit code is 1 when there is an error among them.
 subjects      what is looked at: classes, their tables, what the database has
 findings      what is found, and how bad it is
 classes       what is asked of each class
-tables        what is asked of each table and its rows
-triggers      what is asked of each table's triggers
+tables        what is asked of each table, its rows and its triggers
 run           all of it, and the driver's settings
 command       ``optilock check``
 ============  ======================================================================================

@@ -19,7 +19,7 @@ from optilock.check.findings import Finding, error, note, warning
 from optilock.check.subjects import StoredTable
 from optilock.check.tables import microseconds
 from optilock.dialects import database_of
-from optilock.mapped.facts import facts, same
+from optilock.mapped import facts, same
 from optilock.mapping.compared import compared_names
 from optilock.versioned import Versioned
 

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Mapper
 from optilock.check.classes import check_mapping, check_values
 from optilock.check.findings import Finding, Severity, error, unreadable, weak
 from optilock.check.subjects import StoredTable, Subject, mappers_of, stored_table, subjects_of
-from optilock.check.tables import check_rows, check_table
-from optilock.check.triggers import check_triggers
+from optilock.check.tables import check_rows, check_table, check_triggers
 from optilock.dialects import database_of
 from optilock.engines import on_engine
 

@@ -20,8 +20,7 @@ from sqlalchemy import Column, Delete, Table, Update
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import Condition, Match, failed, parameter
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Place
+from optilock.mapped import Place, facts
 
 __all__ = ["Lost", "Shape", "Write", "first_expected", "places_of"]
 

@@ -46,7 +46,7 @@ from typing import Any
 from optilock.conflicts.merge import FieldPolicy
 from optilock.conflicts.resolution import OnConflict, Resolution, Resolver, check_classes
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 
 __all__ = [
     "PerField",

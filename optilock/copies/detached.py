@@ -18,8 +18,7 @@ from sqlalchemy.orm import NO_VALUE, ColumnProperty, Mapper, Session
 from sqlalchemy.orm.base import state_str
 
 from optilock.errors import ConcurrencyError, Entry
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State, identity_of
+from optilock.mapped import State, facts, identity_of
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
 from optilock.rows.seen import forget, version_seen
 from optilock.rows.sides import Values, attempt_of, entry_of, read_stored, stored_or_loaded

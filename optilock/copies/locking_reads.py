@@ -19,8 +19,7 @@ from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.errors import ConcurrencyError, OptilockError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State, identity_of
+from optilock.mapped import State, facts, identity_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write

@@ -1,4 +1,4 @@
-"""Members of a collection that the author of a detached copy has not seen.
+"""Members of collections: which of them the author of a detached copy has not seen, and orphans.
 
 A merge makes a collection in the session what it is in the copy: a member that the copy has not is
 taken out, and with that deleted, or its foreign key set to NULL, or its link row deleted. Somebody
@@ -7,6 +7,16 @@ else may have added it after the copy was read. No version tells that: the owner
 still knows which members it was loaded with, and whoever is not among them was not seen.
 
 A collection that was made without having been loaded says "make it so", and is not compared.
+
+An object that is taken from where it belongs is deleted (``delete-orphan``)::
+
+    book.pages.remove(page)      # or page.book = None, book.pages = [], book.cover = another
+    session.commit()             # DELETE FROM pages ...
+
+SQLAlchemy finds orphans in the flush; the decision is made before. What is read in between, by a
+query with ``populate_existing``, would give the delete a version whose row nobody has looked at. So
+the version that is held at the removal is noted, as ``session.delete()`` notes it, and so it is for
+what is known to go with the orphan. Nothing is read for it, and who removes nothing pays nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +24,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy.orm import RelationshipDirection, RelationshipProperty, Session
+from sqlalchemy import event, inspect
+from sqlalchemy.orm import (
+    InstanceState,
+    Mapper,
+    PassiveFlag,
+    RelationshipDirection,
+    RelationshipProperty,
+    Session,
+)
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.copies.detached import moved_entry, stored_of
 from optilock.errors import ConcurrencyError, Entry
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
+from optilock.rows.seen import remember_removed
 from optilock.rows.sides import Attempt, entry_of
+from optilock.session.watched import is_watched
+from optilock.undocumented import is_child
 
-__all__ = ["Members", "members_of", "refuse_unseen"]
-
+__all__ = ["Members", "members_of", "notice_orphans", "refuse_unseen"]
 
 _ADVICE = (
     "The author of the copy has not seen it; nothing was merged. Read the rows again and apply the"
@@ -143,3 +162,68 @@ def _named(state: State) -> str:
     assert state.key is not None
     key = tuple(state.key[1])
     return f"{state.mapper.class_.__name__} {key[0] if len(key) == 1 else key!r}"
+
+
+def notice_orphans(mapper: Mapper[Any]) -> None:
+    """From here on, note the versions of what is removed from objects of the class."""
+    for relationship in mapper.relationships:
+        if relationship.cascade.delete_orphan and relationship.parent is mapper:
+            _notice(relationship)
+
+
+def _notice(relationship: RelationshipProperty[Any]) -> None:
+    attribute, key = relationship.class_attribute, relationship.key
+
+    def remove(parent: State, obj: Any, initiator: Any) -> None:
+        _taken_from(parent, key, obj)
+
+    def replace(parent: State, obj: Any, before: Any, initiator: Any) -> None:
+        if before is not obj:
+            _taken_from(parent, key, before)
+
+    event.listen(attribute, "remove", remove, raw=True, propagate=True)
+    if not relationship.uselist:
+        event.listen(attribute, "set", replace, raw=True, propagate=True)
+
+
+def _taken_from(parent: State, key: str, obj: Any) -> None:
+    """``obj`` was taken from the attribute ``key`` of ``parent``."""
+    state = inspect(obj, raiseerr=False)
+    if not isinstance(state, InstanceState) or state.key is None:  # none, or not stored yet
+        return
+    session = state.session
+    if session is not None and not is_watched(session):
+        return
+
+    def stands() -> bool:
+        return _is_orphan(state, parent, key)
+
+    remember_removed((state, *_below(state)), stands)
+
+
+def _is_orphan(state: State, parent: State, key: str) -> bool:
+    """Will the flush delete it? Not where it has got a parent again, or the parent was expired."""
+    known = is_child(state, parent.class_, key)
+    if known is not None:
+        return not known
+    if parent.obj() is None or key not in parent.committed_state:
+        return False
+    gone = parent.get_history(key, PassiveFlag.PASSIVE_NO_INITIALIZE).deleted
+    return any(instance_state(one) is state for one in gone if one is not None)
+
+
+def _below(state: State) -> Iterator[State]:
+    """What is deleted with an object, as far as it is in memory."""
+    waiting, seen = [state], {state}
+    while waiting:
+        one = waiting.pop()
+        for relationship in one.mapper.relationships:
+            if not relationship.cascade.delete:
+                continue
+            held = one.get_history(relationship.key, PassiveFlag.PASSIVE_NO_INITIALIZE)
+            for obj in held.non_deleted():
+                child = None if obj is None else instance_state(obj)
+                if child is not None and child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+                    yield child

@@ -27,8 +27,7 @@ from optilock.copies.detached import (
 from optilock.copies.members import members_of, refuse_unseen
 from optilock.copies.rolled_back import follow_copy
 from optilock.errors import ConcurrencyError, Entry
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.mapping.compared import any_compared, values_are_unknown
 from optilock.rows.seen import Memory, memories, remember_again, version_seen
 from optilock.rows.sides import attempt_of

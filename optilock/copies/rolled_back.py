@@ -32,8 +32,7 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Place, State, place_of
+from optilock.mapped import Place, State, facts, place_of
 from optilock.mapping.compared import any_compared, remember_values, values_unknown
 from optilock.rows.seen import remember_version, version_seen
 from optilock.rows.unknown_versions import BEFORE, hold, hold_nothing, note_unread

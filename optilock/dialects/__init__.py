@@ -4,16 +4,15 @@
 base            all questions, with the answers for a database that nobody knows
 causes          what the codes of an error mean
 rows            rows found, locked, judged and written by their keys
-triggers        the triggers that versions depend on
-rollout         how a table that is alive gets a version
+migrations      the triggers that versions depend on, and how a table that is alive gets a version
 connections     what is noted on a connection: what to undo, and how its transaction was ended
-quoting         names and texts in SQL that is sent as it is
 transient       is an error worth another run?
+quoting         names and texts in SQL that is sent as it is
 known_by_codes  engines of which only the codes of their errors are known
 ==============  ====================================================================================
 
 An engine with more than codes has a folder: ``postgresql``, ``mariadb``, ``sqlite``. There are its
-answers (``database``), its way to write many rows, its triggers and its roll-out.
+answers (``database``), its way to write many rows, and what a migration does there.
 """
 
 # Importing an engine's file, or folder, makes it known.

@@ -13,9 +13,8 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
 from optilock.dialects.causes import ErrorCodes, error_chain, raised_by
-from optilock.dialects.rollout import Ways
+from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook, require_locks, sends_for_update
-from optilock.dialects.triggers import GuardTriggers, Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 _BITS = re.compile(r"FLOAT\((\d+)\)")

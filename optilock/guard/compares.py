@@ -17,8 +17,7 @@ from sqlalchemy.orm import Mapper
 from optilock.dialects import database_of
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush, Missed, not_written
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.mapping.compared import (
     changed_names,
     nulls_stored,

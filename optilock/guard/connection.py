@@ -18,8 +18,7 @@ from sqlalchemy import Connection, Delete, Update
 from sqlalchemy.exc import DBAPIError
 
 from optilock.guard.ended import remember
-from optilock.guard.listener_updates import write_by_hand
-from optilock.guard.listeners import listen
+from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
 from optilock.guard.route import links, unguarded, written

@@ -18,7 +18,7 @@ from optilock.conditions.condition import explained, parameter
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError
 from optilock.guard.records import Missed
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.rows.sides import Values, read_stored
 from optilock.session.watched import watched
 from optilock.writes.look import read_demanded

@@ -12,7 +12,7 @@ from sqlalchemy.exc import MissingGreenlet
 from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
 from optilock.conflicts.resolution import OnConflict, Resolution, check_resolution, choose
 from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.rows.sides import Attempt, Values
 from optilock.session.records import Promises, conflict_of
 

@@ -20,7 +20,7 @@ from optilock.guard.decide import decide
 from optilock.guard.dependents import Doomed, has_dependents
 from optilock.guard.listeners import listen_in
 from optilock.guard.records import Flush
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.mapping.compared import compared_names
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Values, equal_to_stored, stale_relationships

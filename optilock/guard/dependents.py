@@ -17,8 +17,7 @@ from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.guard.records import Flush, Missed
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.rows.sides import Values
 from optilock.undocumented import belongs_to, marked_deleted
 from optilock.writes.shapes import compared_columns

@@ -14,8 +14,7 @@ from typing import Any
 from sqlalchemy.orm import NO_VALUE
 
 from optilock.guard.records import Missed
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.mapping.moves import touch_state
 from optilock.mapping.originals import original_of
 from optilock.rows.sides import Values

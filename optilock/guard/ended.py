@@ -42,8 +42,7 @@ from optilock.conditions.write import Write, first_expected
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import ConcurrencyError, Entry
 from optilock.guard.records import Flush, in_sqlalchemys_words
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import place_of
+from optilock.mapped import facts, place_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_apart, engine_to_write

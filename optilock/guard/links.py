@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Delete, Table
 from optilock.conflicts.deletes import OnDelete, policy_for
 from optilock.errors import LinkGone
 from optilock.guard.records import Flush
-from optilock.mapped.keys import key_in
+from optilock.mapped import key_in
 from optilock.writes.answers import Counted
 from optilock.writes.shapes import compared_columns
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, event
 from sqlalchemy.orm import Mapper
 
-from optilock.copies.orphans import notice_orphans
+from optilock.copies.members import notice_orphans
 from optilock.copies.rolled_back import tell_pickles
 from optilock.mapping.attribute import load_always
 from optilock.mapping.tables import know_tables, share_table

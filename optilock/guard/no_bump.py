@@ -35,7 +35,7 @@ from optilock.conditions.write import Write
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.guard.records import Flush
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.session.connections import connection_to_write
 from optilock.session.records import Still
 from optilock.session.watched import is_watched, stands_still, watched

@@ -20,7 +20,7 @@ from optilock.conditions.condition import Condition, explained
 from optilock.conditions.write import Lost, Write
 from optilock.guard.records import Flush, Missed, Short, not_written
 from optilock.guard.settle import restore_gone, settle_children
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.mapping.moves import untouched
 from optilock.rows.sides import attempt_of, read_stored
 from optilock.rows.unknown_versions import never_read, never_seen, no_version

@@ -23,8 +23,7 @@ from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, Entry
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Place, State, place_of
+from optilock.mapped import Place, State, facts, place_of
 from optilock.rows.sides import (
     Attempt,
     attempt_of,

@@ -21,8 +21,7 @@ from optilock.conditions.condition import Condition
 from optilock.conditions.write import Shape, Write
 from optilock.conflicts.resolution import Resolution
 from optilock.errors import Action, Entry, LinkGone, NotWritten
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.mapping.moves import does_not_move
 from optilock.rows.sides import Attempt, Values, entry_of, expressions_of, has_moved
 from optilock.session.watched import Watched

@@ -8,7 +8,7 @@ without a check).
 
 :func:`refuse_two_classes`: objects of two classes over one table
 (:mod:`optilock.mapping.tables`). :func:`refuse_guarded_writes`: rows that are guarded, over a
-connection where nothing is (:mod:`optilock.session.autocommit`).
+connection where nothing is (:mod:`optilock.session.connections`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from sqlalchemy.orm import Mapper, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State, identity_of
+from optilock.mapped import State, facts, identity_of
 from optilock.mapping.tables import is_shared, two_classes
 from optilock.rows.seen import version_seen
 from optilock.rows.unknown_versions import never_seen, unread
-from optilock.session.autocommit import INSTEAD, autocommits
-from optilock.session.connections import engine_to_write
+from optilock.session.connections import INSTEAD, autocommits, engine_to_write
 from optilock.session.watched import Watched
 
 __all__ = ["refuse_guarded_writes", "refuse_two_classes", "refuse_unread"]

@@ -30,7 +30,7 @@ from optilock.guard.pipeline import (
     without_version,
 )
 from optilock.guard.records import Flush
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.mapping.compared import any_compared, changed_names
 from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved
 from optilock.writes.onupdate import fill_in

@@ -37,7 +37,7 @@ from optilock.guard.dependents import (
 )
 from optilock.guard.edits import Kept
 from optilock.guard.records import DELETED, UPDATED, Flush, Missed, in_sqlalchemys_words
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import equal_to_stored, read_stored, stale_relationships
 from optilock.rows.touch import stands_for_others

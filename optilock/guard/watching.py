@@ -45,8 +45,7 @@ from optilock.guard.connection import arm, arm_wholly, disarm
 from optilock.guard.deletes import check_before
 from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
 from optilock.guard.ended import remember as remember_ours
-from optilock.guard.listener_updates import write_by_hand
-from optilock.guard.listeners import listen
+from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.mapped_classes import read_versions_with_rows
 from optilock.guard.no_bump import refuse_moving, withdraw
 from optilock.guard.pipeline import drain_all
@@ -58,14 +57,13 @@ from optilock.guard.refusals import (
     refuse_unread,
 )
 from optilock.guard.settle import conclude, settle
-from optilock.mapped.facts import facts, there_are
+from optilock.mapped import facts, there_are
 from optilock.mapping.compared import values_in_mind, values_unknown
 from optilock.mapping.originals import written
 from optilock.rows.seen import forget, recall, remember, remember_deleted, remember_expired
 from optilock.rows.touch import TOUCHED, touch_again
 from optilock.rows.unknown_versions import UNREAD, attached, hold_nothing
-from optilock.session.autocommit import refuse_autocommit_of
-from optilock.session.connections import refuse_shards
+from optilock.session.connections import refuse_autocommit_of, refuse_shards
 from optilock.session.order import at_step, listen_to_class
 from optilock.session.watched import (
     GUARDED,
@@ -75,8 +73,7 @@ from optilock.session.watched import (
     Record,
     known_of,
 )
-from optilock.statements.connection import guarded_connection
-from optilock.statements.execute import guarded_execute
+from optilock.statements.execute import guarded_connection, guarded_execute
 from optilock.statements.legacy_bulk import (
     guarded_bulk_insert,
     guarded_bulk_save,

@@ -17,8 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.undocumented import always_load
 
 __all__ = ["close", "load_always", "refuse_deferred", "require"]

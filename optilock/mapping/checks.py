@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapper
 from optilock.conflicts.deletes import check_policy
 from optilock.conflicts.resolvers import check_resolver_for
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.tokens import CompareValues, Token
 from optilock.tokens.guard_trigger import check_guard
 from optilock.undocumented import mapped_key

@@ -18,8 +18,7 @@ from sqlalchemy.orm import NO_VALUE, Mapper, QueryContext
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import Facts, facts, is_expression, there_are
-from optilock.mapped.keys import State
+from optilock.mapped import Facts, State, facts, is_expression, there_are
 from optilock.mapping.checks import column_named
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched

@@ -28,8 +28,7 @@ from sqlalchemy.orm import NO_VALUE, Mapper, PassiveFlag
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import is_watched, stands_still
 from optilock.tokens import Token

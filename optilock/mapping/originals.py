@@ -22,8 +22,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import event, types
 from sqlalchemy.orm import Mapper
 
-from optilock.mapped.facts import there_are
-from optilock.mapped.keys import State
+from optilock.mapped import State, there_are
 
 __all__ = [
     "follow_committed",

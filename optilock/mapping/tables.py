@@ -17,7 +17,7 @@ from sqlalchemy import Column, Table
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts, there_are
+from optilock.mapped import facts, there_are
 
 __all__ = [
     "is_shared",

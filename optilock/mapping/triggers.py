@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import Column, Dialect, Table, event
 
 from optilock.dialects import database_of
+from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.quoting import plain, quoted
-from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import short_name

@@ -1,7 +1,6 @@
 """What a caller demands of a row before it is written: the version that was seen.
 
 :mod:`~optilock.preconditions.etag` writes a version as text and reads it back.
-:mod:`~optilock.preconditions.expect` demands it of a row that is written,
-:mod:`~optilock.preconditions.verify` of a row that is only read.
+:mod:`~optilock.preconditions.expect` demands it of a row that is written, or only read.
 :mod:`~optilock.preconditions.apply` edits a row if it still is what was seen.
 """

@@ -26,8 +26,7 @@ from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.mapped.facts import GIVE_ONE, facts
-from optilock.mapped.keys import Identity
+from optilock.mapped import GIVE_ONE, Identity, facts
 from optilock.preconditions.etag import check_version, demanded, matches
 from optilock.preconditions.expect import expect, failed, loaded_version
 from optilock.rows.sides import Attempt, entry_of

@@ -33,8 +33,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError, described
-from optilock.mapped.facts import GIVE_ONE, facts
-from optilock.mapped.keys import State
+from optilock.mapped import GIVE_ONE, State, facts
 
 __all__ = [
     "GONE",

@@ -25,8 +25,7 @@ writing; their rows get the default.
 ============  ======================================================================================
 target        the table as it is now, and the triggers it lacks
 run           the steps, one after another
-attempts      a short transaction, tried again while others hold the lock
-fill          rows filled batch after batch, and how many at a time
+fill          rows filled batch after batch, each in a short transaction that is tried again
 report        what the roll-out reports, while it runs and when it is over
 command       ``optilock migrate``
 ============  ======================================================================================

@@ -11,10 +11,9 @@ from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from optilock.dialects import database_of
-from optilock.dialects.rollout import Step, Target, Ways
+from optilock.dialects.migrations import Step, Target, Ways
 from optilock.errors import ConfigurationError, OptilockError, described
-from optilock.rollout.attempts import Attempts
-from optilock.rollout.fill import Filler, Pace
+from optilock.rollout.fill import Attempts, Filler, Pace
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import guard_of, missing, require_known, target_of
 from optilock.session.connections import require_engine

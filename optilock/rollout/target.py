@@ -15,8 +15,7 @@ from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, Table
 from sqlalchemy.exc import NoSuchTableError
 
 from optilock.dialects import database_of
-from optilock.dialects.rollout import Target
-from optilock.dialects.triggers import Found, GuardTriggers
+from optilock.dialects.migrations import Found, GuardTriggers, Target
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import keys_without_rowid, trigger_ddl, trigger_name
 from optilock.tokens import Token

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
-from optilock.mapped.keys import State
+from optilock.mapped import State
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import (

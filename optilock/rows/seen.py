@@ -32,8 +32,7 @@ from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, QueryContext, Sessio
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import UnmappedColumnError
 
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.mapping.compared import (
     any_compared,
     remember_values,

@@ -21,8 +21,7 @@ from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
 from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry
-from optilock.mapped.facts import facts, is_expression
-from optilock.mapped.keys import Identity, Place, State, identity_of, key_in
+from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression, key_in
 from optilock.mapping.compared import as_read, changed_names, compared_names
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write

@@ -31,8 +31,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Session, SessionTransaction
 
 from optilock.errors import ConfigurationError, described
-from optilock.mapped.facts import GIVE_ONE, facts
-from optilock.mapped.keys import State
+from optilock.mapped import GIVE_ONE, State, facts
 from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
 from optilock.session.order import at_step

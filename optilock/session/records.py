@@ -15,8 +15,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
 
 from optilock.errors import ConcurrencyError, Entry, PreconditionFailed
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, Place, State
+from optilock.mapped import Identity, Place, State, facts
 
 __all__ = [
     "Before",

@@ -20,7 +20,7 @@ from optilock.conflicts.resolution import OnConflict
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError
-from optilock.mapped.keys import Place
+from optilock.mapped import Place
 from optilock.session.records import Before, Departed, Doubt, Moved, Point, Promises, Stated, Still
 from optilock.undocumented import nested_transaction, transaction_of
 

@@ -7,11 +7,11 @@ In a watched session :mod:`~optilock.statements.execute` sees each
     :mod:`~optilock.statements.by_criteria` has ``update(Model).where(...)``,
     :mod:`~optilock.statements.by_key` and :mod:`~optilock.statements.legacy_bulk` rows by primary
     key, :mod:`~optilock.statements.by_table` ``update(table)``, also on the session's
-    :mod:`~optilock.statements.connection`.
+    connection.
 *by what is done with it*
-    :mod:`~optilock.statements.matching` looks at the rows that a statement finds.
+    :mod:`~optilock.statements.matching` looks at the rows that a statement finds, and adds what the
+    session demands of them.
     :mod:`~optilock.statements.version` moves their version, or leaves it.
-    :mod:`~optilock.statements.demanded` adds what the session demands of the rows.
     :mod:`~optilock.statements.own` notes what the session has to know afterwards.
 *what is refused*
     :mod:`~optilock.statements.upserts` that would leave the version as it was.

@@ -33,13 +33,11 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock import events
 from optilock.conditions.condition import Condition, explained
 from optilock.errors import Entry
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity
+from optilock.mapped import Identity, facts
 from optilock.mapping.compared import values_moved
 from optilock.rows.seen import moved_by_us, version_seen
 from optilock.rows.sides import Attempt, entry_of, equal_to_stored, read_stored
-from optilock.session.autocommit import refuse_autocommit
-from optilock.session.connections import connection_to_write, session_given
+from optilock.session.connections import connection_to_write, refuse_autocommit, session_given
 from optilock.session.watched import is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.statements.call import flush_before

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import GIVE_ONE, facts
+from optilock.mapped import GIVE_ONE, facts
 from optilock.statements.by_key import refuse_compared
 from optilock.writes.shapes import shape_of
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, State
+from optilock.mapped import Identity, State, facts
 from optilock.rows.seen import version_seen
 from optilock.session.watched import watched
 from optilock.statements.by_table import in_flush, refuse_apart_in_flush

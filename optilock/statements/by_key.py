@@ -26,12 +26,10 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State
+from optilock.mapped import State, facts
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, Values, entry_of, has_moved, read_stored
-from optilock.session.autocommit import refuse_autocommit
-from optilock.session.connections import connection_to_write, engine_to_write
+from optilock.session.connections import connection_to_write, engine_to_write, refuse_autocommit
 from optilock.session.watched import watched
 from optilock.statements.call import Call
 from optilock.statements.own import keep_promises, promised_rows, take_over, versions_kept

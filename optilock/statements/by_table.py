@@ -27,8 +27,7 @@ from sqlalchemy.orm import NO_VALUE, Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, Place, State
+from optilock.mapped import Identity, Place, State, facts
 from optilock.mapping.compared import (
     as_read,
     compared_names,

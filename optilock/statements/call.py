@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.session.connections import bind_to_write, own_connection
 from optilock.session.watched import watched
 from optilock.undocumented import is_flushing

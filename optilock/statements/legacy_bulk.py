@@ -15,12 +15,10 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import State, identity_of, place_of
+from optilock.mapped import State, facts, identity_of, place_of
 from optilock.rows.seen import moved_back, recall, version_seen
 from optilock.rows.sides import Attempt
-from optilock.session.autocommit import refuse_autocommit
-from optilock.session.connections import connection_to_write
+from optilock.session.connections import connection_to_write, refuse_autocommit
 from optilock.session.watched import watched
 from optilock.statements.by_key import (
     WRITING,

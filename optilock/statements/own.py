@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Insert, TextClause
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, State, identity_of, place_of
+from optilock.mapped import Identity, State, facts, identity_of, place_of
 from optilock.mapping.compared import comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.rows.seen import moved_back, moved_by_us, version_seen

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, and_, inspect, or_
 from sqlalchemy.orm import InstanceState
 
 from optilock.errors import ConfigurationError, described
-from optilock.mapped.facts import GIVE_ONE, facts
+from optilock.mapped import GIVE_ONE, facts
 
 __all__ = ["unchanged"]
 

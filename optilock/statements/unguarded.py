@@ -26,7 +26,11 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Column, ColumnClause, Delete, Engine, False_, Insert, Update, event
 from sqlalchemy.sql import visitors
 
-from optilock.errors import ConfigurationError, UnguardedStatement, UnguardedStatementWarning
+from optilock.errors import (
+    ConfigurationError,
+    UnguardedStatement,
+    UnguardedStatementWarning,
+)
 from optilock.mapping.tables import joined_tables, moved_by_flushes, versioned_tables
 from optilock.session.caller import level_of_caller
 from optilock.statements.sql_text import written_unversioned

@@ -15,7 +15,7 @@ from sqlalchemy import Alias, Column, Insert, Integer
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.mapping.tables import moved_by_flushes, versioned_tables
 from optilock.statements.by_key import refuse_first_versions
 from optilock.tokens.timestamp import NextServerTime

@@ -20,10 +20,9 @@ from sqlalchemy import Column, Connection, Delete, Update, select
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import key_in
+from optilock.mapped import facts, key_in
 from optilock.mapping.tables import joined_tables, moved_by_flushes, owner_of, versioned_tables
-from optilock.session.autocommit import refuse_autocommit
+from optilock.session.connections import refuse_autocommit
 from optilock.session.watched import watched
 from optilock.undocumented import criteria_of, is_ordered, names_set_by
 

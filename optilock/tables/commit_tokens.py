@@ -18,8 +18,7 @@ from sqlalchemy import Column, Index, MetaData, String, Table, Text
 from sqlalchemy.dialects import mysql
 
 from optilock.tables import Step, TableSet
-from optilock.tokens.timestamp import ServerTime
-from optilock.tokens.utc_date_time import UtcDateTime
+from optilock.tokens.timestamp import ServerTime, UtcDateTime
 
 __all__ = ["SET", "commit_tokens"]
 

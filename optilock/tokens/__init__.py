@@ -3,7 +3,7 @@
 :mod:`base` is what every kind has. Python makes the versions of a :mod:`counter` and of
 :mod:`unique`, the database those of :mod:`timestamp` and :mod:`row_version`, the application those
 of :mod:`manual`. :mod:`compare_values` needs no column. :mod:`guard_trigger` is the trigger that
-keeps the versions true where others write, and :mod:`utc_date_time` the type of a time.
+keeps the versions true where others write.
 """
 
 from optilock.tokens.base import Token
@@ -11,9 +11,8 @@ from optilock.tokens.compare_values import CompareValues
 from optilock.tokens.counter import Counter
 from optilock.tokens.manual import Manual
 from optilock.tokens.row_version import RowVersion
-from optilock.tokens.timestamp import Timestamp
+from optilock.tokens.timestamp import Timestamp, UtcDateTime
 from optilock.tokens.unique import Unique
-from optilock.tokens.utc_date_time import UtcDateTime
 
 __all__ = [
     "CompareValues",

@@ -15,22 +15,72 @@ statement and not of the transaction (``now()`` in PostgreSQL).
 
 What it cannot see: a row that is deleted and made again under the same key while the clock is set
 back, or within one millisecond on SQLite, whose clock has no finer one.
+
+Databases differ in what they keep of a moment: MariaDB's ``DATETIME`` drops the fraction of a
+second unless the type demands it, SQLite and MariaDB drop the zone. A column of
+:class:`UtcDateTime` gives every value back as it was written: aware, in UTC, to the microsecond.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnDefault, ColumnElement, DateTime, FunctionElement
+from sqlalchemy import (
+    Column,
+    ColumnDefault,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    FunctionElement,
+    TypeDecorator,
+)
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError
 from optilock.tokens.base import Token
-from optilock.tokens.utc_date_time import UtcDateTime
 
-__all__ = ["NextServerTime", "ServerTime", "Timestamp"]
+__all__ = ["NextServerTime", "ServerTime", "Timestamp", "UtcDateTime"]
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """``TIMESTAMP WITH TIME ZONE``, ``DATETIME(6)``, text with six digits: always aware, in UTC.
+
+    Binding a naive ``datetime`` raises ``ConfigurationError``: it does not say which moment it is.
+    """
+
+    impl = DateTime
+    cache_ok = True
+
+    def __init__(self) -> None:
+        super().__init__(timezone=True)
+
+    def __repr__(self) -> str:
+        """What makes an equal type: migration scripts are written with it."""
+        return f"{type(self).__name__}()"
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name in ("mysql", "mariadb"):
+            return mysql.DATETIME(fsp=6)
+        return DateTime(timezone=True)
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ConfigurationError(
+                f"{value!r} has no time zone, so it is no moment: write datetime(..., tzinfo=UTC)."
+            )
+        moment = value.astimezone(UTC)
+        return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class ServerTime(FunctionElement[Any]):

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError, SeparateUnitWarning
-from optilock.mapped.keys import State
+from optilock.mapped import State
 from optilock.rows.sides import detached
 from optilock.session.caller import level_of_caller
 from optilock.session.connections import binds_of_sessions

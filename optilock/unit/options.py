@@ -13,9 +13,8 @@ from optilock.conflicts.resolvers import check_on_conflict
 from optilock.errors import ConfigurationError
 from optilock.unit.backoff import Seconds
 from optilock.unit.isolation import AtLevel, Isolation, ReadOnly
-from optilock.unit.parts import Part
+from optilock.unit.parts import Part, VerifyReads
 from optilock.unit.retry import Hook, On, Policy
-from optilock.unit.verify_reads import VerifyReads
 
 __all__ = [
     "OnConflict",

@@ -14,8 +14,7 @@ from optilock.conditions.condition import Condition, explained, failed
 from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
 from optilock.errors import Entry
-from optilock.mapped.facts import facts
-from optilock.mapped.keys import Identity, State
+from optilock.mapped import Identity, State, facts
 from optilock.mapping.compared import values_read, written_by_us
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
 from optilock.rows.unknown_versions import never_read, never_seen, no_version

@@ -24,7 +24,7 @@ from sqlalchemy.sql import operators
 from optilock.conditions.condition import Match
 from optilock.conditions.write import Shape
 from optilock.errors import ConfigurationError
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from optilock.mapping.tables import is_shared, share_one_table, two_classes
 from optilock.undocumented import returns_values, values_of
 

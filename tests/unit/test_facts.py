@@ -10,7 +10,7 @@ from sqlalchemy import Integer, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import CompareValues, Manual, RowVersion, Unique, Versioned
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 
 
 def models(**body: Any) -> Any:

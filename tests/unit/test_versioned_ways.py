@@ -38,7 +38,7 @@ from sqlalchemy.pool import StaticPool
 from sqlmodel import Field, SQLModel
 
 from optilock import ConfigurationError, Counter, Unique, Versioned
-from optilock.mapped.facts import facts
+from optilock.mapped import facts
 from tests.lost_update import base, is_protected
 
 Key = Annotated[int, mapped_column(primary_key=True)]

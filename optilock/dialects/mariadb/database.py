@@ -14,10 +14,9 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
-from optilock.dialects.mariadb.rollout import MariaDBWays
+from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
 from optilock.dialects.mariadb.rows import joined_rows
-from optilock.dialects.mariadb.triggers import MariaDBGuard, version_trigger
-from optilock.dialects.triggers import Names, TriggerDDL
+from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 #: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).

@@ -12,10 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
-from optilock.dialects.postgresql.rollout import PostgreSQLWays
+from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.postgresql.migrations import (
+    NO_BUMP,
+    PostgreSQLGuard,
+    PostgreSQLWays,
+    version_trigger,
+)
 from optilock.dialects.postgresql.sets import set_form
-from optilock.dialects.postgresql.triggers import NO_BUMP, PostgreSQLGuard, version_trigger
-from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).

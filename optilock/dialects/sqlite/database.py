@@ -16,12 +16,11 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Database, Form, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.quoting import quoted
 from optilock.dialects.rows import require_locks
-from optilock.dialects.sqlite.rollout import SQLiteWays
+from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version_trigger
 from optilock.dialects.sqlite.rows import RowByRow
-from optilock.dialects.sqlite.triggers import SQLiteGuard, version_trigger
-from optilock.dialects.triggers import Names, TriggerDDL
 from optilock.errors import ConfigurationError
 
 #: An option of the table, behind its columns.

@@ -46,8 +46,7 @@ from optilock import (
 )
 from optilock.conditions.condition import Given
 from optilock.testing import count_statements
-from optilock.tokens.timestamp import ServerTime
-from optilock.tokens.utc_date_time import UtcDateTime
+from optilock.tokens.timestamp import ServerTime, UtcDateTime
 from tests.models import Base, key
 
 NOW = datetime.datetime.now(datetime.UTC)

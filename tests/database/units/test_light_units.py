@@ -7,7 +7,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConfigurationError, UnitOfWork, unit_of_work, watch
-from optilock.mapped.facts import there_are
+from optilock.mapped import there_are
 from tests.models import Account
 from tests.work import calls_of
 

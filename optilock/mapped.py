@@ -1,4 +1,4 @@
-"""What is known of a mapper, in one record that is made once.
+"""What is known of a mapper, in one record that is made once; and keys of rows.
 
 ::
 
@@ -9,22 +9,40 @@
 Each fact is worked out when it is first asked for: some are not known before the whole hierarchy of
 a class is. The record is kept in the mapper and goes with it, and a mapping that is changed later
 (``add_property()``, a new subclass) begins another one.
+
+Which row is meant is said by the values of the mapper's primary key, in its order
+(:data:`Identity`); a :data:`Place` is the hierarchy's root mapper with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ClauseElement, Column, ColumnElement, FromClause, Join, Table
-from sqlalchemy.orm import Mapper
+from sqlalchemy import ClauseElement, Column, ColumnElement, FromClause, Join, Select, Table, tuple_
+from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
 from optilock.undocumented import keep_with_mapping
 
-__all__ = ["GIVE_ONE", "Facts", "facts", "is_expression", "same", "there_are", "tokens_of"]
+__all__ = [
+    "GIVE_ONE",
+    "Facts",
+    "Identity",
+    "Place",
+    "State",
+    "facts",
+    "identity_of",
+    "is_expression",
+    "key_in",
+    "place_of",
+    "same",
+    "there_are",
+    "tokens_of",
+]
+
 
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
@@ -304,3 +322,30 @@ class Facts:
         if self.kind is not None:
             return self.kind.touch(self.version)
         return {self.version: self.version} if self.by_database else {}
+
+
+#: What SQLAlchemy knows of an object.
+State = InstanceState[Any]
+Identity = tuple[Any, ...]
+#: A row, whatever class of the hierarchy it was read as.
+Place = tuple[Mapper[Any], Identity]
+
+
+def key_in(
+    columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity] | Select[Any]
+) -> ColumnElement[bool]:
+    """``key IN (…)``, of one column or of several."""
+    if len(columns) > 1:
+        return tuple_(*columns).in_(keys)
+    return columns[0].in_(keys if isinstance(keys, Select) else [key for (key,) in keys])
+
+
+def identity_of(state: State) -> Identity:
+    """The primary key of a stored object."""
+    assert state.key is not None
+    return tuple(state.key[1])
+
+
+def place_of(state: State) -> Place:
+    """The row of a stored object."""
+    return facts(state.mapper).root, identity_of(state)
