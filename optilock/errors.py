@@ -102,9 +102,10 @@ class Entry(Generic[T]):
     def __post_init__(self) -> None:
         for name in _MAPPINGS:
             value = getattr(self, name)
-            if value is not None:
+            if value is not None and type(value) is not MappingProxyType:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
-        object.__setattr__(self, "conflicting", frozenset(self.conflicting))
+        if type(self.conflicting) is not frozenset:
+            object.__setattr__(self, "conflicting", frozenset(self.conflicting))
 
     def __hash__(self) -> int:
         return hash((self.model, self.identity))

@@ -145,6 +145,10 @@ def _only_updates(entry: Entry[Any]) -> Resolution | None:
     return None
 
 
+#: Each column from the side that changed it: one decision for all rows.
+_BOTH = Resolution.write()
+
+
 def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution:
     missing = entry.conflicting - policies.keys()
     if missing:
@@ -155,7 +159,7 @@ def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution
             values[name] = policies[name](*_three_values(entry, name))
         except CannotMerge as error:
             return Resolution.reject(reason=f"{name}: {error}")
-    return Resolution.write(values)
+    return Resolution.write(values) if values else _BOTH
 
 
 def _why_not(entry: Entry[Any], names: list[str]) -> str:

@@ -14,6 +14,7 @@ import enum
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Row, Select, Table, select
@@ -249,19 +250,22 @@ def has_moved(attempt: Attempt, stored: Values | None) -> bool:
 
 
 def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
-    """Both sides as one value."""
+    """Both sides as one value, for reading: nobody changes the attempt any more."""
     return Entry(
         model=attempt.mapper.class_,
         identity=attempt.identity,
         kind="deleted" if stored is None else "updated",
         action=attempt.action,
-        original=attempt.original,
-        current=attempt.current,
-        database=stored,
-        changes=attempt.changes,
+        original=MappingProxyType(attempt.original),
+        current=MappingProxyType(attempt.current),
+        database=None if stored is None else MappingProxyType(stored),
+        changes=MappingProxyType(attempt.changes),
         conflicting=_conflicting(attempt, stored),
         token=facts(attempt.mapper).token or None,
     )
+
+
+_NOTHING: frozenset[str] = frozenset()
 
 
 def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
@@ -271,13 +275,14 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
     left it alone, so it counts as changed by both.
     """
     if stored is None:
-        return frozenset()
+        return _NOTHING
     known, original = facts(attempt.mapper), attempt.original
-    return frozenset(
+    both = [
         name
         for name, ours in attempt.changes.items()
         if name in stored
         and known.columns[name] not in known.ignored
         and not (name in original and known.same(name, original[name], stored[name]))
         and (isinstance(ours, Computed) or not known.same(name, ours, stored[name]))
-    )
+    ]
+    return frozenset(both) if both else _NOTHING
