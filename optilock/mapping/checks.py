@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Column, Table
 from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.exc import UnmappedColumnError
 
 from optilock.conflicts.deletes import check_policy
 from optilock.conflicts.resolvers import check_resolver_for
@@ -122,7 +123,7 @@ def check_attribute(mapper: Mapper[Any], cls: type[Any], token: Token) -> Column
     assert isinstance(column, Column)
     try:
         attribute = mapper.get_property_by_column(column)
-    except Exception as error:
+    except UnmappedColumnError as error:
         raise ConfigurationError(
             f"{cls.__name__}: the version column {column.key!r} is not mapped: it is excluded by"
             " include_properties or exclude_properties, or the class has something else of that"
