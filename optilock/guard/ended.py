@@ -26,7 +26,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
+from weakref import ref
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
@@ -67,6 +69,7 @@ __all__ = [
 _log = logging.getLogger("optilock")
 #: Old releases of SQLAlchemy stumble over their own rollback after a refused PREPARE.
 _FAILURES = (DBAPIError, IllegalStateChangeError)
+Held = ref[SessionTransaction]
 
 
 def capture(session: Session) -> None:
@@ -307,69 +310,81 @@ def _moved(
 
 
 def guard_commit(transaction: SessionTransaction) -> None:
-    """Let the transactions and savepoints of a watched session tell a refused COMMIT or RELEASE."""
-    if type(transaction) is SessionTransaction:
-        transaction.__class__ = _Savepoint if transaction.nested else _Guarded
+    """Let a transaction or a savepoint of a watched session tell a refused COMMIT or RELEASE.
+
+    Its methods are covered one by one: CPython reads the attributes of an object more slowly for
+    the rest of its life, once it has got another class.
+    """
+    held = ref(transaction)  # no circle: it goes when its session leaves it
+    if transaction.nested:
+        setattr(transaction, "commit", partial(_release, held))  # noqa: B010
+        return
+    setattr(transaction, "commit", partial(_tell, held, SessionTransaction.commit))  # noqa: B010
+    if transaction.session.twophase:
+        prepare = partial(_tell, held, SessionTransaction.prepare)
+        setattr(transaction, "prepare", prepare)  # noqa: B010
 
 
-class _Guarded(SessionTransaction):
-    #: Another transaction's change has ended it.
-    ended = False
+def _tell(held: Held, original: Callable[..., None], /, *args: Any, **options: Any) -> None:
+    """Send COMMIT, or PREPARE."""
+    transaction = _transaction(held)
+    owner, before = known_of(transaction.session).owner, sys.exc_info()[1]
+    if owner is not None:
+        owner.committing_now()
+    try:
+        original(transaction, *args, **options)
+    except _FAILURES as error:
+        _raise_conflict(transaction, error, before)
+        raise
 
-    def commit(self, *args: Any, **options: Any) -> None:
-        owner, before = known_of(self.session).owner, sys.exc_info()[1]
-        if owner is not None:
-            owner.committing_now()
-        try:
-            super().commit(*args, **options)
-        except _FAILURES as error:
-            self._tell(error, before)
-            raise
 
-    def prepare(self) -> None:
-        owner, before = known_of(self.session).owner, sys.exc_info()[1]
-        if owner is not None:
-            owner.committing_now()
-        try:
-            super().prepare()
-        except _FAILURES as error:
-            self._tell(error, before)
-            raise
+def _raise_conflict(
+    transaction: SessionTransaction, error: Exception, before: BaseException | None
+) -> None:
+    """Raise the conflict behind ``error``, if there is one, with the transaction ended."""
+    session = transaction.session
+    # A flush that failed has made the transaction inactive.
+    refused = [c for c in known_of(session).connections if transaction.is_active and _refused(c)]
+    clear(refused)
+    for reason in _since(before, error):
+        if ended_by_conflict(reason, at_commit=bool(refused)):
+            _end(transaction)
+            raise conflict_after_rollback(session, reason) from reason
 
-    def rollback(self, *args: Any, **options: Any) -> None:
-        if not self.ended:
-            super().rollback(*args, **options)
 
-    def _tell(self, error: Exception, before: BaseException | None) -> None:
-        """Raise the conflict behind ``error``, if there is one, with the transaction ended."""
-        # A flush that failed has made the transaction inactive.
-        refused = [c for c in known_of(self.session).connections if self.is_active and _refused(c)]
-        clear(refused)
+def _end(transaction: SessionTransaction) -> None:
+    """Roll back; another transaction's change has ended it, and nobody need do so again."""
+    try:
+        transaction.rollback()
+    except ResourceClosedError:
+        pass  # after a refused PREPARE, SQLAlchemy has rolled back
+    except Exception:
+        _log.warning("rolling back after a refused COMMIT failed", exc_info=True)
+    setattr(transaction, "rollback", _is_rolled_back)  # noqa: B010
+
+
+def _is_rolled_back(*args: Any, **options: Any) -> None:
+    pass
+
+
+def _release(held: Held, *args: Any, **options: Any) -> None:
+    """Send RELEASE."""
+    transaction, before = _transaction(held), sys.exc_info()[1]
+    try:
+        # for ``session.commit()``, of those around it, too
+        SessionTransaction.commit(transaction, *args, **options)
+    except DBAPIError as error:
         for reason in _since(before, error):
-            if ended_by_conflict(reason, at_commit=bool(refused)):
-                self._end()
-                raise conflict_after_rollback(self.session, reason) from reason
-
-    def _end(self) -> None:
-        try:
-            super().rollback()
-        except ResourceClosedError:
-            pass  # after a refused PREPARE, SQLAlchemy has rolled back
-        except Exception:
-            _log.warning("rolling back after a refused COMMIT failed", exc_info=True)
-        self.ended = True
+            if ended_by_conflict(reason):
+                raise conflict_in_savepoint(transaction.session) from reason
+        raise
 
 
-class _Savepoint(SessionTransaction):
-    def commit(self, *args: Any, **options: Any) -> None:
-        before = sys.exc_info()[1]
-        try:
-            super().commit(*args, **options)  # for ``session.commit()``, of those around it, too
-        except DBAPIError as error:
-            for reason in _since(before, error):
-                if ended_by_conflict(reason):
-                    raise conflict_in_savepoint(self.session) from reason
-            raise
+def _transaction(held: Held) -> SessionTransaction:
+    found = held()
+    if found is None:
+        raise ResourceClosedError("This transaction is closed")
+    return found
 
 
 def _since(before: BaseException | None, error: BaseException) -> Iterator[DBAPIError]:

@@ -263,8 +263,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
         known.in_savepoint(transaction)
     else:
         known.in_transaction(transaction)
-    if type(transaction) is SessionTransaction:
-        guard_commit(transaction)
+    guard_commit(transaction)
     if isinstance(connection, Connection):
         if connection not in known.connections:
             database = database_of(connection.dialect)
