@@ -36,6 +36,14 @@ class Write(NamedTuple):
     def key(self) -> tuple[Any, ...]:
         return self.shape.key_of(self.params)
 
+    def moved(self, stored: Mapping[str, Any]) -> tuple[Condition, ...]:
+        """The version, if it is compared and the row is stored in another one."""
+        shape, known = self.shape, facts(self.shape.mapper)
+        version, held = shape.token, self.params.get(shape.token.parameter)
+        if version not in shape.conditions or known.same(known.token, held, stored[known.token]):
+            return ()
+        return (version,)
+
     def failed(self, seen: Sequence[Any]) -> tuple[Condition, ...]:
         """The conditions that are not true of a row of which this was seen."""
         return failed(self.shape.conditions, self.params, seen)
@@ -51,13 +59,17 @@ class Write(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A row that was not written."""
+    """A row that a write did not find, as it is stored now."""
 
     write: Write
-    #: The conditions that are not true of it, as far as they were looked at.
+    stored: dict[str, Any] | None
+    #: The conditions that are not true of it.
     failed: tuple[Condition, ...] = ()
-    #: All are true of it, now that it is locked.
-    stands: bool = False
+
+    @property
+    def stands(self) -> bool:
+        """Is everything true of it, now that it is locked?"""
+        return self.stored is not None and not self.failed
 
 
 @dataclass(frozen=True, eq=False)

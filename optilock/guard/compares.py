@@ -24,7 +24,7 @@ from optilock.mapping.compared import (
     values_read,
     values_written,
 )
-from optilock.rows.sides import attempt_of, read_stored
+from optilock.rows.sides import attempt_of, has_moved, read_stored
 from optilock.writes.answers import Counted
 from optilock.writes.look import look
 from optilock.writes.shapes import compared_columns
@@ -67,14 +67,18 @@ def write_one(
                 )
             )
         )
-    result = native(
-        checked,
-        {**rows[0], **{_PREFIX + name: value for name, value in values.items()}},
-        **options,
-    )
+    params = {**rows[0], **{_PREFIX + name: value for name, value in values.items()}}
+    result = native(checked, params, **options)
     if result.rowcount:
         return result
-    _miss(flush, connection, state, statement, rows[0])
+    missed = _missed(connection, state, statement)
+    if not has_moved(missed.attempt, missed.stored):  # not any more: it is locked now
+        result = native(checked, params, **options)
+        if result.rowcount:
+            return result
+        missed.problem = not_written(missed.attempt)
+    flush.add_miss(missed)
+    flush.skipped |= {state}
     return Counted(result, 1)
 
 
@@ -170,15 +174,11 @@ def _comparing(flush: Flush, table: Any) -> Mapper[Any] | None:
     return next((m for m in flush.uow.mappers if facts(m).compares and table in m.tables), None)
 
 
-def _miss(flush: Flush, connection: Connection, state: State, statement: Any, row: Any) -> None:
+def _missed(connection: Connection, state: State, statement: Any) -> Missed:
     """The row was not found as it was read: what is stored instead?"""
     token = facts(state.mapper).token
     version = state.committed_state.get(token, state.dict.get(token)) if token else None
     action = "delete" if isinstance(statement, Delete) else "update"
     attempt = attempt_of(state, action, version)  # type: ignore[arg-type]
     stored = read_stored(connection, state.mapper, [attempt.identity])
-    missed = Missed(state, state.obj(), connection, attempt, row)
-    missed.stored = stored.get(attempt.identity)
-    missed.problem = not_written(missed)
-    flush.add_miss(missed)
-    flush.skipped |= {state}
+    return Missed(state, state.obj(), connection, attempt, stored.get(attempt.identity))

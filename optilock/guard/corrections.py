@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ClauseElement, Column, Connection, Table, bindparam
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import explained, parameter
+from optilock.conditions.demands import Demands
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError
 from optilock.guard.records import Missed
@@ -202,15 +203,15 @@ def _send(
         result = type(connection).execute(connection, statement, {**row, **demands.params})
         found += result.rowcount
     if found != len(params):
-        _raise_explained(session, connection, mapper, rows)
+        _raise_explained(demands, connection, mapper, rows)
     return found
 
 
 def _raise_explained(
-    session: Session, connection: Connection, mapper: Mapper[Any], rows: list[Missed]
+    demands: Demands, connection: Connection, mapper: Mapper[Any], rows: list[Missed]
 ) -> None:
     identities = [row.attempt.identity for row in rows]
-    _, lost = read_demanded(session, connection, mapper, identities, (), deleting=False)
+    _, lost = read_demanded(demands, connection, mapper, identities)
     for row in rows:
         why = explained(lost.get(row.attempt.identity, ()), row.entry)
         if why is not None:

@@ -10,25 +10,32 @@ still alive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
-from optilock.conditions.condition import Condition, explained
+from optilock.conditions.condition import explained
 from optilock.conditions.write import Lost, Write
 from optilock.guard.records import Flush, Missed, Short, not_written
 from optilock.guard.settle import restore_gone, settle_children
 from optilock.mapped import facts
 from optilock.mapping.moves import untouched
-from optilock.rows.sides import attempt_of, read_stored
+from optilock.rows.sides import attempt_of
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.writes.answers import Accepted
+from optilock.writes.look import look_again
 from optilock.writes.onupdate import fill_in
-from optilock.writes.send import send
+from optilock.writes.send import send, send_again
 
-__all__ = ["drain", "drain_all", "hold", "miss", "missed_again", "send_now", "without_version"]
+__all__ = [
+    "drain",
+    "drain_all",
+    "hold",
+    "look",
+    "miss",
+    "missed_again",
+    "send_now",
+    "without_version",
+]
 
 
 def hold(flush: Flush, connection: Connection, write: Write) -> Accepted:
@@ -71,7 +78,7 @@ def drain(flush: Flush, connection: Connection) -> None:
     for writes in together:  # all of them first: an error may end the transaction
         flush.known.sent.extend(writes)
     for writes in together:
-        miss(flush, connection, send(connection, writes), sent=len(writes))
+        _send(flush, connection, writes)
 
 
 def drain_all(flush: Flush) -> None:
@@ -83,7 +90,25 @@ def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
     """Send rows of one table at once."""
     if writes:
         flush.known.sent.extend(writes)
-        miss(flush, connection, send(connection, writes), sent=len(writes))
+        _send(flush, connection, writes)
+
+
+def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
+    missed = send(connection, writes)
+    if missed:
+        lost = send_again(connection, look(flush, connection, missed))
+        miss(flush, connection, lost, sent=len(writes))
+
+
+def look(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:
+    """What is stored of rows that were not found, locked; nothing is noted yet."""
+    by_mapper: dict[Mapper[object], list[Write]] = {}
+    for write in writes:
+        by_mapper.setdefault(flush.state_of(write).mapper, []).append(write)
+    demands = flush.known.demands
+    looks = (look_again(demands, connection, mapper, some) for mapper, some in by_mapper.items())
+    found = {id(lost.write.params): lost for some in looks for lost in some}
+    return [found[id(write.params)] for write in writes]
 
 
 def miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -> None:
@@ -92,20 +117,14 @@ def miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -
         return
     if flush.short is None:
         flush.short = Short(lost[0].write.shape, sent, len(lost))
-    missed = [_missed(flush, connection, one.write, one.failed) for one in lost]
-    by_mapper: dict[Mapper[object], list[Missed]] = {}
-    for one in missed:
-        by_mapper.setdefault(one.state.mapper, []).append(one)
-    for mapper, some in by_mapper.items():
-        try:
-            stored = read_stored(connection, mapper, [m.attempt.identity for m in some])
-        except DBAPIError:  # such as a lock timeout: nobody knows whether the row is there
-            unknown = set(some)
-            flush.misses = [one for one in flush.misses if one not in unknown]
-            raise
-        for one in some:
-            one.stored = stored.get(one.attempt.identity)
-            one.problem = one.problem or explained(one.failed, one.entry) or not_written(one)
+    missed = []
+    for row in lost:
+        one = _missed(flush, connection, row.write)
+        one.stored = row.stored
+        one.problem = explained(row.failed, one.entry) or (
+            not_written(one.attempt) if row.stands else None
+        )
+        missed.append(one)
     if flush.uow is not None and len(flush.uow.states) > 1:
         restore_gone(flush, missed)
         settle_children(flush, missed)
@@ -135,9 +154,7 @@ def without_version(flush: Flush, connection: Connection, write: Write) -> None:
     missed.problem = reason(write.shape.mapper, write.key())
 
 
-def _missed(
-    flush: Flush, connection: Connection, write: Write, failed: Sequence[Condition] = ()
-) -> Missed:
+def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
     state = flush.state_of(write)
     shape, params = write
     untouched(state, shape.touches)
@@ -147,7 +164,7 @@ def _missed(
         params.get(shape.token.parameter),
         computed=shape.prefetch,
     )
-    missed = Missed(state, state.obj(), connection, attempt, params, failed=failed)
+    missed = Missed(state, state.obj(), connection, attempt)
     missed.touched = shape.ignored_only and facts(state.mapper).token in state.committed_state
     flush.add_miss(missed)
     flush.missed.add((shape.table, write.key()))

@@ -17,13 +17,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.conditions.condition import Condition
 from optilock.conditions.write import Shape, Write
 from optilock.conflicts.resolution import Resolution
 from optilock.errors import Action, Entry, LinkGone, NotWritten
 from optilock.mapped import State, facts
 from optilock.mapping.moves import does_not_move
-from optilock.rows.sides import Attempt, Values, entry_of, expressions_of, has_moved
+from optilock.rows.sides import Attempt, Values, entry_of, expressions_of
 from optilock.session.watched import Watched
 from optilock.writes.answers import Accepted
 from optilock.writes.look import Stale
@@ -45,11 +44,7 @@ class Missed:
     obj: Any
     connection: Connection
     attempt: Attempt
-    #: All parameters as they were to be sent.
-    params: Mapping[str, Any]
     stored: Values | None = None
-    #: The conditions that were not true of it, as far as they were looked at.
-    failed: Sequence[Condition] = ()
     #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
     problem: Exception | None = None
     resolution: Resolution | None = None
@@ -69,7 +64,7 @@ class Missed:
     @classmethod
     def found_before(cls, stale: Stale) -> Missed:
         """A row that was looked at before anything was written on its account."""
-        found = cls(stale.state, stale.obj, stale.connection, stale.attempt, {})
+        found = cls(stale.state, stale.obj, stale.connection, stale.attempt)
         found.stored, found.problem = stale.stored, stale.problem
         return found
 
@@ -82,11 +77,8 @@ class Missed:
         return self.stored is None
 
 
-def not_written(missed: Missed) -> NotWritten | None:
-    """The error of a row that is as it was read, and still was not written."""
-    attempt, stored = missed.attempt, missed.stored
-    if missed.failed or not facts(attempt.mapper).guarded or has_moved(attempt, stored):
-        return None
+def not_written(attempt: Attempt) -> NotWritten:
+    """The error of a row that is locked and as it was read, and was not written a second time."""
     return NotWritten(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
         " row is still as it was read, so nobody else was first. A trigger or a rule of the"

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.demands import Demands
-from optilock.conditions.write import Lost, Shape, Write
+from optilock.conditions.write import Shape, Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.guard.compares import judge_demanded, judge_objects, judge_values, write_one
@@ -24,6 +24,7 @@ from optilock.guard.no_bump import unmoved
 from optilock.guard.pipeline import (
     drain,
     hold,
+    look,
     miss,
     missed_again,
     send_now,
@@ -34,7 +35,7 @@ from optilock.mapped import facts
 from optilock.mapping.compared import any_compared, changed_names
 from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved
 from optilock.writes.onupdate import fill_in
-from optilock.writes.send import judged, require_row_counts
+from optilock.writes.send import require_row_counts
 from optilock.writes.shapes import shape_for
 
 __all__ = ["links", "unguarded", "written"]
@@ -78,11 +79,11 @@ def written(
         if flush.waiting:
             drain(flush, connection)
         known.sent.append(write)
-        if not shape.exact:
-            return _looked_at_first(flush, connection, native, write, options)
-        result = native(shape.statement, write.params, **options)
-        if result.rowcount:
-            return result
+        result = None
+        if shape.exact or not judge(database_of(connection.dialect), connection, [write])[1]:
+            result = native(shape.statement, write.params, **options)
+            if result.rowcount:
+                return result
         return _not_found(flush, connection, native, write, options, result)
     return hold(flush, connection, write)
 
@@ -94,29 +95,17 @@ def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
     return write if state is None else demands.demanded(write, state.mapper)
 
 
-def _looked_at_first(
-    flush: Flush, connection: Connection, native: Native, write: Write, options: Any
-) -> Any:
-    """A row of which SQL alone cannot say whether it may be written."""
-    shape, params = write
-    _, missed = judge(database_of(connection.dialect), connection, [write])
-    if missed:
-        miss(flush, connection, judged(connection, missed), sent=1)
-        return Accepted(shape, params)
-    return native(shape.statement, params, **options)
-
-
 def _not_found(
     flush: Flush, connection: Connection, native: Native, write: Write, options: Any, result: Any
 ) -> Any:
     """The row of a single statement was not written; it is, if its conditions are true again."""
-    lost = judged(connection, [write])
-    if lost[0].stands:
+    (lost,) = look(flush, connection, [write])
+    if lost.stands:
         result = native(write.shape.statement, write.params, **options)
         if result.rowcount:
             return result
-    miss(flush, connection, lost, sent=1)
-    return Unmoved(result, write.shape)
+    miss(flush, connection, [lost], sent=1)
+    return Accepted(*write) if result is None else Unmoved(result, write.shape)
 
 
 def _special(
@@ -232,12 +221,12 @@ def _write_ignored(
     token, bare = shape.token, shape.unversioned
     kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
     result = native(bare.statement, kept)
-    if result.rowcount == 0:
-        (lost,) = judged(connection, [Write(bare, kept)])
+    if not result.rowcount:
+        (lost,) = look(flush, connection, [Write(bare, params)])
         if lost.stands:
             result = native(bare.statement, kept)
-        if result.rowcount == 0:
-            miss(flush, connection, [Lost(write, lost.failed)], sent=1)
+        if not result.rowcount:
+            miss(flush, connection, [lost], sent=1)
     return Unmoved(result, shape)
 
 

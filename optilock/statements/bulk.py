@@ -22,7 +22,7 @@ session. With an ``AsyncSession``: ``await session.run_sync(bulk_update, Account
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,8 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
-from optilock.conditions.condition import Condition, explained
+from optilock.conditions.condition import explained
+from optilock.conditions.write import Lost
 from optilock.errors import Entry
 from optilock.mapped import Identity, facts
 from optilock.mapping.compared import values_moved
@@ -42,8 +43,9 @@ from optilock.session.watched import is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.statements.call import flush_before
 from optilock.undocumented import expire_with_savepoint
+from optilock.writes.look import look_again
 from optilock.writes.onupdate import fill_in
-from optilock.writes.send import send
+from optilock.writes.send import send, send_again
 
 __all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
 
@@ -92,15 +94,15 @@ def bulk_update(
         return BulkResult()
     flush_before(session, {})
     connection = connection_to_write(session, given.mapper)
-    missed = _send(session, connection, given)
-    versions = _versions(connection, given, missed)
+    lost = _send(session, connection, given)
+    versions = _versions(connection, given, lost)
     done = []
     for place, identity in enumerate(given.identities):
-        if place not in missed:
+        if place not in lost:
             values = {**given.values[place], **versions[identity]}
             _follow(session, given.mapper, identity, given.expected[place], values)
             done.append(Done(identity, next(iter(versions[identity].values()))))
-    return BulkResult(updated=tuple(done), conflicts=_conflicts(connection, given, missed))
+    return BulkResult(updated=tuple(done), conflicts=_conflicts(lost))
 
 
 def bulk_delete(
@@ -116,22 +118,23 @@ def bulk_delete(
         return BulkResult()
     flush_before(session, {})
     connection = connection_to_write(session, given.mapper)
-    missed = _send(session, connection, given)
+    lost = _send(session, connection, given)
     done = []
     for place, identity in enumerate(given.identities):
-        if place not in missed:
+        if place not in lost:
             obj = session.identity_map.get(given.mapper.identity_key_from_primary_key(identity))
             if obj is not None:
                 session.expunge(obj)
             done.append(Done(identity))
-    return BulkResult(deleted=tuple(done), conflicts=_conflicts(connection, given, missed))
+    return BulkResult(deleted=tuple(done), conflicts=_conflicts(lost))
 
 
-def _send(session: Session, connection: Connection, given: Rows) -> frozenset[int]:
-    """Write the rows; the places of those that missed."""
+def _send(session: Session, connection: Connection, given: Rows) -> dict[int, Entry[Any]]:
+    """Write the rows; those that missed, by their places."""
     refuse_autocommit(connection, "Writing many rows by key")
     writes = given.writes(connection.dialect)
-    if is_watched(session) and (demands := watched(session).demands) is not None:
+    demands = watched(session).demands if is_watched(session) else None
+    if demands is not None:
         writes = [demands.demanded(write, given.mapper) for write in writes]
     for write in writes:
         if write.shape.prefetch:
@@ -140,30 +143,26 @@ def _send(session: Session, connection: Connection, given: Rows) -> frozenset[in
         watched(session).sent.extend(writes)
     alone = [write for write in writes if write.shape.alone]
     together = [write for write in writes if not write.shape.alone]
-    lost: dict[int, Sequence[Condition]] = {}
-    for some in [together, *([write] for write in alone)]:
-        if some:
-            lost |= {id(one.write.params): one.failed for one in send(connection, some)}
+    parts = [together, *([write] for write in alone)]
+    missed = [write for some in parts if some for write in send(connection, some)]
+    if not missed:
+        return {}
     places = {id(write.params): place for place, write in enumerate(writes)}
-    missed = {places[one]: conditions for one, conditions in lost.items()}
-    _raise_explained(connection, given, missed)
-    return frozenset(missed)
+    lost = send_again(connection, look_again(demands, connection, given.mapper, missed))
+    of = [(places[id(one.write.params)], one) for one in lost]
+    return {place: _entry(given, place, one) for place, one in of}
 
 
-def _raise_explained(
-    connection: Connection, given: Rows, missed: Mapping[int, Sequence[Condition]]
-) -> None:
-    """What the session demands of its rows is no conflict to be reported."""
-    for place, conditions in missed.items():
-        if conditions:
-            (entry,) = _entries(connection, given, [place])
-            why = explained(conditions, entry)
-            if why is not None:
-                raise why
+def _entry(given: Rows, place: int, lost: Lost) -> Entry[Any]:
+    entry = entry_of(_attempt(given, place), lost.stored)
+    why = explained(lost.failed, entry)
+    if why is not None:
+        raise why  # what the session demands of its rows is no conflict to be reported
+    return entry
 
 
 def _versions(
-    connection: Connection, given: Rows, missed: frozenset[int]
+    connection: Connection, given: Rows, lost: Collection[int]
 ) -> dict[Identity, dict[str, Any]]:
     """Row -> its new version, by attribute; read back where the database makes it."""
     token = facts(given.mapper).token
@@ -172,7 +171,7 @@ def _versions(
             identity: {token: new}
             for identity, new in zip(given.identities, given.following, strict=True)
         }
-    written = [i for place, i in enumerate(given.identities) if place not in missed]
+    written = [i for place, i in enumerate(given.identities) if place not in lost]
     return read_stored(connection, given.mapper, written, only=(token,)) if written else {}
 
 
@@ -196,22 +195,11 @@ def _follow(
     session.expire(obj, [r.key for r in mapper.relationships if r.key in obj.__dict__])
 
 
-def _conflicts(
-    connection: Connection, given: Rows, missed: frozenset[int]
-) -> tuple[Entry[Any], ...]:
-    if not missed:
-        return ()
-    entries = _entries(connection, given, sorted(missed))
-    events.emit(lambda: events.Conflict(entries))
+def _conflicts(lost: Mapping[int, Entry[Any]]) -> tuple[Entry[Any], ...]:
+    entries = tuple(lost[place] for place in sorted(lost))
+    if entries:
+        events.emit(lambda: events.Conflict(entries))
     return entries
-
-
-def _entries(connection: Connection, given: Rows, places: list[int]) -> tuple[Entry[Any], ...]:
-    identities = [given.identities[place] for place in places]
-    stored = read_stored(connection, given.mapper, identities)
-    return tuple(
-        entry_of(_attempt(given, place), stored.get(given.identities[place])) for place in places
-    )
 
 
 def _attempt(given: Rows, place: int) -> Attempt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,8 @@ from sqlalchemy import Connection, select
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.conditions.condition import Condition, explained, failed
+from optilock.conditions.demands import Demands
+from optilock.conditions.write import Lost, Write
 from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
 from optilock.errors import Entry
@@ -22,7 +24,7 @@ from optilock.session.connections import connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import marked_deleted
 
-__all__ = ["Stale", "State", "expected_version", "look", "read_demanded"]
+__all__ = ["Stale", "State", "expected_version", "look", "look_again", "read_demanded"]
 
 
 @dataclass(eq=False)
@@ -67,7 +69,8 @@ def _look(
     key = facts(mapper).keys[0]
     names = tuple(dict.fromkeys((key, *(name for values in read.values() for name in values))))
     identities = [_identity(state) for state in states]
-    found, lost = read_demanded(session, connection, mapper, identities, names, deleting=deleting)
+    demands = watched(session).demands
+    found, lost = read_demanded(demands, connection, mapper, identities, names, deleting=deleting)
     moved = [s for s in states if not _is_as_read(mapper, read[s], found.get(_identity(s)))]
     gone = {s for s in moved if not _is_as_written(connection, s, read[s], found)}
     moved = [s for s in states if s in gone or lost.get(_identity(s))]
@@ -96,17 +99,30 @@ def _look(
     return stale
 
 
+def look_again(
+    demands: Demands | None, connection: Connection, mapper: Mapper[Any], writes: list[Write]
+) -> list[Lost]:
+    """What is stored of rows that these writes did not find, locked, and what is not true of it."""
+    identities = [write.shape.identity_of(write.params) for write in writes]
+    stored, failed = read_demanded(demands, connection, mapper, identities)
+    found = []
+    for write, identity in zip(writes, identities, strict=True):
+        row = stored.get(identity)
+        moved = () if row is None else write.moved(row)
+        found.append(Lost(write, row, (*moved, *failed.get(identity, ()))))
+    return found
+
+
 def read_demanded(
-    session: Session,
+    demands: Demands | None,
     connection: Connection,
     mapper: Mapper[Any],
     identities: list[Identity],
-    names: tuple[str, ...],
+    names: tuple[str, ...] = (),
     *,
-    deleting: bool,
-) -> tuple[dict[Identity, Values], dict[Identity, Sequence[Condition]]]:
+    deleting: bool = False,
+) -> tuple[dict[Identity, Values], dict[Identity, tuple[Condition, ...]]]:
     """The rows, locked, and what the session demands and is not true of them."""
-    demands = watched(session).demands
     conditions = () if demands is None else demands.on(mapper)
     if demands is None or not conditions:
         return read_stored(connection, mapper, identities, only=names, deleting=deleting), {}
@@ -122,7 +138,7 @@ def read_demanded(
         params=demands.params,
     )
     return found, {
-        key: failed(conditions, demands.params, [row[name] for name in also])
+        key: failed(conditions, demands.params, [row.pop(name) for name in also])
         for key, row in found.items()
     }
 

@@ -4,8 +4,7 @@ One row is the native statement and its count; more go out in the form that the 
 (``optilock/dialects``): one statement for all of them, or lock, look and ``executemany``.
 
 Never is a miss concluded from "which rows do not carry our new number": another writer's counter
-may carry the same one. A condition that is true again when the row is looked at under a lock
-counts as true: the row is sent once more. Row counts are the answer to every guarded write, so a
+may carry the same one. Row counts are the answer to every guarded write, so a
 driver that has none is refused.
 """
 
@@ -17,20 +16,15 @@ from sqlalchemy import Connection, Dialect
 
 from optilock.conditions.write import Lost, Write
 from optilock.dialects import database_of
-from optilock.dialects.rows import LockAndLook, looked_at, native
+from optilock.dialects.rows import LockAndLook, native
 from optilock.errors import ConfigurationError
 from optilock.session.connections import binds_of_sessions
 
-__all__ = ["judged", "require_row_counts", "require_row_counts_of", "send"]
+__all__ = ["require_row_counts", "require_row_counts_of", "send", "send_again"]
 
 
-def send(connection: Connection, writes: list[Write]) -> list[Lost]:
+def send(connection: Connection, writes: list[Write]) -> list[Write]:
     """Write the rows of one table; return the ones that were changed or gone."""
-    missed = _sent(connection, writes)
-    return [lost for lost in judged(connection, missed) if not _written_again(connection, lost)]
-
-
-def _sent(connection: Connection, writes: list[Write]) -> list[Write]:
     database, dialect = database_of(connection.dialect), connection.dialect
     if not writes[0].shape.exact:
         return LockAndLook(database).send(connection, writes)
@@ -40,27 +34,12 @@ def _sent(connection: Connection, writes: list[Write]) -> list[Write]:
     return [] if result.rowcount else writes
 
 
-def judged(connection: Connection, missed: list[Write]) -> list[Lost]:
-    """The rows that missed, each with the conditions that are not true of it.
+def send_again(connection: Connection, lost: list[Lost]) -> list[Lost]:
+    """Write the rows of which all conditions are true again; return the others, and what misses.
 
-    Where only a version is compared, what is stored tells as much. Otherwise the rows are locked
-    and looked at: what somebody had taken away may have come back since the write.
+    Somebody had moved such a row, and has put it back since the write, before it was locked.
     """
-    if not missed or not missed[0].shape.demanded:
-        return [Lost(write) for write in missed]
-    stored = looked_at(database_of(connection.dialect), connection, missed)
-    found = []
-    for write in missed:
-        seen = stored.get(write.key())
-        failed = () if seen is None else write.failed(seen)
-        found.append(Lost(write, failed, stands=seen is not None and not failed))
-    return found
-
-
-def _written_again(connection: Connection, lost: Lost) -> bool:
-    if not lost.stands:
-        return False
-    return bool(native(connection, lost.write.shape.statement, lost.write.params).rowcount)
+    return [one for one in lost if not one.stands or send(connection, [one.write])]
 
 
 def require_row_counts(dialect: Dialect) -> None:
