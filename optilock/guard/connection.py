@@ -23,6 +23,8 @@ from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
 from optilock.guard.route import links, unguarded, written
 from optilock.mapping.tables import owner_of
+from optilock.statements.demanded import table_under_demands
+from optilock.statements.unasked import refuse_text, refuse_unasked
 
 __all__ = ["Before", "arm", "arm_wholly", "disarm"]
 
@@ -44,6 +46,8 @@ def arm(flush: Flush, connection: Connection) -> None:
     native, covered = type(connection).execute.__get__(connection), connection.execute
     flush.armed[connection] = outer, None if covered == native else covered
     _cover(flush, connection, native)
+    if flush.known.demands is not None:  # nothing passes them by
+        arm_wholly(flush, connection)
 
 
 def _send_held(outer: Flush, connection: Connection, *, before: Flush) -> None:
@@ -63,12 +67,15 @@ def _cover(flush: Flush, connection: Connection, native: Callable[..., Any]) -> 
             if type(statement) in _CHANGES:
                 if "compiled_cache" in (options.get("execution_options") or ()):
                     return written(flush, connection, native, statement, parameters, options)
+                statement = _under_demands(flush, connection, statement, parameters)
                 if type(parameters) is list and owner_of(statement.table) is None:
                     # link rows come without that option
                     return links(flush, connection, native, statement, parameters, options)
                 if flush.skipped:
                     return unguarded(flush, connection, native, statement, parameters, options)
                 return write_by_hand(flush, connection, native, statement, parameters, options)
+            if flush.known.demands is not None:
+                refuse_unasked(flush.known.demands, statement)
             drain(flush, connection)
             return native(statement, parameters, **options)
         except DBAPIError:
@@ -78,6 +85,15 @@ def _cover(flush: Flush, connection: Connection, native: Callable[..., Any]) -> 
     # As an attribute, not through __dict__: CPython keeps the object compact that way.
     connection.execute = execute  # type: ignore[method-assign]
     setattr(connection, _FLUSH, flush)
+
+
+def _under_demands(flush: Flush, connection: Connection, statement: Any, params: Any) -> Any:
+    """A statement that a listener sends, or that takes links away."""
+    known = flush.known
+    if known.demands is None or known.asked or known.stating:
+        return statement
+    drain(flush, connection)
+    return table_under_demands(flush.session, connection, statement, params, known.demands)
 
 
 def arm_wholly(flush: Flush, connection: Connection) -> None:
@@ -97,6 +113,8 @@ def _cover_wholly(flush: Flush, connection: Connection) -> None:
 
     def exec_driver_sql(*args: Any, **options: Any) -> Any:
         try:
+            if flush.known.demands is not None:
+                refuse_text(flush.known.demands, args[0])
             drain(flush, connection)
             return type(connection).exec_driver_sql(connection, *args, **options)
         except DBAPIError:
@@ -117,7 +135,10 @@ def disarm(flush: Flush) -> None:
             _cover(outer, connection, type(connection).execute.__get__(connection))
             if connection in outer.armed_wholly:
                 _cover_wholly(outer, connection)
-        elif execute := flush.known.followed.get(connection, covered):
-            connection.execute = execute  # type: ignore[method-assign]
+        elif covers := flush.known.followed.get(connection):
+            for name, cover in covers.items():
+                setattr(connection, name, cover)
+        elif covered:
+            connection.execute = covered  # type: ignore[method-assign]
         else:
             del connection.execute

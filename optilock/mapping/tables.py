@@ -18,8 +18,11 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts, there_are
+from optilock.undocumented import registries
 
 __all__ = [
+    "all_mappers",
+    "classes_over",
     "is_shared",
     "joined_tables",
     "know_tables",
@@ -78,6 +81,17 @@ def versioned_tables() -> Mapping[Table, Column[Any]]:
 def joined_tables() -> Mapping[Table, Mapper[Any]]:
     """Tables of versioned classes that do not carry the version themselves (joined inheritance)."""
     return _joined
+
+
+def all_mappers() -> Iterator[Mapper[Any]]:
+    """Every class that is mapped, also by others; for what is asked seldom."""
+    for registry in registries():
+        yield from registry.mappers
+
+
+def classes_over(table: Any) -> list[Mapper[Any]]:
+    """Those of them that have rows, or parts of rows, in the table, with a version or without."""
+    return [mapper for mapper in all_mappers() if table in mapper.tables]
 
 
 def owner_of(table: Any) -> Mapper[Any] | None:

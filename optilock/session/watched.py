@@ -79,6 +79,8 @@ class Watched:
     compared: frozenset[Any] = frozenset()
     #: The session itself sends a statement, whose rows it has looked at.
     stating: bool = False
+    #: It does so during a flush, and what is demanded was asked of these rows.
+    asked: bool = False
     #: Connections whose guard triggers have been told of it, for the running flush.
     announced: tuple[Connection, ...] = ()
     #: The versions, before the transaction's own writes, of rows that were just rolled back.
@@ -116,7 +118,7 @@ class Watched:
         #: Classes that statements have inserted rows of, since the last savepoint began.
         self.added_to: set[Mapper[Any]] = set()
         #: Connections that somebody has asked for, and how they answer.
-        self.followed: dict[Connection, Any] = {}
+        self.followed: dict[Connection, dict[str, Any]] = {}
         #: Who has left the session in the running transaction.
         self.departed: list[Departed] = []
         self._savepoints: dict[SessionTransaction, Point] = {}
@@ -297,10 +299,11 @@ class Watched:
             self._follow_no_more()
 
     def _follow_no_more(self) -> None:
-        for connection, execute in self.followed.items():
+        for connection, covers in self.followed.items():
             connection.__dict__.pop(_FOLLOWER, None)
-            if connection.__dict__.get("execute") is execute:
-                delattr(connection, "execute")
+            for name, cover in covers.items():
+                if connection.__dict__.get(name) is cover:
+                    delattr(connection, name)
         self.followed = {}
 
     def follows(self, connection: Connection) -> bool:

@@ -9,13 +9,14 @@ In a watched session :mod:`~optilock.statements.execute` sees each
     key, :mod:`~optilock.statements.by_table` ``update(table)``, also on the session's
     connection.
 *by what is done with it*
-    :mod:`~optilock.statements.matching` looks at the rows that a statement finds, and adds what the
-    session demands of them.
+    :mod:`~optilock.statements.matching` looks at the rows that a statement finds, and
+    :mod:`~optilock.statements.demanded` asks of them what the session demands.
     :mod:`~optilock.statements.version` moves their version, or leaves it.
     :mod:`~optilock.statements.own` notes what the session has to know afterwards.
 *what is refused*
     :mod:`~optilock.statements.upserts` that would leave the version as it was.
-    :mod:`~optilock.statements.sql_text` finds the versioned tables that a text writes.
+    :mod:`~optilock.statements.sql_text` finds the tables that a text writes. Nobody can ask the
+    rows of some statements what the session demands: :mod:`~optilock.statements.unasked`.
 
 For any session, :mod:`~optilock.statements.bulk` writes many rows by key and answers for each
 (:mod:`~optilock.statements.bulk_rows`), :mod:`~optilock.statements.unchanged` is the condition for

@@ -40,6 +40,7 @@ from optilock.rows.seen import moved_back, moved_by_us, version_seen
 from optilock.rows.sides import Values, equal_to_stored, read_stored
 from optilock.session.watched import Watched, watched
 from optilock.statements.call import Call, stating
+from optilock.statements.demanded import table_under_demands
 from optilock.statements.matching import key_named, rows_found
 from optilock.statements.own import keep_promises, note, objects_of, promised_rows
 from optilock.statements.version import unmoved_of_table
@@ -75,10 +76,16 @@ class Running(Protocol):
 def update_table(call: Call) -> Any:
     """``update(table)`` or ``delete(table)``; in a flush it is seen to where it is sent."""
     session, flushing = call.session, watched(call.session).flush is not None
-    if not flushing:
-        call = call.with_statement(unmoved_of_table(session, call.statement, call.params))
-    if flushing or _mapper_of(call.statement) is None:
+    if flushing:
         return call.send()
+    demands = watched(session).demands
+    if demands is not None:
+        given = call.statement, call.params
+        call = call.with_statement(table_under_demands(session, call.connection(), *given, demands))
+    call = call.with_statement(unmoved_of_table(session, call.statement, call.params))
+    if _mapper_of(call.statement) is None:
+        with stating(session):
+            return call.send()
     connection = call.connection()
     watched(session).sends_on(connection)
     with stating(session):
@@ -309,8 +316,12 @@ def in_flush(call: Call, mapper: Mapper[Any]) -> Any:
         return call.original(call.session, statement, params, **options)
 
     with stating(call.session, seen_to=False):  # but by what is called now
-        flush = watched(call.session).flush
-        return flush.by_hand(flush, connection, native, call.statement, call.params, {})
+        known = watched(call.session)
+        flush, asked, known.asked = known.flush, known.asked, True
+        try:
+            return flush.by_hand(flush, connection, native, call.statement, call.params, {})
+        finally:
+            known.asked = asked
 
 
 def refuse_apart_in_flush(mapper: Mapper[Any]) -> NoReturn:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Update
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError
@@ -45,6 +45,13 @@ class Call:
         """The execution options that count."""
         given = self.options.get("execution_options") or {}
         return {**self.statement.get_execution_options(), **given}
+
+    @property
+    def is_by_key(self) -> bool:
+        """Does SQLAlchemy write rows by their primary keys, without a WHERE of the program's?"""
+        if not isinstance(self.params, list) or not isinstance(self.statement, Update):
+            return False
+        return self.chosen.get("dml_strategy", "auto") in ("auto", "bulk")
 
     @property
     def synchronizes(self) -> bool:

@@ -45,7 +45,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.rows.locked import LOCKED, run_query
 from optilock.session.connections import PLAIN
-from optilock.session.watched import Watched, watched
+from optilock.session.watched import KNOWN, Watched, watched
 from optilock.statements.by_criteria import by_criteria, delete_promised, with_children
 from optilock.statements.by_key import refuse_compared, update_by_key
 from optilock.statements.by_table import (
@@ -56,8 +56,9 @@ from optilock.statements.by_table import (
     update_table,
 )
 from optilock.statements.call import Call, Execute, stating
-from optilock.statements.matching import under_demands
+from optilock.statements.demanded import table_under_demands, under_demands
 from optilock.statements.own import note, note_unseen, unseen_of
+from optilock.statements.unasked import refuse_text, refuse_unasked
 from optilock.statements.upserts import refuse_insert
 from optilock.statements.version import refuse_update_of_table, unmoved_of_table, versioned_children
 from optilock.undocumented import lock_of, resolved, subject_of
@@ -72,6 +73,8 @@ def guarded_execute(original: Execute) -> Execute:
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         if type(statement) is not Select:
             return _changing(Call(self, original, statement, params, options))
+        if (known := self.__dict__.get(KNOWN)) is not None and known.demands is not None:
+            refuse_unasked(known.demands, statement)
         if lock_of(statement) is not None or LOCKED in self.__dict__:
             return run_query(self, original, statement, params, options)
         return original(self, statement, params, **options)  # most are
@@ -83,9 +86,11 @@ def _changing(call: Call) -> Any:
     """A statement that may change rows."""
     if isinstance(call.statement, StatementLambdaElement):
         call = call.with_statement(_resolved(call.statement))
-    statement = call.statement
+    statement, demands = call.statement, watched(call.session).demands
     if isinstance(statement, (Update, Delete)):
         return _of_rows(call)
+    if demands is not None:
+        refuse_unasked(demands, statement)
     if isinstance(statement, FromStatement):
         _refuse_inside(statement.element, call.params)
         _note_unseen(call, statement.element)
@@ -123,7 +128,7 @@ def _delete(call: Call, mapper: Mapper[Any], *, flushing: bool) -> Any:
 
 
 def _update(call: Call, mapper: Mapper[Any], *, flushing: bool) -> Any:
-    by_key = _is_by_key(call)
+    by_key = call.is_by_key
     if by_key and flushing and watched(call.session).is_writing:
         refuse_by_key_in_flush(mapper)
     if by_key:
@@ -177,12 +182,6 @@ def _resolved(statement: StatementLambdaElement) -> Any:
     return made if isinstance(made, (Update, Insert, FromStatement)) else statement
 
 
-def _is_by_key(call: Call) -> bool:
-    if not isinstance(call.params, list):
-        return False
-    return call.chosen.get("dml_strategy", "auto") in ("auto", "bulk")
-
-
 def _refuse_inside(statement: Any, params: Any) -> None:
     """Refuse a change inside of ``from_statement()`` that leaves objects or versions behind.
 
@@ -213,18 +212,21 @@ def guarded_connection(original: Callable[..., Any]) -> Callable[..., Any]:
         found = original(self, *args, **options)
         known = watched(self)
         if isinstance(found, Connection) and found not in known.followed:
-            execute = _following(self, known, found)
-            known.followed[found] = execute
+            covers = known.followed[found] = _following(self, known, found)
             known.sends_on(found, following=True)
-            if "execute" not in found.__dict__:  # the flush that is running gives it back
-                setattr(found, "execute", execute)  # noqa: B010
+            for name, cover in covers.items():
+                if name not in found.__dict__:  # the flush that is running gives it back
+                    setattr(found, name, cover)
         return found
 
     setattr(connection, PLAIN, original)
     return connection
 
 
-def _following(session: Session, known: Watched, connection: Connection) -> Callable[..., Any]:
+def _following(
+    session: Session, known: Watched, connection: Connection
+) -> dict[str, Callable[..., Any]]:
+    """What covers the methods of the connection."""
     native = type(connection).execute.__get__(connection)
     owner = weakref.ref(session)
 
@@ -233,13 +235,27 @@ def _following(session: Session, known: Watched, connection: Connection) -> Call
         if session is None or known.stating:
             return native(statement, parameters, **options)
         if type(statement) not in _CHANGES:
+            if known.demands is not None:
+                refuse_unasked(known.demands, statement)
             note_unseen(session, unseen_of(statement))
             return native(statement, parameters, **options)
         bulk = "compiled_cache" in (options.get("execution_options") or ())  # seen to elsewhere
         if bulk or not known.follows(connection):
             return native(statement, parameters, **options)
+        if known.demands is not None and not known.asked:
+            statement = table_under_demands(
+                session, connection, statement, parameters, known.demands
+            )
         statement = unmoved_of_table(session, statement, parameters)
         send = functools.partial(native, statement, parameters, **options)
         return by_table(session, connection, statement, parameters, send)
 
-    return execute
+    def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
+        return connection.execute(statement, parameters, **options).scalar()
+
+    def exec_driver_sql(statement: str, *args: Any, **options: Any) -> Any:
+        if known.demands is not None and owner() is not None:
+            refuse_text(known.demands, statement)
+        return type(connection).exec_driver_sql(connection, statement, *args, **options)
+
+    return {"execute": execute, "scalar": scalar, "exec_driver_sql": exec_driver_sql}

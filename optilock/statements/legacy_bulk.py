@@ -29,6 +29,7 @@ from optilock.statements.by_key import (
     telling,
 )
 from optilock.statements.call import Execute
+from optilock.statements.demanded import refuse_by_key
 from optilock.statements.own import Unseen, note, note_unseen, versions_after
 from optilock.undocumented import take_as_stored
 
@@ -44,6 +45,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
             refuse_compared(found, "bulk_update_mappings()")
+            refuse_by_key(self, found, rows)
         if not isinstance(found, Mapper) or not facts(found).token:
             original(self, mapper, rows)
             return
@@ -98,11 +100,25 @@ def guarded_bulk_save(original: Execute) -> Execute:
         for mapper in {state.mapper: None for state in written if state.key is None}:
             if facts(mapper).guarded:
                 _note_added(self, mapper)
+        _refuse_undemanded(self, written)
         with telling(self, lambda: _attempts_saved(written)):
             original(self, saved, *args, **options)
         _follow(self, states)
 
     return bulk_save_objects
+
+
+def _refuse_undemanded(session: Session, written: Iterable[State]) -> None:
+    """Of each row that is to be updated it is asked what the session demands."""
+    if watched(session).demands is None:
+        return
+    by_mapper: dict[Mapper[Any], list[Any]] = {}
+    for state in written:
+        if state.key is not None:
+            row = dict(zip(facts(state.mapper).keys, identity_of(state), strict=True))
+            by_mapper.setdefault(state.mapper, []).append(row)
+    for mapper, rows in by_mapper.items():
+        refuse_by_key(session, mapper, rows)
 
 
 def _note_added(session: Session, mapper: Mapper[Any]) -> None:

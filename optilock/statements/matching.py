@@ -2,12 +2,8 @@
 
 This is the place for whatever an UPDATE or DELETE statement, of a class or of a table, has to
 demand of its rows: :func:`rows_found` makes the look, by the statement's own WHERE. A demand is one
-more column of the look, and one more condition of the statement that is sent.
-
-What the *session* demands of all its rows joins the WHERE of the statement. That alone would
-silently leave out a row of which it is not true: so every row that matches is locked first and
-looked at, with the database's verdict (:func:`under_demands`). Looking for rows that fail would not
-do, because one could be taken while the statement waits.
+more column of the look, and one more condition of the statement that is sent
+(:mod:`optilock.statements.demanded`).
 """
 
 from __future__ import annotations
@@ -29,16 +25,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import operators, visitors
 
-from optilock.conditions.condition import explained, failed
-from optilock.conditions.demands import Demands
 from optilock.dialects import database_of
-from optilock.errors import Action, ConcurrencyError, Entry
-from optilock.mapped import Identity, facts
-from optilock.rows.sides import Attempt, entry_of, read_stored, rows_at
-from optilock.statements.call import Call
+from optilock.mapped import Identity
+from optilock.rows.sides import rows_at
 from optilock.undocumented import criteria_of, loader_options_of, prefixes_of
 
-__all__ = ["finds_twice", "key_named", "rows_found", "under_demands"]
+__all__ = ["finds_twice", "key_named", "rows_found"]
 
 _NONE: Mapping[str, Any] = {}
 
@@ -109,36 +101,3 @@ def _conjunction(criteria: Iterable[Any]) -> Iterator[Any]:
             yield from _conjunction(one.clauses)
         else:
             yield one
-
-
-def under_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
-    """The same call under the demands of its session.
-
-    Raises:
-        Exception: what a condition explains, for a row that matches and of which it is not true;
-            a ``ConcurrencyError`` where it explains nothing.
-    """
-    conditions = demands.on(mapper)
-    if not conditions:
-        return call
-    call.flush_before()
-    by_key = isinstance(call.params, list)
-    connection, known = call.connection(mapper), facts(mapper)
-    keys = [getattr(mapper.class_, name) for name in known.keys]
-    clauses = [one.clause(demands.bound) for one in demands.on(mapper, mapper.local_table)]
-    looks = [look for one in conditions for look in one.looks]
-    wanted = None
-    if by_key:  # SQLAlchemy takes no WHERE beside the keys: the rows are locked now
-        wanted = [tuple(row[name] for name in known.keys) for row in call.params]
-    found = rows_found(
-        connection, call.statement, call.params, known.table, keys, looks, wanted, demands.params
-    )
-    for identity, seen in found.items():
-        wrong = failed(conditions, demands.params, seen)
-        if wrong:
-            stored = read_stored(connection, mapper, [identity])
-            action: Action = "delete" if isinstance(call.statement, Delete) else "update"
-            attempt = Attempt(mapper, identity, action, {}, {}, {})
-            entry: Entry[Any] = entry_of(attempt, stored.get(identity))
-            raise explained(wrong, entry) or ConcurrencyError([entry])
-    return call if by_key else call.with_statement(call.statement.where(*clauses))

@@ -1,4 +1,4 @@
-"""Which versioned tables does a SQL text write, and does it mention their version?
+"""Which tables does a SQL text write, and does it mention the version of those that have one?
 
 A text is not parsed, only searched: words such as ``UPDATE``, the names of tables behind them, and
 the name of the version anywhere. Comments and literals do not count. Modifiers (``UPDATE OR
@@ -8,14 +8,23 @@ REPLACE``, ``DELETE QUICK``) and MariaDB's statements of several tables are know
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from sqlalchemy import Column
+from sqlalchemy import Column, TextClause, TextualSelect
+from sqlalchemy.orm import FromStatement
 
 from optilock.mapping.tables import joined_tables, versioned_tables
 
-__all__ = ["calls_code", "tables_added_to", "tables_changed", "written_unversioned"]
+__all__ = [
+    "calls_code",
+    "may_write",
+    "sql_of",
+    "tables_added_to",
+    "tables_changed",
+    "tables_written",
+    "written_unversioned",
+]
 
 _NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
 _NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
@@ -31,6 +40,7 @@ _WRITES = re.compile(
 )
 #: A look that costs little, before the long one.
 _CHANGES = re.compile(r"UPDATE|REPLACE|MERGE", re.IGNORECASE)
+_DELETES = re.compile(r"DELETE|TRUNCATE", re.IGNORECASE)
 _VERBS = ("UPDATE", "REPLACE", "MERGE")
 _ADDS = re.compile(r"INSERT", re.IGNORECASE)
 _REPLACES = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
@@ -82,6 +92,28 @@ def tables_added_to(sql: str) -> set[str]:
     return added & tables.keys()
 
 
+def may_write(sql: str) -> bool:
+    """Is there a word that changes or deletes stored rows? A look that costs little."""
+    return bool(_CHANGES.search(sql) or _DELETES.search(sql))
+
+
+def tables_written(sql: str, names: Collection[str]) -> set[str]:
+    """Those of the tables with these names whose stored rows it may change or delete."""
+    text = _NOISE.sub(" ", sql)
+    return {
+        name
+        for name, verb in (*_first(text), *_further(text, names))
+        if name in names and (verb != "INSERT" or _UPSERT.search(text))
+    }
+
+
+def sql_of(statement: Any) -> str | None:
+    """The text of ``text()``, also with ``columns()`` or in ``from_statement()``."""
+    while isinstance(statement, (TextualSelect, FromStatement)):
+        statement = statement.element
+    return statement.text if isinstance(statement, TextClause) else None
+
+
 def calls_code(sql: str) -> bool:
     """Does it call a procedure, or bring code along? Then nobody knows what it changes."""
     return bool(_CALLS.search(_NOISE.sub(" ", sql)))
@@ -102,7 +134,7 @@ def _first(text: str) -> Iterator[tuple[str, str]]:
             yield _plain(found["table"]), "REPLACE" if replaces else verb
 
 
-def _further(text: str, tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _further(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
     """Of the statements that name several tables: those that are written."""
     for found in _MANY_UPDATED.finditer(text):
         set_by = {_plain(m) for m in re.findall(rf"({_NAME})\s*\.\s*{_NAME}\s*=", found["targets"])}
@@ -124,7 +156,7 @@ def _further(text: str, tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield _plain(name), "TRUNCATE"
 
 
-def _referred(refs: str, tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _referred(refs: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
     """The versioned tables among ``a JOIN b AS x ON …``, each with its alias or its own name."""
     for found in re.finditer(rf"({_NAME})(?:\s+(?:AS\s+)?({_NAME}))?", refs, re.I):
         name = _plain(found[1])

@@ -21,7 +21,7 @@ from optilock.statements.by_key import refuse_first_versions
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import given_by, prefixes_of, subject_of, upsert_of
 
-__all__ = ["leaves_version", "refuse_insert", "replaces"]
+__all__ = ["changes_stored_rows", "leaves_version", "refuse_insert", "replaces"]
 
 _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
@@ -46,6 +46,11 @@ def leaves_version(statement: Insert, version: Column[Any], given: Collection[st
 def replaces(statement: Insert) -> bool:
     """Does it delete a stored row and make it again (``INSERT OR REPLACE``)?"""
     return any(map(_REPLACES.search, prefixes_of(statement)))
+
+
+def changes_stored_rows(statement: Insert) -> bool:
+    """May it change a row that is there already, or make it again?"""
+    return bool(_set_by_upsert(statement)) or replaces(statement)
 
 
 def _set_by_upsert(statement: Insert) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from optilock.undocumented import criteria_of, is_ordered, names_set_by
 
 __all__ = [
     "class_stands_still",
+    "column_in",
     "columns_set",
     "move_apart",
     "moving",
@@ -126,7 +127,10 @@ def move_apart(
     """Move the versions of ``mapper``'s rows whose part in ``table`` the statement matches."""
     refuse_autocommit(connection, f"An UPDATE of {mapper.class_.__name__}, in two tables,")
     token = facts(mapper).version
-    pairs = [(_in(mapper, key, token.table), _in(mapper, key, table)) for key in mapper.primary_key]
+    pairs = [
+        (column_in(mapper, key, token.table), column_in(mapper, key, table))
+        for key in mapper.primary_key
+    ]
     rows = select(*(local for _, local in pairs)).where(*criteria_of(statement))
     here = key_in([key for key, _ in pairs], rows)
     connection.execute(token.table.update().where(here).values(_following(mapper)), params or {})
@@ -161,7 +165,7 @@ def _following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     return {token: first}
 
 
-def _in(mapper: Mapper[Any], key: Any, table: Any) -> Column[Any]:
+def column_in(mapper: Mapper[Any], key: Any, table: Any) -> Column[Any]:
     """The column of ``table`` that holds the same as ``key``."""
     columns = mapper.get_property_by_column(key).columns
     return next(one for one in columns if one.table is table)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     ColumnElement,
     Engine,
     ForeignKey,
+    bindparam,
     delete,
     event,
     func,
@@ -272,6 +273,66 @@ def a_bulk_update(session: Session, lose: Lose, moved: Lose) -> None:
     bulk_update(session, Task, rows)
 
 
+def an_update_of_a_table(session: Session, lose: Lose, moved: Lose) -> None:
+    table = Task.__table__
+    lose()
+    session.execute(update(table).where(table.c.id < 5).values(title="mine"))
+
+
+def an_update_of_a_table_without_a_version(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.execute(update(Bare.__table__).values(title="mine"))
+
+
+def an_update_of_a_table_of_compared_rows(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.execute(update(Plain.__table__).values(size=7))
+
+
+def an_update_of_the_table_of_a_child(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.execute(update(Bug.__table__).values(seen=7))
+
+
+def a_delete_of_a_table(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.execute(delete(Bare.__table__).where(Bare.id == 1))
+
+
+def an_update_on_the_connection(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.connection().execute(update(Task.__table__).values(title="mine"))
+
+
+def a_delete_on_the_connection(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.connection().execute(delete(Bare.__table__).where(Bare.id < 5))
+
+
+def updates_on_the_connection(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    one = update(Bare.__table__).where(Bare.id == bindparam("row")).values(title=bindparam("new"))
+    rows = [{"row": 1, "new": "mine"}, {"row": 3, "new": "mine"}]
+    session.connection().execute(one, rows)
+
+
+def mappings_by_key(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.bulk_update_mappings(Task, [{"id": 1, "version": 1, "title": "mine"}])
+
+
+def mappings_by_key_without_a_version(session: Session, lose: Lose, moved: Lose) -> None:
+    lose()
+    session.bulk_update_mappings(Bare, [{"id": 1, "title": "mine"}])
+
+
+def saved_objects(session: Session, lose: Lose, moved: Lose) -> None:
+    bare = session.get_one(Bare, 1)
+    lose()
+    bare.title = "mine"
+    session.bulk_save_objects([bare])
+
+
 def a_row_that_has_moved(session: Session, lose: Lose, moved: Lose) -> None:
     task = session.get_one(Task, 1)
     moved()
@@ -295,6 +356,17 @@ CASES = [
     an_update_by_key,
     a_delete_statement,
     a_bulk_update,
+    an_update_of_a_table,
+    an_update_of_a_table_without_a_version,
+    an_update_of_a_table_of_compared_rows,
+    an_update_of_the_table_of_a_child,
+    a_delete_of_a_table,
+    an_update_on_the_connection,
+    a_delete_on_the_connection,
+    updates_on_the_connection,
+    mappings_by_key,
+    mappings_by_key_without_a_version,
+    saved_objects,
     a_row_that_has_moved,
 ]
 cases = pytest.mark.parametrize("case", CASES)
