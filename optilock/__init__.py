@@ -11,6 +11,7 @@ from optilock.conflicts.resolution import Resolution
 from optilock.conflicts.resolvers import client_wins, merge_fields, per_field, reject, store_wins
 from optilock.dialects.transient import is_transient
 from optilock.errors import (
+    BadPrecondition,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncUnitOfWork",
+    "BadPrecondition",
     "BulkResult",
     "CannotMerge",
     "CommitOutcomeUnknown",

@@ -4,6 +4,7 @@
 
     OptilockError
     ├── ConfigurationError (ValueError)     bad input: a mapping, an option, a call that cannot work
+    ├── BadPrecondition (ValueError)        a client sent a condition that cannot be read (400)
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
@@ -36,6 +37,7 @@ from typing import Any, Generic, Literal, TypeVar
 from sqlalchemy.orm.exc import StaleDataError
 
 __all__ = [
+    "BadPrecondition",
     "CannotMerge",
     "CommitOutcomeUnknown",
     "ConcurrencyError",
@@ -63,6 +65,21 @@ class OptilockError(Exception):
 
 class ConfigurationError(OptilockError, ValueError):
     """A mapping, an option or a call that cannot work; the message says what to write instead."""
+
+
+class BadPrecondition(OptilockError, ValueError):
+    """A condition that a client has sent cannot be read, or names no version; nothing was written.
+
+    The message is one for the client: it holds at most one character of what was sent. ``status``
+    is 400 (Bad Request), or 428 (Precondition Required, RFC 6585 section 3) where no version was
+    named at all.
+    """
+
+    status: int
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import errors
 from optilock.errors import (
+    BadPrecondition,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
@@ -49,6 +50,8 @@ def entry(number: int = 7, **different: Any) -> Entry[Account]:
 EVERY = [
     OptilockError("root"),
     ConfigurationError("write this instead"),
+    BadPrecondition("If-Match is empty"),
+    BadPrecondition("name a version", 428),
     ConcurrencyError([entry(1), entry(2)]),
     ConcurrencyError(),
     ConcurrencyError([entry()], "in other words"),
