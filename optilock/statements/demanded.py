@@ -290,7 +290,9 @@ def _refuse_rows(
     Errors are those of :func:`under_demands`.
     """
     only = facts(mapper).keys[:1]
-    _, lost = read_demanded(session, connection, mapper, identities, only, deleting=deleting)
+    _, lost = read_demanded(
+        watched(session).demands, connection, mapper, identities, only, deleting=deleting
+    )
     for identity, wrong in lost.items():
         _refuse(connection, mapper, identity, wrong, deleting=deleting)
 
