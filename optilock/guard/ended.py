@@ -69,7 +69,6 @@ __all__ = [
 _log = logging.getLogger("optilock")
 #: Old releases of SQLAlchemy stumble over their own rollback after a refused PREPARE.
 _FAILURES = (DBAPIError, IllegalStateChangeError)
-Held = ref[SessionTransaction]
 
 
 def capture(session: Session) -> None:
@@ -316,75 +315,63 @@ def guard_commit(transaction: SessionTransaction) -> None:
     the rest of its life, once it has got another class.
     """
     held = ref(transaction)  # no circle: it goes when its session leaves it
-    if transaction.nested:
-        setattr(transaction, "commit", partial(_release, held))  # noqa: B010
-        return
-    setattr(transaction, "commit", partial(_tell, held, SessionTransaction.commit))  # noqa: B010
+    commit = partial(_send, held, SessionTransaction.commit)
+    setattr(transaction, "commit", commit)  # noqa: B010
     if transaction.session.twophase:
-        prepare = partial(_tell, held, SessionTransaction.prepare)
+        prepare = partial(_send, held, SessionTransaction.prepare)
         setattr(transaction, "prepare", prepare)  # noqa: B010
 
 
-def _tell(held: Held, original: Callable[..., None], /, *args: Any, **options: Any) -> None:
-    """Send COMMIT, or PREPARE."""
-    transaction = _transaction(held)
-    owner, before = known_of(transaction.session).owner, sys.exc_info()[1]
-    if owner is not None:
+def _send(
+    held: ref[SessionTransaction], original: Callable[..., None], /, *args: Any, **options: Any
+) -> None:
+    """COMMIT, PREPARE or RELEASE; with ``session.commit()``, those of what is around it, too."""
+    transaction, before = held(), sys.exc_info()[1]
+    if transaction is None:
+        raise ResourceClosedError("This transaction is closed")
+    owner = known_of(transaction.session).owner
+    if owner is not None and not transaction.nested:
         owner.committing_now()
     try:
         original(transaction, *args, **options)
     except _FAILURES as error:
-        _raise_conflict(transaction, error, before)
+        tell = _tell_release if transaction.nested else _tell_commit
+        tell(transaction, tuple(_since(before, error)))
         raise
 
 
-def _raise_conflict(
-    transaction: SessionTransaction, error: Exception, before: BaseException | None
-) -> None:
-    """Raise the conflict behind ``error``, if there is one, with the transaction ended."""
+def _tell_release(savepoint: SessionTransaction, reasons: Iterable[DBAPIError]) -> None:
+    """Raise the conflict behind these errors, if there is one."""
+    for reason in reasons:
+        if ended_by_conflict(reason):
+            raise conflict_in_savepoint(savepoint.session) from reason
+
+
+def _tell_commit(transaction: SessionTransaction, reasons: Iterable[DBAPIError]) -> None:
+    """Raise the conflict behind these errors, if there is one, with the transaction ended."""
     session = transaction.session
     # A flush that failed has made the transaction inactive.
     refused = [c for c in known_of(session).connections if transaction.is_active and _refused(c)]
     clear(refused)
-    for reason in _since(before, error):
+    for reason in reasons:
         if ended_by_conflict(reason, at_commit=bool(refused)):
             _end(transaction)
             raise conflict_after_rollback(session, reason) from reason
 
 
 def _end(transaction: SessionTransaction) -> None:
-    """Roll back; another transaction's change has ended it, and nobody need do so again."""
+    """Roll back what another transaction has ended; a later ``rollback()`` does nothing."""
     try:
         transaction.rollback()
     except ResourceClosedError:
         pass  # after a refused PREPARE, SQLAlchemy has rolled back
     except Exception:
         _log.warning("rolling back after a refused COMMIT failed", exc_info=True)
-    setattr(transaction, "rollback", _is_rolled_back)  # noqa: B010
+    setattr(transaction, "rollback", _nothing)  # noqa: B010
 
 
-def _is_rolled_back(*args: Any, **options: Any) -> None:
+def _nothing(*args: Any, **options: Any) -> None:
     pass
-
-
-def _release(held: Held, *args: Any, **options: Any) -> None:
-    """Send RELEASE."""
-    transaction, before = _transaction(held), sys.exc_info()[1]
-    try:
-        # for ``session.commit()``, of those around it, too
-        SessionTransaction.commit(transaction, *args, **options)
-    except DBAPIError as error:
-        for reason in _since(before, error):
-            if ended_by_conflict(reason):
-                raise conflict_in_savepoint(transaction.session) from reason
-        raise
-
-
-def _transaction(held: Held) -> SessionTransaction:
-    found = held()
-    if found is None:
-        raise ResourceClosedError("This transaction is closed")
-    return found
 
 
 def _since(before: BaseException | None, error: BaseException) -> Iterator[DBAPIError]:

@@ -263,7 +263,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
         known.in_savepoint(transaction)
     else:
         known.in_transaction(transaction)
-    guard_commit(transaction)
+    if known.owner is None or transaction.nested:  # a unit has done so for its own
+        guard_commit(transaction)
     if isinstance(connection, Connection):
         if connection not in known.connections:
             database = database_of(connection.dialect)
