@@ -111,6 +111,8 @@ class Facts:
         self.version: Any = mapper.version_id_col
         #: The attribute of each column.
         self.names = _Names(mapper)
+        #: What writes of its rows by key have in common (:mod:`optilock.writes.shapes`).
+        self.shapes: dict[Any, Any] = {}
 
     # -- attributes and columns ----------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from sqlalchemy import Column, Delete, Table, Update
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import Condition, Match, failed, parameter
-from optilock.mapped import Place, facts
+from optilock.mapped import Identity, Place, facts
 
 __all__ = ["Lost", "Shape", "Write", "first_expected", "places_of"]
 
@@ -81,7 +81,7 @@ class Shape:
     mapper: Mapper[Any]
     #: Primary key columns of the table with the names of their parameters.
     keys: tuple[Match, ...]
-    #: The version that the object holds.
+    #: The version that the object holds; in a table without one, its key.
     token: Match
     #: What must be true of the row, the version first if it is compared.
     conditions: tuple[Condition, ...]
@@ -92,17 +92,19 @@ class Shape:
     #: Columns that the database will compute.
     postfetch: tuple[Column[Any], ...]
     #: SQL expressions among the new values, but for those that only move the version.
-    expressions: Mapping[Column[Any], Any]
+    expressions: Mapping[Column[Any], Any] = field(default_factory=dict)
     #: Must be sent by itself: order matters, or the answer carries values.
-    alone: bool
+    alone: bool = False
     #: Values of the row are compared besides its version.
-    compares: bool
+    compares: bool = False
     #: Only ignored columns change: the version is neither checked nor moved.
-    ignored_only: bool
+    ignored_only: bool = False
     #: Nothing but the version moves here: whether it must depends on the row's other tables.
-    perhaps_ignored: bool
+    perhaps_ignored: bool = False
     #: Any of the last three: asked once for a row that is none of them.
-    special: bool
+    special: bool = False
+    #: The rows were locked and looked at before; only what a session demands may have changed.
+    locked: bool = False
 
     #: Columns that are set to an expression for the version's sake alone.
     touches: tuple[Column[Any], ...] = ()
@@ -157,6 +159,13 @@ class Shape:
     def exact(self) -> bool:
         return all(one.exact for one in self.conditions)
 
+    def found_by(self, identity: Identity, version: Any) -> Params:
+        """The parameters that find the row with this key, in that version."""
+        found = dict(zip(self._in_identity, identity, strict=True))
+        if self.matches:
+            found[self.token.parameter] = version
+        return found
+
     def key_of(self, params: Params) -> tuple[Any, ...]:
         return tuple([params[key.parameter] for key in self.keys])
 
@@ -178,14 +187,15 @@ class Shape:
             key.parameter: params[names[key.column]] for key in self.keys if key.column in names
         }
 
-    def identity_of(self, params: Params) -> tuple[Any, ...]:
+    def identity_of(self, params: Params) -> Identity:
         """The key in the order of the mapper's primary key."""
-        by_attribute = {
-            facts(self.mapper).names[key.column]: params[key.parameter] for key in self.keys
-        }
-        return tuple(
-            by_attribute[facts(self.mapper).names[column]] for column in self.mapper.primary_key
-        )
+        return tuple([params[name] for name in self._in_identity])
+
+    @cached_property
+    def _in_identity(self) -> tuple[str, ...]:
+        known = facts(self.mapper)
+        names = {known.names[key.column]: key.parameter for key in self.keys}
+        return tuple(names[name] for name in known.keys)
 
 
 def places_of(writes: Iterable[Write]) -> set[Place]:

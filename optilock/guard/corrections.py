@@ -1,8 +1,9 @@
 """Writing what the resolvers decided, in the same transaction.
 
-The stored rows were read with a lock, so a correction is checked against the version that was just
-read and cannot miss again; if it does (a trigger, a rule), that is an error, not another round.
-What the session demands of its rows is demanded of corrections, too: a lease may end meanwhile.
+A correction is a guarded write like any other. The stored rows were read with a lock, so it is
+checked against the version that was just read and cannot miss again; if it does (a trigger, a
+rule), that is an error, not another round. What the session demands of its rows is demanded of
+corrections, too: a lease may end meanwhile.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ClauseElement, Column, Connection, Table, bindparam
+from sqlalchemy import ClauseElement, Column, Connection, Table
 from sqlalchemy.orm import Mapper
 
-from optilock.conditions.condition import explained, parameter
-from optilock.conditions.demands import Demands
+from optilock.conditions.condition import explained
+from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError
 from optilock.guard.records import Missed
 from optilock.mapped import facts
 from optilock.rows.sides import Values, read_stored
 from optilock.session.watched import watched
-from optilock.writes.look import read_demanded
-from optilock.writes.onupdate import onupdate_values
+from optilock.writes.look import look_again
+from optilock.writes.onupdate import fill_in
+from optilock.writes.send import send, send_again
+from optilock.writes.shapes import shape_by_key
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
 
@@ -118,104 +121,77 @@ def _update_table(
     """The union of the changed columns; a row that leaves one alone writes what is stored."""
     names = _names_in(mapper, table)
     touched = {name for row in rows for name in row.values if name in names}
-    token = mapper.version_id_col
-    expressions: dict[Any, Any] = {}
+    expressions: dict[Column[Any], Any] = {
+        names[name]: value
+        for row in rows
+        for name, value in row.values.items()
+        if name in names and isinstance(value, ClauseElement)
+    }
     if not touched:
-        if token is None or token.table is not table:
+        if mapper.version_id_col is None or mapper.version_id_col.table is not table:
             return
         expressions.update(facts(mapper).touch)
-    where = _where(mapper, table)
-    statement = _by_key(table.update(), where)
-    params = []
+    columns = {name: names[name] for name in touched if names[name] not in expressions}
+    shape = shape_by_key(
+        mapper, table, connection.dialect, columns.values(), expressions, locked=True
+    )
+    writes = []
     for row in rows:
         stored = row.missed.stored
         assert stored is not None
-        values = {names[name].key: row.values.get(name, stored[name]) for name in touched}
-        for name in touched:
-            if isinstance(row.values.get(name), ClauseElement):
-                expressions[names[name]] = values.pop(names[name].key)
-        automatic = onupdate_values(table, connection, values)
-        values.update(automatic)
-        row.values.update({n: values[c.key] for n, c in names.items() if c.key in automatic})
-        identity = {f"optilock_{c.key}": stored[_name_of(mapper, c)] for c in where}
-        params.append({**values, **identity})
-    if expressions:
-        statement = statement.values(expressions)
+        values = {column.key: row.values.get(n, stored[n]) for n, column in columns.items()}
+        write = Write(shape, {**values, **_found_by(shape, row.missed)})
+        fill_in(write, connection)
+        row.values.update({n: write.params[c.key] for n, c in names.items() if c in shape.prefetch})
+        writes.append(write)
     missed = [row.missed for row in rows]
-    found = _send(connection, mapper, table, statement, params, missed)
-    if found is not None and found != len(rows):
+    lost = _send(connection, writes, missed)
+    if lost:
         raise ConcurrencyError(
             [one.entry for one in missed],
             f"The correction of {len(rows)} row(s) of {table.description} was written to"
-            f" {found}: the rows keep changing, or a trigger or a rule prevents the"
+            f" {len(rows) - lost}: the rows keep changing, or a trigger or a rule prevents the"
             " write. The transaction is rolled back; run the unit of work again.",
         )
 
 
 def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed]) -> None:
     """Delete rows in the version that is stored now; joined tables first."""
-    token = mapper.version_id_col
     for table in reversed(tables_of(mapper)):
-        where = _where(mapper, table)
-        params = [
-            {f"optilock_{c.key}": (row.stored or {})[_name_of(mapper, c)] for c in where}
-            for row in rows
-        ]
-        found = _send(connection, mapper, table, _by_key(table.delete(), where), params, rows)
-        if found is not None and token is not None and token.table is table:
-            must_match(table, len(rows), found, deleting=True)
+        shape = shape_by_key(mapper, table, connection.dialect, None, locked=True)
+        writes = [Write(shape, _found_by(shape, row)) for row in rows]
+        lost = _send(connection, writes, rows)
+        if shape.conditions:
+            must_match(table, len(rows), len(rows) - lost, deleting=True)
 
 
-def _where(mapper: Mapper[Any], table: Table) -> list[Column[Any]]:
-    """The key of the table's rows, and the version if it is there."""
-    token: Any = mapper.version_id_col
-    return [*table.primary_key, *([token] if token is not None and token.table is table else [])]
+def _found_by(shape: Shape, row: Missed) -> Values:
+    stored = row.stored or {}
+    return shape.found_by(row.attempt.identity, stored.get(facts(shape.mapper).token))
 
 
-def _by_key(statement: Any, where: list[Column[Any]]) -> Any:
-    return statement.where(*(c == bindparam(f"optilock_{c.key}", type_=c.type) for c in where))
-
-
-def _send(
-    connection: Connection,
-    mapper: Mapper[Any],
-    table: Table,
-    statement: Any,
-    params: list[dict[str, Any]],
-    rows: list[Missed],
-) -> int | None:
-    """How many rows were found, if the driver can tell; under what the session demands of them.
+def _send(connection: Connection, writes: list[Write], rows: list[Missed]) -> int:
+    """Write rows under what the session demands of them; the number of those that missed.
 
     Raises:
         Exception: what a condition explains, which was true when the row was looked at.
     """
-    counts = connection.dialect.supports_sane_multi_rowcount
+    shape = writes[0].shape
     session: Any = rows[0].state.session
     demands = watched(session).demands
-    more = () if demands is None else demands.on(mapper, table)
-    if demands is None or not more or table is not facts(mapper).table:
-        some = params if len(params) > 1 else params[0]
-        result = type(connection).execute(connection, statement, some)
-        return result.rowcount if counts or len(params) == 1 else None
-    statement = statement.where(*(one.clause(parameter) for one in more))
-    found = 0
-    for row in params:
-        result = type(connection).execute(connection, statement, {**row, **demands.params})
-        found += result.rowcount
-    if found != len(params):
-        _raise_explained(demands, connection, mapper, rows)
-    return found
-
-
-def _raise_explained(
-    demands: Demands, connection: Connection, mapper: Mapper[Any], rows: list[Missed]
-) -> None:
-    identities = [row.attempt.identity for row in rows]
-    _, lost = read_demanded(demands, connection, mapper, identities)
-    for row in rows:
-        why = explained(lost.get(row.attempt.identity, ()), row.entry)
+    if demands is not None and shape.table is facts(shape.mapper).table:
+        writes = [demands.demanded(write, shape.mapper) for write in writes]
+    lost = send(connection, writes)
+    if not lost or not writes[0].shape.demanded:
+        return len(lost)
+    still = send_again(connection, look_again(demands, connection, shape.mapper, lost))
+    by_row = {row.attempt.identity: row for row in rows}
+    for one in still:
+        row = by_row[shape.identity_of(one.write.params)]
+        why = explained(one.failed, row.entry)
         if why is not None:
             raise why
+    return len(still)
 
 
 def insert_row(connection: Connection, missed: Missed) -> Values:

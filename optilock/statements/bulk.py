@@ -141,8 +141,8 @@ def _send(session: Session, connection: Connection, given: Rows) -> dict[int, En
             fill_in(write, connection)
     if is_watched(session):
         watched(session).sent.extend(writes)
-    alone = [write for write in writes if write.shape.alone]
-    together = [write for write in writes if not write.shape.alone]
+    alone = [write for write in writes if given.alone(write)]
+    together = [write for write in writes if not given.alone(write)]
     parts = [together, *([write] for write in alone)]
     missed = [write for some in parts if some for write in send(connection, some)]
     if not missed:

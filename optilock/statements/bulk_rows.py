@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from sqlalchemy import ClauseElement, Delete, Dialect, Table, Update, and_, bindparam, inspect
+from sqlalchemy import ClauseElement, Dialect, inspect
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
 from optilock.mapped import GIVE_ONE, facts
 from optilock.statements.by_key import refuse_compared
-from optilock.writes.shapes import shape_of
+from optilock.writes.shapes import shape_by_key
 
 __all__ = ["Rows", "rows_to_delete", "rows_to_update"]
-
-_KEY, _EXPECTED = "optilock_key_", "optilock_expected"
-#: Mapper -> its UPDATE and DELETE by key and version; each keeps the shapes of its rows.
-_statements: WeakKeyDictionary[Mapper[Any], dict[bool, _Statement]] = WeakKeyDictionary()
-
-
-@dataclass
-class _Statement:
-    statement: Update | Delete
-    shapes: dict[Any, Shape | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -46,26 +35,34 @@ class Rows:
 
     def writes(self, dialect: Dialect) -> list[Write]:
         """The rows as the guard sends them."""
-        known = _statement(self.mapper, self.deletes)
-        columns = facts(self.mapper).columns
-        version = facts(self.mapper).version
+        columns, version = facts(self.mapper).columns, facts(self.mapper).version
+        shapes: dict[tuple[str, ...], Shape] = {}
         writes = []
         for place, identity in enumerate(self.identities):
-            params = {columns[n].key: value for n, value in self.values[place].items()}
-            params.update({f"{_KEY}{i}": value for i, value in enumerate(identity)})
-            params[_EXPECTED] = self.expected[place]
+            values = self.values[place]
+            names = tuple(values)
+            if names not in shapes:
+                shapes[names] = self._shape(names, dialect)
+            shape = shapes[names]
+            params = {columns[name].key: value for name, value in values.items()}
             if not self.deletes and self.following[place] is not None:
                 params[version.key] = self.following[place]
-            writes.append(Write(self._shape(known, params, dialect), params))
+            params.update(shape.found_by(identity, self.expected[place]))
+            writes.append(Write(shape, params))
         return writes
 
-    def _shape(self, known: _Statement, params: dict[str, Any], dialect: Dialect) -> Shape:
-        place = dialect.driver, frozenset(params)
-        if place not in known.shapes:
-            known.shapes[place] = shape_of(known.statement, place[1], self.mapper, dialect)
-        shape = known.shapes[place]
-        assert shape is not None
-        return shape
+    def _shape(self, names: Iterable[str], dialect: Dialect) -> Shape:
+        known = facts(self.mapper)
+        sets = None if self.deletes else [known.columns[name] for name in names]
+        if sets is not None and callable(self.mapper.version_id_generator):
+            sets.append(known.version)
+        return shape_by_key(self.mapper, known.version.table, dialect, sets)
+
+    def alone(self, write: Write) -> bool:
+        """Must the row be sent by itself: order matters, or the database makes the version?"""
+        return write.shape.alone or not (
+            self.deletes or facts(self.mapper).version.key in write.shape.sets
+        )
 
 
 def rows_to_update(model: type[Any], rows: Iterable[Mapping[str, Any]]) -> Rows:
@@ -176,30 +173,6 @@ def _check_values(where: str, mapper: Mapper[Any], values: Mapping[str, Any]) ->
                 f"{where} sets {name!r} to a SQL expression: rows in bulk carry values. Use"
                 " update() with optilock.unchanged()."
             )
-
-
-def _statement(mapper: Mapper[Any], deletes: bool) -> _Statement:
-    by_kind = _statements.setdefault(mapper, {})
-    if deletes not in by_kind:
-        version = facts(mapper).version
-        table = version.table
-        matching = and_(
-            *(
-                _in(table, key) == bindparam(f"{_KEY}{i}", type_=key.type)
-                for i, key in enumerate(mapper.primary_key)
-            ),
-            version == bindparam(_EXPECTED, type_=version.type),
-        )
-        change = table.delete() if deletes else table.update()
-        by_kind[deletes] = _Statement(change.where(matching))
-    return by_kind[deletes]
-
-
-def _in(table: Table, key: Any) -> Any:
-    """The key's column in the table that has the version."""
-    if key.table is table:
-        return key
-    return next(iter(table.primary_key.columns))
 
 
 def _list(names: Iterable[str]) -> str:

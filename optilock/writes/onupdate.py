@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, Connection, Table
+from sqlalchemy import Column, Connection
 
 from optilock.conditions.write import Params, Write
 
-__all__ = ["fill_in", "onupdate_values"]
+__all__ = ["fill_in"]
 
 
 class _Context:
@@ -32,20 +32,6 @@ def fill_in(write: Write, connection: Connection) -> None:
     context = _Context(connection, write.params)
     for column in write.shape.prefetch:
         write.params[column.key] = _evaluated(column, context)
-
-
-def onupdate_values(table: Table, connection: Connection, params: Params) -> Params:
-    """Python-side ``onupdate`` values of the columns that ``params`` leave alone."""
-    context = _Context(connection, params)
-    return {
-        column.key: _evaluated(column, context)
-        for column in table.columns
-        if column.key not in params and _is_python(column.onupdate)
-    }
-
-
-def _is_python(default: Any) -> bool:
-    return default is not None and not (default.is_clause_element or default.is_sequence)
 
 
 def _evaluated(column: Column[Any], context: _Context) -> Any:

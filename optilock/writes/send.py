@@ -26,11 +26,12 @@ __all__ = ["require_row_counts", "require_row_counts_of", "send", "send_again"]
 def send(connection: Connection, writes: list[Write]) -> list[Write]:
     """Write the rows of one table; return the ones that were changed or gone."""
     database, dialect = database_of(connection.dialect), connection.dialect
-    if not writes[0].shape.exact:
+    shape = writes[0].shape
+    if not shape.exact or (shape.alone and len(writes) > 1):
         return LockAndLook(database).send(connection, writes)
     if len(writes) > 1:
         return database.form(writes, dialect).send(connection, writes)
-    result = native(connection, writes[0].shape.statement, writes[0].params)
+    result = native(connection, shape.statement, writes[0].params)
     return [] if result.rowcount else writes
 
 

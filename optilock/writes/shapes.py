@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -21,14 +23,14 @@ from sqlalchemy.dialects.postgresql import ExcludeConstraint
 from sqlalchemy.orm import Mapper, UOWTransaction
 from sqlalchemy.sql import operators
 
-from optilock.conditions.condition import Match
+from optilock.conditions.condition import Match, parameter
 from optilock.conditions.write import Shape
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.mapping.tables import is_shared, share_one_table, two_classes
 from optilock.undocumented import returns_values, values_of
 
-__all__ = ["compared_columns", "shape_for", "shape_of"]
+__all__ = ["compared_columns", "shape_by_key", "shape_for", "shape_of"]
 
 
 class _Shapes(dict[Any, Shape | None]):
@@ -144,6 +146,58 @@ def shape_of(
         perhaps_ignored=perhaps_ignored,
         special=ignored_only or perhaps_ignored or facts(mapper).compares,
         touches=tuple(given.keys() - expressions.keys()),
+    )
+
+
+def shape_by_key(
+    mapper: Mapper[Any],
+    table: Table,
+    dialect: Dialect,
+    columns: Iterable[Column[Any]] | None,
+    expressions: Mapping[Column[Any], Any] = MappingProxyType({}),
+    *,
+    locked: bool = False,
+) -> Shape:
+    """A write of rows of ``table`` by their keys, and by the version if the table has it.
+
+    An UPDATE sets ``columns`` to values of each row, and some to ``expressions``; without
+    ``columns`` it is a DELETE.
+    """
+    sets = {column.key: column for column in columns or ()}
+    place = table, dialect.driver, columns is None, locked, frozenset(sets)
+    shapes = {} if expressions else facts(mapper).shapes
+    if place not in shapes:
+        statement = table.delete() if columns is None else table.update().values(expressions)
+        shape = _by_key(statement, mapper, sets, dialect)
+        shapes[place] = replace(shape, expressions=expressions, locked=locked)
+    found: Shape = shapes[place]
+    return found
+
+
+def _by_key(
+    statement: Any, mapper: Mapper[Any], sets: dict[str, Column[Any]], dialect: Dialect
+) -> Shape:
+    table, version = statement.table, facts(mapper).version
+    keys = tuple(Match(c, f"optilock_key_{i}") for i, c in enumerate(table.primary_key))
+    conditions: tuple[Match, ...] = ()
+    if isinstance(version, Column) and version.table is table:
+        conditions = (Match(version, "optilock_expected"),)
+    compared = (*conditions, *keys)
+    statement = statement.where(*(one.clause(parameter) for one in compared))
+    names = frozenset({*sets, *(one.parameter for one in compared)})
+    prefetch, postfetch = _computed(statement, names, dialect)
+    return Shape(
+        statement=statement,
+        group=statement,
+        table=table,
+        mapper=mapper,
+        keys=keys,
+        token=compared[0],
+        conditions=conditions,
+        sets=sets,
+        prefetch=prefetch,
+        postfetch=postfetch,
+        alone=bool(values_of(statement)) or not _order_matters(table).isdisjoint(sets.values()),
     )
 
 

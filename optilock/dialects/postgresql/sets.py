@@ -256,6 +256,7 @@ class SetForm:
         locked = select(func.count()).select_from(held).scalar_subquery()
         count = select(func.count()).select_from(written).scalar_subquery()
         differs = or_(
+            false(),
             *(held.c[f"{_OWN}s{i}"].is_distinct_from(held.c[f"{_OWN}w{i}"]) for i in compared),
             *(not_(one) for one in stands),
         )
