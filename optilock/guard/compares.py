@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.dialects import database_of
 from optilock.guard.pipeline import drain
-from optilock.guard.records import Flush, Missed, not_written
+from optilock.guard.records import Flush
 from optilock.mapped import State, facts
 from optilock.mapping.compared import (
     changed_names,
@@ -24,7 +24,7 @@ from optilock.mapping.compared import (
     values_read,
     values_written,
 )
-from optilock.rows.sides import attempt_of, has_moved, read_stored
+from optilock.rows.sides import Missed, attempt_of, has_moved, not_written, read_stored
 from optilock.writes.answers import Counted
 from optilock.writes.look import look
 from optilock.writes.shapes import compared_columns
@@ -118,9 +118,9 @@ def judge_demanded(flush: Flush, table: Any) -> None:
 def judge_objects(flush: Flush, states: list[State], *, deleting: bool) -> None:
     """Lock the rows and look; nothing is sent for those that moved, or are not as demanded."""
     found = look(flush.session, states, deleting=deleting) if states else []
-    flush.skipped |= {stale.state for stale in found}
-    for stale in found:
-        flush.add_miss(Missed.found_before(stale))
+    flush.skipped |= {missed.state for missed in found}
+    for missed in found:
+        flush.add_miss(missed)
 
 
 def note_written(flush: Flush) -> None:

@@ -19,9 +19,8 @@ from optilock.conditions.condition import explained
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError
-from optilock.guard.records import Missed
 from optilock.mapped import facts
-from optilock.rows.sides import Values, read_stored
+from optilock.rows.sides import Missed, Values, read_stored
 from optilock.session.watched import watched
 from optilock.writes.look import look_again
 from optilock.writes.onupdate import fill_in

@@ -6,34 +6,21 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import MissingGreenlet
 
 from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
 from optilock.conflicts.resolution import OnConflict, Resolution, check_resolution, choose
 from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped import facts
-from optilock.rows.sides import Attempt, Values
+from optilock.rows.sides import Missed, Values
 from optilock.session.records import Promises, conflict_of
 
-__all__ = ["Conflicting", "decide", "impossible", "resolver_for"]
+__all__ = ["decide", "impossible", "resolver_for"]
 
 
 def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | None:
     """The unit's resolver, else the class's own, else none."""
     return choose(on_conflict, model) or getattr(model, "__on_conflict__", None)
-
-
-class Conflicting(Protocol):
-    """A row that waits for a decision."""
-
-    attempt: Attempt
-    stored: Values | None
-    resolution: Resolution | None
-    connection: Connection
-
-    @property
-    def entry(self) -> Entry[Any]: ...
 
 
 class Rules(Protocol):
@@ -44,7 +31,7 @@ class Rules(Protocol):
     promises: Promises | None
 
 
-def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
+def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
     """Give every row that has none its resolution, or return what is to be raised instead.
 
     A row whose version was promised (``expect``, ``verify``) is not settled, and then none is.
@@ -67,7 +54,7 @@ def decide(rows: Sequence[Conflicting], rules: Rules) -> Exception | None:
     return _refused(entries, [r for row in rows if (r := impossible(row))])
 
 
-def _promised(row: Conflicting, promises: Promises) -> bool:
+def _promised(row: Missed, promises: Promises) -> bool:
     return row.attempt.place in promises
 
 
@@ -133,7 +120,7 @@ def _awaited(answer: Any) -> Any:
         ) from None
 
 
-def impossible(row: Conflicting) -> str | None:
+def impossible(row: Missed) -> str | None:
     """Why the resolution of a row cannot be carried out, if it cannot."""
     resolution = row.resolution
     if resolution is None:
@@ -144,7 +131,7 @@ def impossible(row: Conflicting) -> str | None:
     return None if resolution.decision == "keep_database" else _not_insertable(row, resolution)
 
 
-def _of_another_class(row: Conflicting, stored: Values) -> str | None:
+def _of_another_class(row: Missed, stored: Values) -> str | None:
     """An object cannot change its class as its row has done: no read would find the row again."""
     mapper = row.attempt.mapper
     if mapper.polymorphic_on is None:
@@ -159,7 +146,7 @@ def _of_another_class(row: Conflicting, stored: Values) -> str | None:
     )
 
 
-def _not_insertable(row: Conflicting, resolution: Resolution) -> str | None:
+def _not_insertable(row: Missed, resolution: Resolution) -> str | None:
     """Why a row that is gone cannot be inserted again."""
     attempt = row.attempt
     values = {**attempt.current, **resolution.values}

@@ -20,12 +20,12 @@ from optilock.guard.decide import decide
 from optilock.guard.dependents import Doomed, has_dependents
 from optilock.guard.listeners import listen_in
 from optilock.guard.records import Flush
-from optilock.mapped import facts
+from optilock.mapped import State, facts
 from optilock.mapping.compared import compared_names
 from optilock.rows.locked import note_locked
-from optilock.rows.sides import Values, equal_to_stored, stale_relationships
+from optilock.rows.sides import Missed, Values, equal_to_stored, stale_relationships
 from optilock.undocumented import marked_deleted
-from optilock.writes.look import Stale, State, look
+from optilock.writes.look import look
 
 __all__ = ["check_before"]
 
@@ -34,7 +34,7 @@ def check_before(flush: Flush, objects: Any) -> None:
     """Judge the deletes that have dependents."""
     deleted = [instance_state(obj) for obj in flush.session.deleted if _asked(obj, objects)]
     replaced = _taken_over(flush.session, deleted)
-    stale = look(
+    missed = look(
         flush.session,
         (
             state
@@ -44,8 +44,8 @@ def check_before(flush: Flush, objects: Any) -> None:
         ),
         deleting=True,
     )
-    if stale:
-        _settle(flush, stale, objects)
+    if missed:
+        _settle(flush, missed, objects)
 
 
 def _taken_over(session: Session, deleted: Iterable[State]) -> set[Any]:
@@ -66,32 +66,32 @@ def _asked(obj: Any, objects: Any) -> bool:
     return not objects or any(obj is one for one in objects)
 
 
-def _settle(flush: Flush, stale: list[Stale], objects: Any) -> None:
-    for row in stale:
+def _settle(flush: Flush, missed: list[Missed], objects: Any) -> None:
+    for row in missed:
         if row.problem is not None:
             raise row.problem
-    error = decide(stale, flush.known) or _without_parents(flush, stale)
+    error = decide(missed, flush.known) or _without_parents(flush, missed)
     if type(error) in (ConcurrencyError, PreconditionFailed):
         assert isinstance(error, ConcurrencyError)
-        error = _with_all(flush, error, stale, objects)
-    entries = error.entries if isinstance(error, ConcurrencyError) else [s.entry for s in stale]
+        error = _with_all(flush, error, missed, objects)
+    entries = error.entries if isinstance(error, ConcurrencyError) else [s.entry for s in missed]
     events.emit(lambda: events.Conflict(tuple(entries)))
     if error is not None:
         raise error
-    gone = {row.state for row in stale if row.stored is None}
+    gone = {row.state for row in missed if row.stored is None}
     flush.skipped |= gone  # nothing is left to delete, and to tell
     listen_in({state.mapper for state in gone})
-    for row in stale:
+    for row in missed:
         if row.state not in gone:
             _apply(flush, row)
-    events.emit(lambda: events.Resolved(tuple(row.entry for row in stale)))
+    events.emit(lambda: events.Resolved(tuple(row.entry for row in missed)))
 
 
 def _with_all(
-    flush: Flush, error: ConcurrencyError, stale: list[Stale], objects: Any
+    flush: Flush, error: ConcurrencyError, missed: list[Missed], objects: Any
 ) -> ConcurrencyError:
     """One error for the whole flush: the updates that were to follow are looked at as well."""
-    seen = {id(row.state) for row in stale}
+    seen = {id(row.state) for row in missed}
     others = [
         instance_state(obj)
         for obj in (*flush.session.dirty, *flush.session.deleted)
@@ -111,7 +111,7 @@ def _with_all(
     return complete
 
 
-def _apply(flush: Flush, row: Stale) -> None:
+def _apply(flush: Flush, row: Missed) -> None:
     """Carry out a decision on the object, so that the flush that follows does the rest."""
     resolution = row.resolution
     assert resolution is not None and row.stored is not None
@@ -131,7 +131,7 @@ def _compared_part(state: State, stored: Values) -> Values:
     return {n: stored[n] for n in (*names, *([token] if token else ()))}
 
 
-def _take_stored(flush: Flush, row: Stale) -> None:
+def _take_stored(flush: Flush, row: Missed) -> None:
     assert row.stored is not None
     relationships = stale_relationships(row.state, row.stored)
     equal_to_stored(row.state, row.stored)
@@ -140,7 +140,7 @@ def _take_stored(flush: Flush, row: Stale) -> None:
         flush.session.expire(row.obj, relationships)
 
 
-def _undelete(flush: Flush, row: Stale) -> None:
+def _undelete(flush: Flush, row: Missed) -> None:
     """Take back ``session.delete()``, together with what it cascaded to."""
     session = flush.session
     for obj in _with_children(row):
@@ -148,14 +148,14 @@ def _undelete(flush: Flush, row: Stale) -> None:
             session.add(obj)
 
 
-def _with_children(row: Stale) -> list[Any]:
+def _with_children(row: Missed) -> list[Any]:
     cascaded = row.state.mapper.cascade_iterator("delete", row.state)
     return [row.obj, *(obj for obj, *_ in cascaded)]
 
 
-def _without_parents(flush: Flush, stale: list[Stale]) -> ConcurrencyError | None:
+def _without_parents(flush: Flush, missed: list[Missed]) -> ConcurrencyError | None:
     """The conflict of rows that are to be kept, and whose parents this flush deletes."""
-    kept = [row for row in stale if _is_kept(row)]
+    kept = [row for row in missed if _is_kept(row)]
     if not kept:
         return None
     spared = {id(obj) for row in kept for obj in _with_children(row)}
@@ -164,7 +164,7 @@ def _without_parents(flush: Flush, stale: list[Stale]) -> ConcurrencyError | Non
     lost = [row for row in kept if any(True for _ in doomed.parents_of(row.state, _as_kept(row)))]
     if not lost:
         return None
-    conflict = ConcurrencyError(row.entry for row in stale)
+    conflict = ConcurrencyError(row.entry for row in missed)
     for row in lost:
         conflict.add_note(
             f"optilock: {row.entry.describe()}: its parent is deleted in the same flush"
@@ -172,11 +172,11 @@ def _without_parents(flush: Flush, stale: list[Stale]) -> ConcurrencyError | Non
     return conflict
 
 
-def _is_kept(row: Stale) -> bool:
+def _is_kept(row: Missed) -> bool:
     assert row.resolution is not None
     return row.stored is not None and row.resolution.decision != "overwrite"
 
 
-def _as_kept(row: Stale) -> Values:
+def _as_kept(row: Missed) -> Values:
     assert row.stored is not None and row.resolution is not None
     return {**row.stored, **row.resolution.values}

@@ -16,9 +16,9 @@ from sqlalchemy import Column, ForeignKeyConstraint, Table
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.guard.records import Flush, Missed
+from optilock.guard.records import Flush
 from optilock.mapped import State, facts
-from optilock.rows.sides import Values
+from optilock.rows.sides import Missed, Values
 from optilock.undocumented import belongs_to, marked_deleted
 from optilock.writes.shapes import compared_columns
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from sqlalchemy.orm import NO_VALUE
 
-from optilock.guard.records import Missed
 from optilock.mapped import State, facts
 from optilock.mapping.moves import touch_state
 from optilock.mapping.originals import original_of
-from optilock.rows.sides import Values
+from optilock.rows.sides import Missed, Values
 from optilock.rows.touch import is_touched, touch_with_next_flush
 from optilock.undocumented import (
     expire_attribute,

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import explained
 from optilock.conditions.write import Lost, Write
-from optilock.guard.records import Flush, Missed, Short, not_written
+from optilock.guard.records import Flush, Short
 from optilock.guard.settle import restore_gone, settle_children
 from optilock.mapped import facts
 from optilock.mapping.moves import untouched
-from optilock.rows.sides import attempt_of
+from optilock.rows.sides import Missed, attempt_of, not_written
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.writes.answers import Accepted
 from optilock.writes.look import look_again

@@ -1,89 +1,33 @@
 """What is known of one flush: what it holds, what it has sent, and which rows missed.
 
-:class:`Flush` is kept on the session's record for as long as the flush runs. :class:`Missed` is a
-row that a write, or a look before it, did not find as it was read, from there to the end of the
-flush. :mod:`optilock.guard.pipeline` fills the two in, and :mod:`optilock.guard.settle` reads them.
+:class:`Flush` is kept on the session's record for as long as the flush runs.
+:mod:`optilock.guard.pipeline` fills it in, and :mod:`optilock.guard.settle` reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Column, Connection
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.conditions.write import Shape, Write
-from optilock.conflicts.resolution import Resolution
-from optilock.errors import Action, Entry, LinkGone, NotWritten
+from optilock.errors import Action, LinkGone
 from optilock.mapped import State, facts
 from optilock.mapping.moves import does_not_move
-from optilock.rows.sides import Attempt, Values, entry_of, expressions_of
+from optilock.rows.sides import Attempt, Missed
 from optilock.session.watched import Watched
 from optilock.writes.answers import Accepted
-from optilock.writes.look import Stale
 
-__all__ = ["DELETED", "UPDATED", "Flush", "Missed", "Short", "in_sqlalchemys_words", "not_written"]
+__all__ = ["DELETED", "UPDATED", "Flush", "Short", "in_sqlalchemys_words"]
 
 Error = TypeVar("Error", bound=StaleDataError)
 
 #: The events of rows that were written.
 UPDATED, DELETED = "after_update", "after_delete"
-
-
-@dataclass(eq=False)
-class Missed:
-    """Our attempt, what is stored instead, and what was decided about it."""
-
-    state: State
-    #: Held so that an object nobody else references lives until it is dirty again.
-    obj: Any
-    connection: Connection
-    attempt: Attempt
-    stored: Values | None = None
-    #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
-    problem: Exception | None = None
-    resolution: Resolution | None = None
-    #: Settled while the flush was still running: others of the flush depend on the row.
-    restored: bool = False
-    #: The event of what was written in the end, and whether the listeners were called for it.
-    written: str | None = None
-    told: bool = False
-    #: The version was to move, whatever else changes.
-    touched: bool = False
-    #: SQL expressions among our new values, in every table of the row.
-    expressions: Mapping[Column[Any], Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.expressions = expressions_of(self.state)
-
-    @classmethod
-    def found_before(cls, stale: Stale) -> Missed:
-        """A row that was looked at before anything was written on its account."""
-        found = cls(stale.state, stale.obj, stale.connection, stale.attempt)
-        found.stored, found.problem = stale.stored, stale.problem
-        return found
-
-    @cached_property
-    def entry(self) -> Entry[Any]:
-        return entry_of(self.attempt, self.stored)
-
-    @property
-    def gone(self) -> bool:
-        return self.stored is None
-
-
-def not_written(attempt: Attempt) -> NotWritten:
-    """The error of a row that is locked and as it was read, and was not written a second time."""
-    return NotWritten(
-        f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
-        " row is still as it was read, so nobody else was first. A trigger or a rule of the"
-        f" database prevents the {attempt.action}: change that, or leave the row alone."
-    )
 
 
 class Short(NamedTuple):

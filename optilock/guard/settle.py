@@ -36,10 +36,10 @@ from optilock.guard.dependents import (
     no_orphan,
 )
 from optilock.guard.edits import Kept
-from optilock.guard.records import DELETED, UPDATED, Flush, Missed, in_sqlalchemys_words
+from optilock.guard.records import DELETED, UPDATED, Flush, in_sqlalchemys_words
 from optilock.mapped import facts
 from optilock.rows.locked import note_locked
-from optilock.rows.sides import equal_to_stored, read_stored, stale_relationships
+from optilock.rows.sides import Missed, equal_to_stored, read_stored, stale_relationships
 from optilock.rows.touch import stands_for_others
 from optilock.undocumented import (
     expire_attribute,

@@ -2,7 +2,7 @@
 
 :class:`Attempt` is our side of a conflict, taken from the object before SQLAlchemy finishes with
 it; :func:`read_stored` is the other side, read with a lock, because a plain read may still show
-the old row (MariaDB at REPEATABLE READ).
+the old row (MariaDB at REPEATABLE READ). :class:`Missed` has both, to the end of the flush.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import decimal
 import enum
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Row, Select, Table, select
 from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
+from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
-from optilock.errors import Action, Computed, Entry
+from optilock.errors import Action, Computed, Entry, NotWritten
 from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression, key_in
 from optilock.mapping.compared import as_read, changed_names, compared_names
 from optilock.rows.seen import younger_names
@@ -29,11 +31,12 @@ from optilock.session.connections import connection_to_write
 
 __all__ = [
     "Attempt",
+    "Missed",
     "attempt_of",
     "entry_of",
     "equal_to_stored",
-    "expressions_of",
     "has_moved",
+    "not_written",
     "read_stored",
     "rows_at",
     "stale_relationships",
@@ -115,7 +118,7 @@ def attempt_of(
     return Attempt(mapper, tuple(identity), action, original, current, changes)
 
 
-def expressions_of(state: State) -> dict[Column[Any], Any]:
+def _expressions_of(state: State) -> dict[Column[Any], Any]:
     """The SQL expressions among the values that are to be written, in any of the object's tables.
 
     To be asked before SQLAlchemy has sent them: then it takes them from the object.
@@ -286,3 +289,50 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
         and (isinstance(ours, Computed) or not known.same(name, ours, stored[name]))
     ]
     return frozenset(both) if both else _NOTHING
+
+
+@dataclass(eq=False)
+class Missed:
+    """A row that a write, or a look before it, did not find as it was read.
+
+    It is our attempt, what is stored instead, and what was decided about it.
+    """
+
+    state: State
+    #: Held so that an object nobody else references lives until it is dirty again.
+    obj: Any
+    connection: Connection
+    attempt: Attempt
+    stored: Values | None = None
+    #: Set where no resolver may settle the row (its version is NULL, a trigger keeps it).
+    problem: Exception | None = None
+    resolution: Resolution | None = None
+    #: Settled while the flush was still running: others of the flush depend on the row.
+    restored: bool = False
+    #: The event of what was written in the end, and whether the listeners were called for it.
+    written: str | None = None
+    told: bool = False
+    #: The version was to move, whatever else changes.
+    touched: bool = False
+    #: SQL expressions among our new values, in every table of the row.
+    expressions: Mapping[Column[Any], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expressions = _expressions_of(self.state)
+
+    @cached_property
+    def entry(self) -> Entry[Any]:
+        return entry_of(self.attempt, self.stored)
+
+    @property
+    def gone(self) -> bool:
+        return self.stored is None
+
+
+def not_written(attempt: Attempt) -> NotWritten:
+    """The error of a row that is locked and as it was read, and was not written a second time."""
+    return NotWritten(
+        f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
+        " row is still as it was read, so nobody else was first. A trigger or a rule of the"
+        f" database prevents the {attempt.action}: change that, or leave the row alone."
+    )

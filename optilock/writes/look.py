@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -13,39 +11,19 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.conditions.condition import Condition, explained, failed
 from optilock.conditions.demands import Demands
 from optilock.conditions.write import Lost, Write
-from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
-from optilock.errors import Entry
 from optilock.mapped import Identity, State, facts
 from optilock.mapping.compared import values_read, written_by_us
-from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.rows.sides import Missed, Values, attempt_of, read_stored
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import marked_deleted
 
-__all__ = ["Stale", "State", "expected_version", "look", "look_again", "read_demanded"]
+__all__ = ["expected_version", "look", "look_again", "read_demanded"]
 
 
-@dataclass(eq=False)
-class Stale:
-    """An object whose row has moved, found before anything was written on its account."""
-
-    state: State
-    obj: Any
-    connection: Connection
-    attempt: Attempt
-    stored: Values | None
-    #: What is wrong with the row itself, which no resolver can settle.
-    problem: Exception | None = None
-    resolution: Resolution | None = None
-
-    @cached_property
-    def entry(self) -> Entry[Any]:
-        return entry_of(self.attempt, self.stored)
-
-
-def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[Stale]:
+def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[Missed]:
     """Lock the rows of objects, and return those that moved, or are not as the session demands."""
     by_mapper: dict[Mapper[Any], list[State]] = {}
     demands = watched(session).demands
@@ -54,15 +32,15 @@ def look(session: Session, states: Iterable[State], *, deleting: bool) -> list[S
         if state.key is not None and guarded:
             by_mapper.setdefault(state.mapper, []).append(state)
     return [
-        stale
+        missed
         for mapper, some in by_mapper.items()
-        for stale in _look(session, mapper, some, deleting=deleting)
+        for missed in _look(session, mapper, some, deleting=deleting)
     ]
 
 
 def _look(
     session: Session, mapper: Mapper[Any], states: list[State], *, deleting: bool
-) -> list[Stale]:
+) -> list[Missed]:
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     read = {state: _as_read(state, deleting=deleting) for state in states}
@@ -79,8 +57,8 @@ def _look(
     token = facts(mapper).token
     identities = [_identity(state) for state in moved]
     stored = read_stored(connection, mapper, identities, deleting=deleting)
-    stale = [
-        Stale(
+    missed = [
+        Missed(
             state,
             state.obj(),
             connection,
@@ -94,9 +72,9 @@ def _look(
         )
         for state in moved
     ]
-    for one in stale:
+    for one in missed:
         one.problem = one.problem or explained(lost.get(_identity(one.state), ()), one.entry)
-    return stale
+    return missed
 
 
 def look_again(
