@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 Kind = Literal["updated", "deleted"]
 Action = Literal["update", "delete", "verify"]
 
@@ -301,6 +302,12 @@ def described(obj: object) -> str:
     if isinstance(obj, type):
         return f"the class {obj.__name__}"
     return f"an object of {type(obj).__name__}"
+
+
+def preceded_by(error: E, line: object) -> E:
+    """The same error; its message now begins with this line, as SQLAlchemy's does."""
+    error.args = (f"{line}\n{error.args[0]}", *error.args[1:])
+    return error
 
 
 def _state(error: BaseException) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.errors import ConcurrencyError, OptilockError
+from optilock.errors import ConcurrencyError, OptilockError, preceded_by
 from optilock.mapped import State, facts, identity_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
@@ -85,5 +85,4 @@ def _telling(session: Session, asked_for: Callable[[], State | None]) -> Iterato
         attempt = attempt_of(state, "verify", version_seen(state, token))
         stored = read_stored(connection, mapper, [identity]).get(identity)
         conflict = ConcurrencyError([entry_of(attempt, stored)])
-        conflict.args = (f"{error}\n{conflict.args[0]}",)
-        raise conflict from error
+        raise preceded_by(conflict, error) from error

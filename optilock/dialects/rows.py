@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Dialect, Select, Table, literal_column, select, tuple_
+from sqlalchemy import Connection, Dialect, Select, Table, literal_column, select
 
 from optilock.conditions.condition import demanded_of
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, NotWritten
+from optilock.mapped import key_in
 
 __all__ = [
     "EachAlone",
@@ -148,11 +149,7 @@ def looked_at(
 
 def _where_key_in(query: Select[Any], shape: Shape, keys: list[Key]) -> Select[Any]:
     columns = [key.column for key in shape.keys]
-    if len(columns) == 1:
-        matching = columns[0].in_([key[0] for key in keys])
-    else:
-        matching = tuple_(*columns).in_(keys)
-    return query.where(matching).order_by(*columns)
+    return query.where(key_in(columns, keys)).order_by(*columns)
 
 
 def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.conditions.write import Shape, Write
-from optilock.errors import Action, LinkGone
+from optilock.errors import Action, LinkGone, preceded_by
 from optilock.mapped import State, facts
 from optilock.mapping.moves import does_not_move
 from optilock.rows.sides import Attempt, Missed
@@ -55,7 +55,7 @@ class Short(NamedTuple):
 def in_sqlalchemys_words(error: Error, short: Short | None) -> Error:
     """The same error; its message now begins as SQLAlchemy's does."""
     if short is not None:
-        error.args = (f"{short}\n{error.args[0]}", *error.args[1:])
+        return preceded_by(error, short)
     return error
 
 

@@ -33,7 +33,7 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock import events
 from optilock.conditions.condition import explained
 from optilock.conditions.write import Lost
-from optilock.errors import Entry
+from optilock.errors import Action, Entry
 from optilock.mapped import Identity, facts
 from optilock.mapping.compared import values_moved
 from optilock.rows.seen import moved_by_us, version_seen
@@ -41,6 +41,7 @@ from optilock.rows.sides import Attempt, entry_of, equal_to_stored, read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit, session_given
 from optilock.session.watched import is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
+from optilock.statements.by_key import attempt_given
 from optilock.statements.call import flush_before
 from optilock.undocumented import expire_with_savepoint
 from optilock.writes.look import look_again
@@ -203,16 +204,6 @@ def _conflicts(lost: Mapping[int, Entry[Any]]) -> tuple[Entry[Any], ...]:
 
 
 def _attempt(given: Rows, place: int) -> Attempt:
-    """Our side: what the caller gave. What he had read besides the version is not known."""
-    names = facts(given.mapper).columns
-    keys = {
-        name: value
-        for name, value in zip(given.key_names, given.identities[place], strict=True)
-        if name in names
-    }
-    known = {**keys, facts(given.mapper).token: given.expected[place]}
-    values = given.values[place]
-    action: Any = "delete" if given.deletes else "update"
-    return Attempt(
-        given.mapper, given.identities[place], action, known, {**known, **values}, values
-    )
+    action: Action = "delete" if given.deletes else "update"
+    identity, version = given.identities[place], given.expected[place]
+    return attempt_given(given.mapper, identity, action, version, given.values[place])

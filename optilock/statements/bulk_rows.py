@@ -25,7 +25,6 @@ class Rows:
     mapper: Mapper[Any]
     deletes: bool
     rows: list[Mapping[str, Any]]
-    key_names: tuple[str, ...]
     identities: list[tuple[Any, ...]]
     expected: list[Any]
     #: Attribute -> new value.
@@ -98,7 +97,7 @@ def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, del
     mapper = _mapper(model, call)
     token = facts(mapper).token
     keys = facts(mapper).keys
-    found = Rows(mapper, deletes, list(rows), keys, [], [], [], [])
+    found = Rows(mapper, deletes, list(rows), [], [], [], [])
     seen: dict[tuple[Any, ...], int] = {}
     for place, row in enumerate(found.rows):
         where = f"Row {place} of {call}({model.__name__})"

@@ -25,8 +25,15 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
-from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
-from optilock.mapped import State, facts
+from optilock.errors import (
+    Action,
+    ConcurrencyError,
+    ConfigurationError,
+    Entry,
+    OptilockError,
+    preceded_by,
+)
+from optilock.mapped import Identity, State, facts
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, Values, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_to_write, engine_to_write, refuse_autocommit
@@ -36,6 +43,7 @@ from optilock.statements.own import keep_promises, promised_rows, take_over, ver
 
 __all__ = [
     "WRITING",
+    "attempt_given",
     "attempts_of",
     "refuse_compared",
     "refuse_first_versions",
@@ -185,8 +193,7 @@ def telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator
         if not found:
             raise  # nobody was first: a trigger, or a driver that does not count
         events.emit(lambda: events.Conflict(found))
-        conflict = ConcurrencyError(found)
-        conflict.args = (f"{error}\n{conflict.args[0]}",)
+        conflict = preceded_by(ConcurrencyError(found), error)
         if session.is_active:
             conflict.add_note(
                 "optilock: other rows of the same call may be written in this transaction, which is"
@@ -196,21 +203,27 @@ def telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator
 
 
 def attempts_of(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
-    """Our side, as the rows say it. What their author had read besides is not known."""
+    """Our side, as the rows say it."""
     of = facts(mapper)
     token, keys = of.token, of.keys
     found = []
     for row in rows:
         if not isinstance(row, Mapping) or any(name not in row for name in keys):
             continue
-        original = {name: row[name] for name in (*keys, token)}
-        changes = {n: v for n, v in row.items() if n in of.columns and n not in original}
-        if facts(mapper).by_application:
-            changes.pop(token, None)
+        changes = {n: v for n, v in row.items() if n in of.columns and n not in (*keys, token)}
         identity = tuple(row[name] for name in keys)
-        current = {**original, **changes}
-        found.append(Attempt(mapper, identity, "update", original, current, changes))
+        found.append(attempt_given(mapper, identity, "update", row[token], changes))
     return found
+
+
+def attempt_given(
+    mapper: Mapper[Any], identity: Identity, action: Action, version: Any, changes: Values
+) -> Attempt:
+    """Our side, as the caller gives it. What he had read besides the version is not known."""
+    of = facts(mapper)
+    keys = {n: v for n, v in zip(of.keys, identity, strict=True) if n in of.columns}
+    original = {**keys, of.token: version}
+    return Attempt(mapper, identity, action, original, {**original, **changes}, changes)
 
 
 def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...]:

@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Column, Connection, Dialect, Integer, delete, tuple_
+from sqlalchemy import Column, Connection, Dialect, Integer, delete
 
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import LockAndLook, Locks, judge, mixed, must_match
+from optilock.mapped import key_in
 from optilock.undocumented import has_bind_expression
 
 __all__ = ["JoinedRows", "joined_rows"]
@@ -74,7 +75,7 @@ class JoinedRows:
     def _delete(self, connection: Connection, writes: list[Write]) -> int:
         compared = (*self.shape.keys, *self.shape.matches)
         rows = [tuple(write.params[c.parameter] for c in compared) for write in writes]
-        found = tuple_(*(c.column for c in compared)).in_(rows)
+        found = key_in([c.column for c in compared], rows)
         statement = delete(self.shape.table).where(found)
         return int(type(connection).execute(connection, statement).rowcount)
 
