@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from optilock.preconditions.apply import apply as edit_row
+from optilock.preconditions.etag import NOT_GIVEN
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = ["AsyncUnitOfWork", "apply"]
@@ -26,11 +27,12 @@ async def apply(
     pk: Any,
     changes: Mapping[str, Any],
     *,
-    expected: object,
+    expected: object = NOT_GIVEN,
+    version: object = NOT_GIVEN,
 ) -> T:
     """:func:`optilock.apply` for an ``AsyncSession``: same arguments, rules and errors."""
 
     def edit(sync: Session) -> T:
-        return edit_row(sync, model, pk, changes, expected=expected)
+        return edit_row(sync, model, pk, changes, expected=expected, version=version)
 
     return await session.run_sync(edit)

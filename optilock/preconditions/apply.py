@@ -26,8 +26,9 @@ from sqlalchemy import Column, inspect
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError, PreconditionFailed
+from optilock.http.etags import identity_given
 from optilock.mapped import GIVE_ONE, Identity, facts
-from optilock.preconditions.etag import check_version, demanded, matches
+from optilock.preconditions.etag import NOT_GIVEN, Wanted, demanded, matches, wanted
 from optilock.preconditions.expect import expect, failed, loaded_version
 from optilock.rows.sides import Attempt, entry_of
 from optilock.session.connections import session_given
@@ -39,36 +40,45 @@ T = TypeVar("T")
 
 
 def apply(
-    session: Session, model: type[T], pk: Any, changes: Mapping[str, Any], *, expected: object
+    session: Session,
+    model: type[T],
+    pk: Any,
+    changes: Mapping[str, Any],
+    *,
+    expected: object = NOT_GIVEN,
+    version: object = NOT_GIVEN,
 ) -> T:
-    """The object of the row ``pk`` with ``changes`` set, if the row is the ``expected`` version.
+    """The object of the row ``pk`` with ``changes`` set, if the row is the version that was seen.
 
     Args:
         session: a watched session (a ``scoped_session`` too), or that of a unit of work.
         pk: the primary key, as ``session.get()`` takes it.
         changes: attribute -> new value.
-        expected: a strong ETag, quotes included, or a version, as :func:`optilock.expect` takes it.
+        expected: what the client has sent, strong ETags, quotes included; or a version that is no
+            text: as :func:`optilock.expect` takes it.
+        version: the version itself, instead of ``expected``.
 
     Raises:
         PreconditionFailed: the row is another version, or gone; its entry holds ``changes``.
+        BadPrecondition: before anything is read: the client's text is no tag (400), or there is
+            none, or ``*`` (428).
         ConfigurationError: before anything is read: the session is not watched, the class has no
-            version, a name is no column or may not be edited, the key or ``expected`` cannot be
-            one.
+            version, a name is no column or may not be edited, the key or ``version`` cannot be one.
     """
     session = session_given(session, "apply", "await optilock.asyncio.apply(session, ...)")
     mapper = _checked(session, model)
     _check_names(mapper, changes)
-    identity = _identity(mapper, pk)
-    check_version("apply", model.__name__, expected)
+    identity = identity_given("apply", mapper, pk)
+    want = wanted("apply", model.__name__, expected, version)
     obj = session.get(model, identity)
     if obj is None:
-        raise _gone(mapper, identity, changes, expected)
-    _read_again_if_older(session, obj, expected)
+        raise _gone(mapper, identity, changes, want)
+    _read_again_if_older(session, obj, want)
     state = inspect(obj)
-    version = loaded_version(state, "apply")
-    if not matches("apply", state, version, expected):
-        raise failed(session, state, version, expected, changes=changes)
-    expect(obj, expected)
+    loaded = loaded_version(state, "apply")
+    if not matches(state, loaded, want):
+        raise failed(session, state, loaded, want, changes=changes)
+    expect(obj, version=loaded)
     _set(session, obj, changes)
     return obj
 
@@ -130,36 +140,21 @@ def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
     return None
 
 
-def _identity(mapper: Mapper[Any], pk: Any) -> Identity:
-    """The key in the order of the mapper's primary key columns."""
-    names = facts(mapper).keys
-    if isinstance(pk, Mapping):
-        given = tuple(pk[name] for name in names) if set(pk) == set(names) else ()
-    else:
-        given = tuple(pk) if isinstance(pk, (tuple, list)) else (pk,)
-    if len(given) != len(names) or any(value is None for value in given):
-        raise ConfigurationError(
-            f"apply() got a primary key that {mapper.class_.__name__} cannot have: give"
-            f" {' and '.join(names)}, each with a value, as session.get() takes them."
-        )
-    return given
-
-
-def _read_again_if_older(session: Session, obj: object, expected: object) -> None:
+def _read_again_if_older(session: Session, obj: object, want: Wanted) -> None:
     """The client may have seen a newer version than the session, which had the object already."""
     state = inspect(obj)
     assert state is not None
     if state.modified or obj in session.deleted:
         return
-    if not matches("apply", state, loaded_version(state, "apply"), expected):
+    if not matches(state, loaded_version(state, "apply"), want):
         session.refresh(obj)
 
 
 def _gone(
-    mapper: Mapper[Any], identity: Identity, changes: Mapping[str, Any], expected: object
+    mapper: Mapper[Any], identity: Identity, changes: Mapping[str, Any], want: Wanted
 ) -> PreconditionFailed:
     token = facts(mapper).token
-    seen = {token: demanded(mapper, expected)}
+    seen = {token: demanded(mapper, identity, want)}
     attempt = Attempt(mapper, identity, "update", seen, {**seen, **changes}, dict(changes))
     return PreconditionFailed([entry_of(attempt, None)])
 

@@ -3,7 +3,7 @@
 ::
 
     page = session.get_one(Page, 7)
-    expect(page, request.headers["If-Match"])          # '"3"', as etag_of(page) gave it
+    expect(page, request.headers.get("If-Match"))      # '"gM0kXw2f.3"', as etag_of(page) gave it
     page.title = "New"
     session.commit()
 
@@ -13,10 +13,10 @@ never resolved, whatever ``on_conflict`` and ``on_delete`` say. If it moves befo
 before COMMIT when we only read it, the error is ``PreconditionFailed`` too, and it is not retried.
 After our own write in the same transaction the row is ours and the condition is met.
 
-A version is a strong ETag, quotes included, or the value itself
-(:mod:`optilock.preconditions.etag`). A weak tag never matches. ``*`` names no version, and text
-that is no tag cannot be one: both are refused, as ``ConfigurationError``, which an HTTP handler
-answers with 400.
+Text is a tag, always, quotes included, or a list of tags (:mod:`optilock.preconditions.etag`). That
+of another row is another version, and a weak tag never matches. ``*`` names no version, and text
+that is no tag cannot be one: both are refused as ``BadPrecondition``, with the status to answer. A
+program that knows the version itself writes ``expect(page, version=3)``.
 
 Or be sure that what was only read still holds when we commit::
 
@@ -57,8 +57,9 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.errors import Action, ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.guard.promises import promise
+from optilock.http.etags import not_null, state_of
 from optilock.mapped import GIVE_ONE, State, facts, identity_of
-from optilock.preconditions.etag import GONE, check_version, demanded, matches, not_null, state_of
+from optilock.preconditions.etag import GONE, NOT_GIVEN, Wanted, demanded, matches, wanted
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
 from optilock.writes.look import expected_version
@@ -66,25 +67,29 @@ from optilock.writes.look import expected_version
 __all__ = ["expect", "failed", "loaded_version", "state_in_watched_session", "verify"]
 
 
-def expect(obj: object, etag_or_version: object) -> None:
+def expect(
+    obj: object, etag_or_version: object = NOT_GIVEN, *, version: object = NOT_GIVEN
+) -> None:
     """Demand that the row of ``obj`` is this version, now and until our transaction is over.
 
-    ``etag_or_version`` is a strong ETag as :func:`optilock.etag_of` gives it, quotes included, or a
-    version: an integer, a UUID or its text, a datetime or its ISO text, bytes, a string.
+    ``etag_or_version`` is what a client has sent: strong ETags as :func:`optilock.etag_of` gives
+    them, quotes included, in a text or as werkzeug has parsed them. A value that is no text, or
+    ``version``, is the version itself: an integer, a UUID, a datetime, bytes; as ``version`` also a
+    string, and the text of a UUID or of a datetime.
 
     Raises:
-        PreconditionFailed: the loaded version is another one, or the row is gone; later, at the
-            flush or COMMIT, the row has moved since.
+        PreconditionFailed: the loaded version is another one, the tag is of another row, or the
+            row is gone; later, at the flush or COMMIT, the row has moved since.
+        BadPrecondition: the client's text is no tag (400), or there is none, or ``*`` (428).
         ConfigurationError: the object is new, deleted, detached, in a session that is not watched,
-            or of a class without a version; or the argument is ``None``, ``*``, no tag, or of a
-            type that this version cannot have.
+            or of a class without a version; or the version is of a type that it cannot have.
     """
     state, session = state_in_watched_session(obj, "expect")
-    check_version("expect", state.class_.__name__, etag_or_version)
-    version = loaded_version(state, "expect")
-    if version is GONE or not matches("expect", state, version, etag_or_version):
-        raise failed(session, state, version, etag_or_version)
-    promise(session, state, version, demanded=True)
+    want = wanted("expect", state.class_.__name__, etag_or_version, version)
+    loaded = loaded_version(state, "expect")
+    if loaded is GONE or not matches(state, loaded, want):
+        raise failed(session, state, loaded, want)
+    promise(session, state, loaded, demanded=True)
 
 
 def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
@@ -151,16 +156,16 @@ def failed(
     session: Session,
     state: State,
     version: Any,
-    given: object,
+    want: Wanted,
     *,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> PreconditionFailed:
-    """The error for another version than the one ``given``, which was meant for ``changes``."""
+    """The error for another version than the one wanted, which was meant for ``changes``."""
     identity = identity_of(state)
     action: Action = "delete" if state.obj() in session.deleted else "verify"
     if action == "verify" and (state.modified or changes):
         action = "update"
-    seen = {facts(state.mapper).token: demanded(state.mapper, given)}
+    seen = {facts(state.mapper).token: demanded(state.mapper, identity, want)}
     attempt = Attempt(state.mapper, identity, action, seen, {**seen, **changes}, dict(changes))
     if version is GONE:
         return PreconditionFailed([entry_of(attempt, None)])

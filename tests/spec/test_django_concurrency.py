@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, load_only, mapped_column, sessionmaker
 
 from optilock import (
+    BadPrecondition,
     ConcurrencyError,
     ConfigurationError,
     PreconditionFailed,
@@ -30,6 +31,7 @@ from tests.migrating import migrate
 from tests.models import Colour, Kinds, Note
 from tests.spec.models import Address, Doc, Moved, Node, Placed
 from tests.spec.steps import alive, statement, told
+from tests.tags import tag
 
 KINDS = {
     "big": (1, 2**40, 3),
@@ -297,13 +299,14 @@ def test_an_action_on_many_rows_refuses_the_one_that_was_changed(
 @pytest.mark.parametrize(
     ("sent_back", "error"),
     [
-        ('"1"', PreconditionFailed),
-        ('"3"', PreconditionFailed),
-        ('W/"2"', PreconditionFailed),
-        ('"2', ConfigurationError),
-        ("", ConfigurationError),
-        (None, ConfigurationError),
-        ("*", ConfigurationError),
+        (tag(Doc, 1, 1), PreconditionFailed),
+        (tag(Doc, 1, 3), PreconditionFailed),
+        (tag(Doc, 2, 2), PreconditionFailed),
+        (f"W/{tag(Doc, 1, 2)}", PreconditionFailed),
+        ('"2', BadPrecondition),
+        ("", BadPrecondition),
+        (None, BadPrecondition),
+        ("*", BadPrecondition),
     ],
 )
 def test_a_version_that_a_form_has_changed_or_lost_is_refused(

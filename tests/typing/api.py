@@ -325,6 +325,7 @@ except (CommitOutcomeUnknown, CannotMerge, ConfigurationError) as error:
 
 assert_type(etag_of(Page()), str)
 assert_type(expect(Page(), '"3"'), None)
+assert_type(expect(Page(), version=3), None)
 assert_type(verify(Page()), None)
 assert_type(apply(sessions(), Page, 1, {"title": "New"}, expected=3), Page)
 

@@ -420,7 +420,7 @@ def fuzz(examples: int) -> Callable[..., None]:
 
 
 def test_no_write_passes_that_another_reading_would_refuse(pytestconfig: pytest.Config) -> None:
-    fuzz(20_000 if pytestconfig.option.full else 300)()
+    fuzz(20_000 if pytestconfig.option.full else 200)()
 
 
 @pytest.mark.parametrize(

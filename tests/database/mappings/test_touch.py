@@ -22,6 +22,7 @@ from optilock import (
 )
 from optilock.testing import count_statements
 from tests.models import Account, Base, Dog, Manager, Native, Note, Page, Tag, key
+from tests.tags import version_text
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -218,9 +219,9 @@ def test_the_etag_is_the_loaded_ones_until_the_flush(store, watched):
     session = watched()
     account = session.get_one(Account, 1)
     touch(account)
-    assert etag_of(account) == '"1"'
+    assert version_text(etag_of(account)) == "1"
     session.flush()
-    assert etag_of(account) == '"2"'
+    assert version_text(etag_of(account)) == "2"
 
 
 def test_a_rollback_takes_the_touch_back(store, watched, stored):

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
+    BadPrecondition,
     ConfigurationError,
     PreconditionFailed,
     UnitOfWork,
@@ -21,6 +22,7 @@ from optilock import (
 )
 from optilock.testing import count_statements
 from tests.models import Account, Base, Dog, Note, Post, Seat, Tag
+from tests.tags import tag
 from tests.two_writers import Do
 
 
@@ -39,10 +41,10 @@ def refused(session: Session, *args: Any, expected: object) -> PreconditionFaile
 
 def test_the_row_that_was_seen_is_edited(account: Any, watched: Do, stored: Do) -> None:
     session = watched()
-    edited = apply(session, Account, 1, {"owner": "Eve", "note": None}, expected='"1"')
+    edited = apply(session, Account, 1, {"owner": "Eve", "note": None}, expected=tag(Account, 1, 1))
     assert edited is session.get(Account, 1)
     session.flush()
-    assert etag_of(edited) == '"2"'
+    assert etag_of(edited) == tag(Account, 1, 2)
     session.commit()
     assert (stored(Account, 1)["owner"], stored(Account, 1)["note"]) == ("Eve", None)
 
@@ -52,7 +54,7 @@ def test_a_row_that_moved_is_refused_with_what_is_stored(
 ) -> None:
     other(Account, 1, owner="Bea", note="theirs")
     session = watched(client_wins)
-    (entry,) = refused(session, Account, 1, {"owner": "Eve"}, expected='"1"').entries
+    (entry,) = refused(session, Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 1)).entries
     assert (entry.kind, entry.action, entry.identity) == ("updated", "update", (1,))
     assert entry.original == {"version": 1}
     assert entry.changes == {"owner": "Eve"}
@@ -65,7 +67,7 @@ def test_a_row_that_moved_is_refused_with_what_is_stored(
 
 def test_a_row_that_is_gone_is_refused(account: Any, watched: Do, gone: Do) -> None:
     gone(Account, 1)
-    (entry,) = refused(watched(), Account, 1, {"owner": "Eve"}, expected='"1"').entries
+    (entry,) = refused(watched(), Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 1)).entries
     assert (entry.kind, entry.database, entry.original) == ("deleted", None, {"version": 1})
     assert entry.changes == {"owner": "Eve"}
 
@@ -134,13 +136,35 @@ def test_a_key_that_the_class_cannot_have_is_refused(watched: Do, pk: Any) -> No
         apply(watched(), Account, pk, {}, expected=1)
 
 
-@pytest.mark.parametrize("expected", [None, "*", '"1'])
+@pytest.mark.parametrize(
+    ("expected", "status"), [(None, 428), ("*", 428), ('"1', 400), ("1", 400), ("", 400)]
+)
 def test_what_is_no_version_is_refused_before_anything_is_read(
-    watched: Do, engine: Engine, expected: Any
+    watched: Do, engine: Engine, expected: Any, status: int
 ) -> None:
-    with count_statements(engine) as sent, pytest.raises(ConfigurationError):
+    with count_statements(engine) as sent, pytest.raises(BadPrecondition) as caught:
         apply(watched(), Account, 1, {"owner": "Eve"}, expected=expected)
     assert sent.count == 0
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("given", [{}, {"expected": 1, "version": 1}, {"version": None}], ids=str)
+def test_one_way_of_naming_the_version_is_needed(
+    watched: Do, engine: Engine, given: dict[str, Any]
+) -> None:
+    with count_statements(engine) as sent, pytest.raises(ConfigurationError, match="version="):
+        apply(watched(), Account, 1, {"owner": "Eve"}, **given)
+    assert sent.count == 0
+
+
+def test_the_tag_of_another_row_is_another_version(
+    account: Any, store: Do, watched: Do, stored: Do
+) -> None:
+    """Both are in version 1."""
+    store(Account(id=2, owner="Bob"))
+    (entry,) = refused(watched(), Account, 1, {"owner": "Eve"}, expected=tag(Account, 2, 1)).entries
+    assert entry.original == {"version": tag(Account, 2, 1)}
+    assert stored(Account, 1)["owner"] == "Ada"
 
 
 def test_a_session_that_nobody_watches_is_refused(engine: Engine) -> None:
@@ -159,22 +183,23 @@ def test_a_key_of_two_columns_comes_as_a_tuple_or_by_name(store: Do, watched: Do
     )
 
 
-def test_a_random_version_comes_back_from_a_form_as_its_text(
+def test_the_text_of_a_random_version_is_a_version_where_it_is_called_one(
     store: Do, watched: Do, stored: Do
 ) -> None:
     """RL-16"""
     store(Note(id=1, text="a"))
     seen = str(stored(Note, 1)["version"])
     session = watched()
-    apply(session, Note, 1, {"text": "mine"}, expected=seen)
+    apply(session, Note, 1, {"text": "mine"}, version=seen)
     session.commit()
     assert stored(Note, 1)["text"] == "mine"
-    refused(watched(), Note, 1, {"text": "again"}, expected=seen)
+    with pytest.raises(PreconditionFailed):
+        apply(watched(), Note, 1, {"text": "again"}, version=seen)
 
 
 def test_a_unit_of_work_edits_in_one_line(account: Any, engine: Engine, stored: Do) -> None:
     with UnitOfWork(sessionmaker(engine)) as session:
-        apply(session, Account, 1, {"owner": "Eve"}, expected='"1"')
+        apply(session, Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 1))
     assert stored(Account, 1)["owner"] == "Eve"
 
 
@@ -187,19 +212,32 @@ async def test_async_sessions_have_the_same_call(async_engine: AsyncEngine) -> N
     async with AsyncUnitOfWork(async_engine) as session:
         session.add(Account(id=1, owner="Ada"))
     async with AsyncUnitOfWork(async_engine) as session:
-        await optilock.asyncio.apply(session, Account, 1, {"owner": "Eve"}, expected='"1"')
+        await optilock.asyncio.apply(
+            session, Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 1)
+        )
         with pytest.raises(ConfigurationError, match="await"):
             apply(session, Account, 1, {}, expected=1)  # type: ignore[arg-type]
     with pytest.raises(PreconditionFailed):
         async with AsyncUnitOfWork(async_engine) as session:
-            await optilock.asyncio.apply(session, Account, 1, {"owner": "x"}, expected='"1"')
+            await optilock.asyncio.apply(
+                session, Account, 1, {"owner": "x"}, expected=tag(Account, 1, 1)
+            )
     await async_engine.dispose()
 
 
-@pytest.mark.parametrize("expected", [None, "*", 'x"', 2.5])
-def test_what_is_no_version_is_refused_in_the_name_of_apply(
+@pytest.mark.parametrize("expected", [2.5, True, [1], {"version": 1}], ids=str)
+def test_a_value_that_a_body_brought_in_the_place_of_a_tag_is_the_clients_mistake(
     account: Any, watched: Do, expected: object
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"^apply\(\) got .*Account") as caught:
+    with pytest.raises(BadPrecondition, match="Account") as caught:
         apply(watched(), Account, 1, {"owner": "Eve"}, expected=expected)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("given", [{"expected": object()}, {"version": 2.5}, {"version": "x"}])
+def test_a_version_of_another_type_is_refused_in_the_name_of_apply(
+    account: Any, watched: Do, given: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"^apply\(\) got .*Account") as caught:
+        apply(watched(), Account, 1, {"owner": "Eve"}, **given)
     assert "expect()" not in str(caught.value)

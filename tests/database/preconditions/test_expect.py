@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
+    BadPrecondition,
     ConcurrencyError,
     ConfigurationError,
     Isolation,
@@ -26,9 +28,12 @@ from optilock import (
 )
 from optilock.testing import count_statements
 from tests.models import Account, Note, Tag
+from tests.tags import tag
 from tests.two_writers import Do
 
 pytestmark = pytest.mark.modes(full=True)
+
+OWN = tag(Account, 1, 1)
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def test_the_expected_version_may_be_written(
     session = watched()
     mine = session.get(Account, 1)
     with count_statements(engine) as sent:
-        expect(mine, '"1"')
+        expect(mine, OWN)
         expect(mine, 1)
     assert sent.count == 0
     mine.owner = "Eve"
@@ -63,7 +68,7 @@ def test_another_version_fails_at_once_and_sends_nothing(
     session = watched()
     mine = session.get(Account, 1)
     with count_statements(engine) as sent, pytest.raises(PreconditionFailed) as caught:
-        expect(mine, '"1"')
+        expect(mine, OWN)
     assert sent.count == 0
     (entry,) = caught.value.entries
     assert (entry.kind, entry.action, entry.identity) == ("updated", "verify", (1,))
@@ -80,7 +85,7 @@ def test_a_row_that_is_gone_fails_at_once(account: Any, watched: Do, gone: Do) -
     session.commit()
     gone(Account, 1)
     with pytest.raises(PreconditionFailed) as caught:
-        expect(mine, '"1"')
+        expect(mine, OWN)
     assert caught.value.entries[0].kind == "deleted"
 
 
@@ -92,30 +97,101 @@ def test_the_tag_that_etag_of_gave_is_expected_for_a_random_version(
     mine = session.get(Note, 1)
     expect(mine, etag_of(mine))
     expect(mine, mine.version)
-    expect(mine, str(mine.version))
+    expect(mine, version=str(mine.version))
     with pytest.raises(PreconditionFailed):
-        expect(mine, f'"{"0" * 32}"')
+        expect(mine, tag(Note, 1, uuid.UUID(int=0)))
     with pytest.raises(PreconditionFailed):
-        expect(mine, "00000000-0000-0000-0000-000000000000")
-
-
-@pytest.mark.parametrize("tag", ['W/"1"', '""', '"x"', '"01"', '"1 "'[:2] + '1"'])
-def test_a_tag_that_is_another_one_never_matches(account: Any, watched: Do, tag: str) -> None:
-    mine = watched().get(Account, 1)
-    with pytest.raises(PreconditionFailed):
-        expect(mine, tag)
+        expect(mine, version="00000000-0000-0000-0000-000000000000")
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, "*", "1", '"1', '1"', '"1", "2"', 'w/"1"', '"a b"', True, 1.0, b"1", object()]
+    "sent",
+    [
+        f"W/{OWN}",
+        '""',
+        '"1"',
+        OWN.replace('1"', '01"'),
+        OWN.replace('1"', '9223372036854775808"'),
+        OWN.replace('1"', 'x"'),
+        OWN.lower() if OWN.lower() != OWN else OWN.upper(),
+        tag(Account, 2, 1),
+        tag(Note, 1, 1),
+        f'{tag(Account, 2, 1)}, "1"',
+    ],
 )
-def test_what_is_no_version_is_refused_and_promises_nothing(
-    account: Any, watched: Do, other: Do, wrong: object
+def test_a_tag_that_is_another_one_never_matches(account: Any, watched: Do, sent: str) -> None:
+    mine = watched().get(Account, 1)
+    with pytest.raises(PreconditionFailed):
+        expect(mine, sent)
+
+
+def test_one_tag_of_a_list_is_enough(account: Any, watched: Do) -> None:
+    mine = watched().get(Account, 1)
+    expect(mine, f'"x,y", {OWN}')
+
+
+class Parsed:
+    """What werkzeug makes of If-Match, as far as it is asked."""
+
+    def __init__(self, *strong: str, star: bool = False) -> None:
+        self.strong, self.star_tag = strong, star
+
+    def to_header(self) -> str:
+        return "*" if self.star_tag else ", ".join(f'"{one}"' for one in self.strong)
+
+
+def test_tags_that_werkzeug_has_parsed_are_taken(account: Any, watched: Do) -> None:
+    mine = watched().get(Account, 1)
+    expect(mine, Parsed("x", OWN[1:-1]))
+    with pytest.raises(PreconditionFailed):
+        expect(mine, Parsed("x"))
+    for none in (Parsed(), Parsed(star=True)):
+        with pytest.raises(BadPrecondition) as caught:
+            expect(mine, none)
+        assert caught.value.status == 428
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        (None, 428),
+        ("*", 428),
+        ("1", 400),
+        ("", 400),
+        ('"1', 400),
+        ('1"', 400),
+        ('w/"1"', 400),
+        ('"a b"', 400),
+        (f"*, {OWN}", 400),
+        (True, 400),
+        (1.0, 400),
+        ([1], 400),
+    ],
+)
+def test_what_a_client_got_wrong_is_no_mistake_of_the_program(
+    account: Any, watched: Do, wrong: object, status: int
 ) -> None:
     session = watched(client_wins)
     mine = session.get(Account, 1)
-    with pytest.raises(ConfigurationError, match="Account"):
+    with pytest.raises(BadPrecondition, match="Account") as caught:
         expect(mine, wrong)
+    assert caught.value.status == status
+    assert not isinstance(caught.value, ConfigurationError)
+    mine.owner = "Eve"
+    session.commit()
+
+
+@pytest.mark.parametrize("wrong", [b"1", object()])
+def test_what_can_be_no_version_is_refused_and_promises_nothing(
+    account: Any, watched: Do, wrong: object
+) -> None:
+    session = watched(client_wins)
+    mine = session.get(Account, 1)
+    for given in ({"etag_or_version": wrong}, {"version": wrong}, {"version": "1"}, {}):
+        with pytest.raises(ConfigurationError, match="Account"):
+            expect(mine, **given)
+    with pytest.raises(ConfigurationError, match="either"):
+        expect(mine, 1, version=1)
     mine.owner = "Eve"
     session.commit()
 
@@ -126,18 +202,18 @@ def test_expect_is_refused_for_objects_that_nobody_would_check(
     store(Tag(id=1))
     session = watched()
     with pytest.raises(ConfigurationError, match="no version"):
-        expect(session.get(Tag, 1), '"1"')
+        expect(session.get(Tag, 1), OWN)
     with pytest.raises(ConfigurationError, match="not stored yet"):
-        expect(Account(id=9), '"1"')
+        expect(Account(id=9), OWN)
     with pytest.raises(ConfigurationError, match="mapped class"):
-        expect(Account, '"1"')
+        expect(Account, OWN)
     with Session(engine) as plain:
         mine = plain.get(Account, 1)
         with pytest.raises(ConfigurationError, match="not watched"):
-            expect(mine, '"1"')
+            expect(mine, OWN)
         plain.expunge_all()
         with pytest.raises(ConfigurationError, match="detached"):
-            expect(mine, '"1"')
+            expect(mine, OWN)
 
 
 # -- at the write ----------------------------------------------------------------------------------
@@ -149,7 +225,7 @@ def test_an_expected_row_that_moved_is_never_resolved(
 ) -> None:
     session = watched(resolver)
     mine = session.get(Account, 1)
-    expect(mine, '"1"')
+    expect(mine, OWN)
     mine.owner = "Eve"
     other(Account, 1, note="theirs")
     error = refused(session)
@@ -167,7 +243,7 @@ def test_one_expected_row_among_conflicts_makes_all_of_them_fail(
 ) -> None:
     session = watched(client_wins)
     expected, free = session.get(Account, 1), session.get(Account, 2)
-    expect(expected, '"1"')
+    expect(expected, OWN)
     expected.owner = free.owner = "Eve"
     other(Account, 1, note="theirs")
     other(Account, 2, note="theirs")
@@ -185,7 +261,7 @@ def test_an_expected_row_is_not_deleted_in_another_version_whatever_the_policy(
 
     with watch(sessionmaker(engine), on_delete=OnDelete.IGNORE_VERSION)() as session:
         mine = session.get_one(Account, 1)
-        expect(mine, '"1"')
+        expect(mine, OWN)
         session.delete(mine)
         other(Account, 1, note="theirs")
         error = refused(session)
@@ -200,7 +276,7 @@ def test_reading_the_row_again_does_not_lift_the_expectation(
 ) -> None:
     session = watched(client_wins)
     mine = session.get(Account, 1)
-    expect(mine, '"1"')
+    expect(mine, OWN)
     other(Account, 1, note="theirs")
     session.refresh(mine, with_for_update=True)
     mine.owner = "Eve"
@@ -214,12 +290,12 @@ def test_reading_the_row_again_does_not_lift_the_expectation(
 def test_after_our_own_write_the_row_is_ours(account: Any, watched: Do, stored: Do) -> None:
     session = watched()
     mine = session.get(Account, 1)
-    expect(mine, '"1"')
+    expect(mine, OWN)
     mine.owner = "Eve"
     session.flush()
     mine.owner = "Eva"
     session.flush()
-    expect(mine, '"3"')
+    expect(mine, tag(Account, 1, 3))
     session.commit()
     assert (stored(Account, 1)["owner"], stored(Account, 1)["version"]) == ("Eva", 3)
 
@@ -231,7 +307,7 @@ def test_an_expected_row_that_is_only_read_is_looked_at_before_commit(
     account: Any, watched: Do, other: Do, stored: Do, refused: Do, engine: Engine, collect: Do
 ) -> None:
     session = watched(client_wins)
-    expect(session.get(Account, 1), '"1"')
+    expect(session.get(Account, 1), OWN)
     collect()
     session.get(Account, 2).owner = "Eve"
     other(Account, 1, note="theirs")
@@ -321,7 +397,7 @@ def test_a_unit_does_not_run_again_for_an_expected_row(
     def edit(session: Session) -> None:
         runs.append(1)
         mine = session.get_one(Account, 1)
-        expect(mine, '"1"')
+        expect(mine, OWN)
         other(Account, 1, note="theirs")
         mine.owner = "Eve"
 
@@ -342,7 +418,7 @@ def test_a_transaction_that_the_database_ends_fails_for_the_expected_row(
         ) as session,
     ):
         mine = session.get_one(Account, 1)
-        expect(mine, '"1"')
+        expect(mine, OWN)
         if writes:
             mine.owner = "Eve"
         other(Account, 1, note="theirs")

@@ -1,0 +1,191 @@
+"""Versions and keys in characters that a tag can hold, and versions back from them.
+
+RFC 9110 section 8.8.3 allows a tag more than is used here, the comma and the backslash among them,
+and there are programs that split at the one and unescape the other.
+
+A text comes from a client, so it is no version before it has been proved one: :func:`version_in`
+takes what :func:`text_of` would write and what the column can hold, and nothing else. So no driver
+ever sees a number that is too large for it, a UUID that is none, or a NUL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum as PythonEnum
+from math import isfinite
+from typing import Any
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from sqlalchemy import BigInteger, DateTime, Enum, Integer, Numeric, SmallInteger, Uuid
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from optilock.errors import ConfigurationError
+from optilock.tokens.row_version import TransactionId
+
+__all__ = ["key_text", "text_of", "version_in"]
+
+
+def text_of(version: Any, name: str) -> str:
+    """The text of a version of the class ``name``."""
+    match version:
+        case bool():
+            pass
+        case UUID():
+            return version.hex
+        case int() | float() | Decimal():
+            return str(version)
+        case bytes():
+            return version.hex()
+        case datetime():
+            moment = version if version.tzinfo is None else version.astimezone(UTC)
+            return moment.isoformat()
+        case str():
+            return quote(version, safe=":+=@")
+    raise ConfigurationError(
+        f"The version of {name} is of type {type(version).__name__}, which has no agreed text: use"
+        " a number, a UUID, bytes, a datetime or a string as the version."
+    )
+
+
+def key_text(value: Any, name: str) -> str:
+    """The text of a value of the primary key of the class ``name``.
+
+    Values that a column takes for the same have the same text: 7 and "7", 1 and 1.0, a moment in
+    two time zones.
+    """
+    match value:
+        case None:
+            return "\0"
+        case bool():
+            return str(int(value))
+        case str():
+            return str.__str__(value)
+        case UUID():
+            return value.hex
+        case PythonEnum():
+            return value.name
+        case Decimal() if value.is_finite():
+            return f"{value.normalize():f}"
+        case float() if value.is_integer():
+            return str(int(value))
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).isoformat()
+        case date() | time():
+            return value.isoformat()
+    kind: Any = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        raise ConfigurationError(
+            f"The key of {name} is of type {kind.__name__}, which has no text that is the same in"
+            " every process: give the type a __str__."
+        )
+    return str(value)
+
+
+# -- and back --------------------------------------------------------------------------------------
+
+
+def version_in(text: str, kind: TypeEngine[Any]) -> Any:
+    """The version that has this text, in a column of this type; ``None`` where none has."""
+    parse = _parser(kind)
+    if parse is None:
+        return None
+    try:
+        version = parse(text)
+        if text_of(version, "") != text:
+            return None
+        version = _with_zone(version, kind)
+        return version if _fits(version, kind) else None
+    except (ValueError, ArithmeticError):  # Decimal's and datetime's own among them
+        return None
+
+
+def _parser(kind: TypeEngine[Any]) -> Callable[[str], Any] | None:
+    if isinstance(kind, TransactionId):
+        return _whole
+    if isinstance(kind, TypeDecorator):
+        return _parser(kind.impl_instance)
+    if isinstance(kind, Uuid):
+        return UUID if kind.as_uuid else _string
+    try:
+        return _PARSERS.get(kind.python_type)
+    except NotImplementedError:
+        return None
+
+
+def _with_zone(version: Any, kind: TypeEngine[Any]) -> Any:
+    """SQLite and MariaDB give a moment back without its zone, and drop it of what they are sent."""
+    if isinstance(version, datetime) and isinstance(kind, DateTime) and kind.timezone:
+        return version if version.tzinfo else version.replace(tzinfo=UTC)
+    return version
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20:  # -9223372036854775808 has so many
+        raise ValueError(text)
+    return int(text)
+
+
+def _decimal(text: str) -> Decimal:
+    if not re.fullmatch(r"-?\d{1,1000}(\.\d{1,1000})?", text, re.ASCII):
+        raise ValueError(text)
+    return Decimal(text)
+
+
+def _string(text: str) -> str:
+    return unquote(text, errors="strict")
+
+
+_PARSERS: dict[type, Callable[[str], Any]] = {
+    int: _whole,
+    float: float,
+    Decimal: _decimal,
+    UUID: UUID,
+    bytes: bytes.fromhex,
+    datetime: datetime.fromisoformat,
+    str: _string,
+}
+
+
+def _fits(version: Any, kind: TypeEngine[Any]) -> bool:
+    """Can a column of this type hold it, whatever the database?"""
+    if isinstance(kind, TransactionId):
+        return bool(0 <= version < 1 << 32)
+    if isinstance(kind, TypeDecorator):
+        return _fits(version, kind.impl_instance)
+    match version:
+        case int():
+            return _in_range(version, kind)
+        case float():
+            return isfinite(version)
+        case Decimal():
+            return _has_places(version, kind)
+        case datetime():
+            return isinstance(kind, DateTime) and kind.timezone is (version.tzinfo is not None)
+        case str() if isinstance(kind, Uuid):
+            return str(UUID(version)) == version
+        case str() if isinstance(kind, Enum):
+            return version in kind.enums
+        case str():
+            return "\0" not in version
+    return True
+
+
+def _in_range(version: int, kind: TypeEngine[Any]) -> bool:
+    bits = 64 if isinstance(kind, BigInteger) else 16 if isinstance(kind, SmallInteger) else 32
+    if not isinstance(kind, Integer):
+        bits = 64
+    if getattr(kind, "unsigned", False):  # MariaDB
+        return 0 <= version < 1 << bits
+    return -1 << (bits - 1) <= version < 1 << (bits - 1)
+
+
+def _has_places(version: Decimal, kind: TypeEngine[Any]) -> bool:
+    precision = kind.precision if isinstance(kind, Numeric) else None
+    places = precision - (kind.scale or 0) if precision else 65  # type: ignore[attr-defined]
+    return version.adjusted() < places
