@@ -27,7 +27,7 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.http.etags import identity_given
-from optilock.mapped import GIVE_ONE, Identity, facts
+from optilock.mapped import GIVE_ONE, Identity, State, facts
 from optilock.preconditions.etag import NOT_GIVEN, Wanted, demanded, matches, wanted
 from optilock.preconditions.expect import expect, failed, loaded_version
 from optilock.rows.sides import Attempt, entry_of
@@ -70,11 +70,13 @@ def apply(
     _check_names(mapper, changes)
     identity = identity_given("apply", mapper, pk)
     want = wanted("apply", model.__name__, expected, version)
+    read_before = _held(session, mapper, identity)
     obj = session.get(model, identity)
     if obj is None:
         raise _gone(mapper, identity, changes, want)
-    _read_again_if_older(session, obj, want)
     state = inspect(obj)
+    if read_before is obj or state.key != mapper.identity_key_from_primary_key(identity):
+        _read_again_if_older(session, state, want)
     loaded = loaded_version(state, "apply")
     if not matches(state, loaded, want):
         raise failed(session, state, loaded, want, changes=changes)
@@ -140,11 +142,16 @@ def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
     return None
 
 
-def _read_again_if_older(session: Session, obj: object, want: Wanted) -> None:
+def _held(session: Session, mapper: Mapper[Any], identity: Identity) -> object:
+    """The object that the session had read before, so that reading it now sends nothing."""
+    held = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+    return held if held is not None and facts(mapper).token in inspect(held).dict else None
+
+
+def _read_again_if_older(session: Session, state: State, want: Wanted) -> None:
     """The client may have seen a newer version than the session, which had the object already."""
-    state = inspect(obj)
-    assert state is not None
-    if state.modified or obj in session.deleted:
+    obj = state.obj()
+    if state.modified or obj is None or obj in session.deleted:
         return
     if not matches(state, loaded_version(state, "apply"), want):
         session.refresh(obj)

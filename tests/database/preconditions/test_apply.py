@@ -65,6 +65,33 @@ def test_a_row_that_moved_is_refused_with_what_is_stored(
     assert stored(Account, 1)["owner"] == "Bea"
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_a_miss_reads_the_row_once(
+    account: Any, watched: Do, other: Do, engine: Engine, held: bool
+) -> None:
+    session = watched(expire_on_commit=False)
+    kept = session.get(Account, 1) if held else None
+    session.commit()
+    other(Account, 1, note="theirs")
+    with count_statements(engine) as sent:
+        error = refused(session, Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 9))
+    assert sum("SELECT" in one.text for one in sent.statements) == 1
+    assert error.entries[0].database is not None
+    assert error.entries[0].database["version"] == 2
+    assert kept is None or kept.note == "theirs"
+
+
+def test_a_row_that_is_known_by_another_form_of_its_key_is_read_again(
+    account: Any, watched: Do, other: Do, engine: Engine
+) -> None:
+    session = watched(expire_on_commit=False)
+    held = session.get(Account, 1)
+    session.commit()
+    other(Account, 1, note="theirs")
+    seen = tag(Account, 1, 2)
+    assert apply(session, Account, "1", {"owner": "Eve"}, expected=seen) is held
+
+
 def test_a_row_that_is_gone_is_refused(account: Any, watched: Do, gone: Do) -> None:
     gone(Account, 1)
     (entry,) = refused(watched(), Account, 1, {"owner": "Eve"}, expected=tag(Account, 1, 1)).entries
