@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 from optilock import events
 from optilock.conditions.condition import Condition
 from optilock.conditions.demands import Demand
-from optilock.conflicts.deletes import OnDelete
 from optilock.conflicts.merge import add_delta, merge_json, merge_set, merge_text
-from optilock.conflicts.resolution import Resolution
+from optilock.conflicts.resolution import OnDelete, Resolution
 from optilock.conflicts.resolvers import client_wins, merge_fields, per_field, reject, store_wins
 from optilock.dialects.transient import is_transient
 from optilock.errors import (

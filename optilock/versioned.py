@@ -45,8 +45,7 @@ from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
 from optilock.aggregates import cover
-from optilock.conflicts.deletes import OnDelete
-from optilock.conflicts.resolution import Resolution, Resolver
+from optilock.conflicts.resolution import OnDelete, Resolution, Resolver
 from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts

@@ -1,7 +1,7 @@
 """How a conflict is settled: values in, values out. Nothing here knows a session.
 
 :mod:`~optilock.conflicts.resolvers` decide about a row, and what they say is a
-:mod:`~optilock.conflicts.resolution`. :mod:`~optilock.conflicts.merge` joins two edits of one
-value; for text it uses :mod:`~optilock.conflicts.diff3`. :mod:`~optilock.conflicts.deletes` says
-what a DELETE does where somebody else has changed or deleted the row.
+:mod:`~optilock.conflicts.resolution`, as is what a DELETE does where somebody else has changed or
+deleted the row. :mod:`~optilock.conflicts.merge` joins two edits of one value; for text it uses
+:mod:`~optilock.conflicts.diff3`.
 """

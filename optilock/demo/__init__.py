@@ -22,8 +22,7 @@ edits         what one edit changes, the plan of all, and which are lost (values
 strategies    five ways to write the same edit
 editors       the editor processes, and the conflicts and retries that they count
 run           all editors under all strategies, one after the other
-report        the bar, the table, the JSON, the verdict
-story         one conflict, step by step
+report        the bar, the table, the JSON, the verdict, and one conflict, step by step
 command       the command line
 ============  ==========================================================================
 

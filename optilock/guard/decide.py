@@ -8,8 +8,14 @@ from typing import Any, Protocol
 
 from sqlalchemy.exc import MissingGreenlet
 
-from optilock.conflicts.deletes import DeletePolicies, settled_by_policy
-from optilock.conflicts.resolution import OnConflict, Resolution, check_resolution, choose
+from optilock.conflicts.resolution import (
+    DeletePolicies,
+    OnConflict,
+    Resolution,
+    check_resolution,
+    choose,
+    settled_by_policy,
+)
 from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped import facts
 from optilock.rows.sides import Missed, Values

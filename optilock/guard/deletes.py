@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
-from optilock.conflicts.deletes import settled_by_policy
+from optilock.conflicts.resolution import settled_by_policy
 from optilock.errors import ConcurrencyError, PreconditionFailed
 from optilock.guard.decide import decide
 from optilock.guard.dependents import Doomed, has_dependents

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Delete, Table
 
-from optilock.conflicts.deletes import OnDelete, policy_for
+from optilock.conflicts.resolution import OnDelete, policy_for
 from optilock.errors import LinkGone
 from optilock.guard.records import Flush
 from optilock.mapped import key_in

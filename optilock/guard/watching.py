@@ -23,8 +23,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock.conditions.write import Write
-from optilock.conflicts.deletes import DeletePolicies, check_on_delete
-from optilock.conflicts.resolution import OnConflict
+from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.copies.locking_reads import guarded_get, guarded_refresh
 from optilock.copies.merge import guarded_merge, guarded_merge_all

@@ -11,7 +11,7 @@ from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
 
-from optilock.conflicts.deletes import check_policy
+from optilock.conflicts.resolution import check_policy
 from optilock.conflicts.resolvers import check_resolver_for
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts

@@ -15,8 +15,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
 from optilock.conditions.demands import Demand, Demands
 from optilock.conditions.write import Write, first_expected, places_of
-from optilock.conflicts.deletes import DeletePolicies, check_on_delete
-from optilock.conflicts.resolution import OnConflict
+from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypedDict
 
-from optilock.conflicts.deletes import DeletePolicies, check_on_delete
-from optilock.conflicts.resolution import OnConflict
+from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.errors import ConfigurationError
 from optilock.unit.backoff import Seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optilock import Entry
-from optilock.demo.story import story_of
+from optilock.demo.report import story_of
 from optilock.demo.wiki import WikiPage
 
 BODY = "First.\n\nSecond.\n\nThird."
