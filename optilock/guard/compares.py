@@ -26,7 +26,7 @@ from optilock.mapping.compared import (
 )
 from optilock.rows.sides import Missed, attempt_of, has_moved, not_written, read_stored
 from optilock.writes.answers import Counted
-from optilock.writes.look import look
+from optilock.writes.send import look
 from optilock.writes.shapes import compared_columns
 
 __all__ = ["judge_demanded", "judge_objects", "judge_values", "note_written", "write_one"]

@@ -22,9 +22,8 @@ from optilock.errors import Computed, ConcurrencyError
 from optilock.mapped import facts
 from optilock.rows.sides import Missed, Values, read_stored
 from optilock.session.watched import watched
-from optilock.writes.look import look_again
-from optilock.writes.onupdate import fill_in
-from optilock.writes.send import send, send_again
+from optilock.writes.answers import fill_in
+from optilock.writes.send import look_again, send, send_again
 from optilock.writes.shapes import shape_by_key
 
 __all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]

@@ -25,7 +25,7 @@ from optilock.mapping.compared import compared_names
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Missed, Values, equal_to_stored, stale_relationships
 from optilock.undocumented import marked_deleted
-from optilock.writes.look import look
+from optilock.writes.send import look
 
 __all__ = ["check_before"]
 

@@ -5,6 +5,12 @@ were already written cannot quietly be left alone. Of every child that missed it
 its parent goes, so parents that go are sorted once for each foreign key: to ask costs the same
 whether one of them is deleted or ten thousand are. An orphan that a resolver keeps goes back to the
 parent that had let it go.
+
+Link rows have no version: taking away one that is not there any more is no version conflict, and no
+edit of anybody is lost. SQLAlchemy reports it with the error of a version conflict and rolls back.
+Here the flush goes on, everything else is written, and :class:`~optilock.LinkGone` says what was
+found; or nothing, where the policy for deletes of a class at one end of the link lets it pass. A
+link that somebody else has added already stays what it is, an ``IntegrityError``.
 """
 
 from __future__ import annotations
@@ -12,20 +18,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ForeignKeyConstraint, Table
+from sqlalchemy import Column, Connection, Delete, ForeignKeyConstraint, Table
 from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
 from sqlalchemy.orm.attributes import instance_state
 
+from optilock.conflicts.resolution import OnDelete, policy_for
+from optilock.errors import LinkGone
 from optilock.guard.records import Flush
-from optilock.mapped import State, facts
+from optilock.mapped import State, facts, key_in
 from optilock.rows.sides import Missed, Values
 from optilock.undocumented import belongs_to, marked_deleted
+from optilock.writes.answers import Counted
 from optilock.writes.shapes import compared_columns
 
 __all__ = [
     "Doomed",
     "changed_links",
+    "delete_links",
     "has_dependents",
+    "judge_links",
     "kept_by_a_deleted_parent",
     "no_orphan",
     "without_missed",
@@ -114,11 +125,11 @@ class LeftOut:
                 self._take(state, {self._compared[key.parent]: key.column for key in compared})
 
     def _take(self, state: State, columns: dict[str, Any]) -> None:
-        values = tuple(key_in(state, column) for column in columns.values())
+        values = tuple(_key_of(state, column) for column in columns.values())
         self._held.setdefault(tuple(columns), set()).add(values)
 
 
-def key_in(state: State, column: Any) -> Any:
+def _key_of(state: State, column: Any) -> Any:
     """The stored value of a key column of the object's row."""
     name = facts(state.mapper).names[column]
     return state.committed_state.get(name, state.dict.get(name))
@@ -148,7 +159,7 @@ class Doomed:
             found = self._sorted[key] = {}
             for state in self._states:
                 if key.referred_table in state.mapper.tables:
-                    values = tuple(key_in(state, one.column) for one in key.elements)
+                    values = tuple(_key_of(state, one.column) for one in key.elements)
                     found.setdefault(values, []).append(state)
         return self._sorted[key]
 
@@ -191,3 +202,68 @@ def _let_go(flush: Flush) -> dict[State, list[tuple[State, str]]]:
                             (parent, relationship.key)
                         )
     return found
+
+
+# -- link rows ------------------------------------------------------------------------------------
+
+#: Values in one statement; every database takes more.
+_VALUES = 500
+
+
+def delete_links(
+    flush: Flush, connection: Connection, native: Any, statement: Any, rows: list[Any]
+) -> Any:
+    """Delete link rows so that they are counted.
+
+    Some drivers (asyncpg, asyncmy) do not count the rows of an ``executemany``: there one statement
+    names many of them.
+    """
+    counts = connection.dialect.supports_sane_multi_rowcount
+    compared = None if counts or type(statement) is not Delete else compared_columns(statement)
+    if not compared or not rows or not _ends(flush, statement.table):
+        return native(statement, rows)
+    columns = list(compared)
+    step = max(1, _VALUES // len(columns))
+    found = 0
+    for start in range(0, len(rows), step):
+        keys = [
+            tuple(row[name] for name in compared.values()) for row in rows[start : start + step]
+        ]
+        result = native(statement.table.delete().where(key_in(columns, keys)))
+        found += result.rowcount
+    return _Added(result, found)
+
+
+class _Added(Counted):
+    """The answer for rows that went in statements of which each was counted."""
+
+    def supports_sane_multi_rowcount(self) -> bool:
+        return True
+
+
+def judge_links(flush: Flush, statement: Any, rows: list[Any], result: Any) -> Any:
+    """The answer for the link rows that a flush takes away, or moves to another key."""
+    if result.rowcount == len(rows) or not result.supports_sane_multi_rowcount():
+        return result
+    ends = _ends(flush, statement.table)
+    if not ends:
+        return result
+    verb = "delete" if isinstance(statement, Delete) else "update"
+    on_delete = flush.known.on_delete
+    lenient = any(policy_for(end, on_delete) is not OnDelete.STRICT for end in ends)
+    if result.rowcount > len(rows) and not lenient:
+        return result  # a table without a key has a link twice: SQLAlchemy says so, none is gone
+    if verb == "update" or not lenient:
+        gone = LinkGone(statement.table.description, rows, result.rowcount, verb)
+        flush.gone_links = [*flush.gone_links, gone]
+    return Counted(result, len(rows), rows)
+
+
+def _ends(flush: Flush, table: Table) -> list[type[Any]]:
+    """The classes of this flush that are linked by ``table``."""
+    assert flush.uow is not None
+    return [
+        mapper.class_
+        for mapper in flush.uow.mappers
+        if any(relationship.secondary is table for relationship in mapper.relationships)
+    ]

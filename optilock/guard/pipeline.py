@@ -21,18 +21,16 @@ from optilock.mapped import facts
 from optilock.mapping.moves import untouched
 from optilock.rows.sides import Missed, attempt_of, not_written
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
-from optilock.writes.answers import Accepted
-from optilock.writes.look import look_again
-from optilock.writes.onupdate import fill_in
-from optilock.writes.send import send, send_again
+from optilock.writes.answers import Accepted, fill_in
+from optilock.writes.send import look_again, send, send_again
 
 __all__ = [
     "drain",
     "drain_all",
     "hold",
-    "look",
     "miss",
     "missed_again",
+    "read_lost",
     "send_now",
     "without_version",
 ]
@@ -96,11 +94,11 @@ def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
 def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
     missed = send(connection, writes)
     if missed:
-        lost = send_again(connection, look(flush, connection, missed))
+        lost = send_again(connection, read_lost(flush, connection, missed))
         miss(flush, connection, lost, sent=len(writes))
 
 
-def look(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:
+def read_lost(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:
     """What is stored of rows that were not found, locked; nothing is noted yet."""
     by_mapper: dict[Mapper[object], list[Write]] = {}
     for write in writes:

@@ -35,7 +35,7 @@ from optilock.session.order import at_step
 from optilock.session.records import Promise, Promises, conflict_of
 from optilock.session.watched import Watched, watched
 from optilock.undocumented import marked_deleted
-from optilock.writes.look import expected_version
+from optilock.writes.send import expected_version
 
 __all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
 

@@ -18,23 +18,21 @@ from optilock.conditions.write import Shape, Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.guard.compares import judge_demanded, judge_objects, judge_values, write_one
-from optilock.guard.dependents import without_missed
-from optilock.guard.links import delete_links, judge_links
+from optilock.guard.dependents import delete_links, judge_links, without_missed
 from optilock.guard.no_bump import unmoved
 from optilock.guard.pipeline import (
     drain,
     hold,
-    look,
     miss,
     missed_again,
+    read_lost,
     send_now,
     without_version,
 )
 from optilock.guard.records import Flush
 from optilock.mapped import facts
 from optilock.mapping.compared import any_compared, changed_names
-from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved
-from optilock.writes.onupdate import fill_in
+from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved, fill_in
 from optilock.writes.send import require_row_counts
 from optilock.writes.shapes import shape_for
 
@@ -99,7 +97,7 @@ def _not_found(
     flush: Flush, connection: Connection, native: Native, write: Write, options: Any, result: Any
 ) -> Any:
     """The row of a single statement was not written; it is, if its conditions are true again."""
-    (lost,) = look(flush, connection, [write])
+    (lost,) = read_lost(flush, connection, [write])
     if lost.stands:
         result = native(write.shape.statement, write.params, **options)
         if result.rowcount:
@@ -222,7 +220,7 @@ def _write_ignored(
     kept = {k: v for k, v in params.items() if k not in (token.parameter, token.column.key)}
     result = native(bare.statement, kept)
     if not result.rowcount:
-        (lost,) = look(flush, connection, [Write(bare, params)])
+        (lost,) = read_lost(flush, connection, [Write(bare, params)])
         if lost.stands:
             result = native(bare.statement, kept)
         if not result.rowcount:

@@ -62,7 +62,7 @@ from optilock.mapped import GIVE_ONE, State, facts, identity_of
 from optilock.preconditions.etag import GONE, NOT_GIVEN, Wanted, demanded, matches, wanted
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
-from optilock.writes.look import expected_version
+from optilock.writes.send import expected_version
 
 __all__ = ["expect", "failed", "loaded_version", "state_in_watched_session", "verify"]
 

@@ -44,9 +44,8 @@ from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.statements.by_key import attempt_given
 from optilock.statements.call import flush_before
 from optilock.undocumented import expire_with_savepoint
-from optilock.writes.look import look_again
-from optilock.writes.onupdate import fill_in
-from optilock.writes.send import send, send_again
+from optilock.writes.answers import fill_in
+from optilock.writes.send import look_again, send, send_again
 
 __all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
 

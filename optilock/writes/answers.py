@@ -2,6 +2,8 @@
 
 Of a result it reads the row count, the values that came back, and which columns it must expire
 or fill in (``compiled.prefetch`` and ``compiled.postfetch``). The classes here answer that much.
+What Python makes of ``onupdate`` for a row, at the moment it is written, :func:`fill_in` makes for
+a row that is held.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from optilock.conditions.write import Params, Shape
+from sqlalchemy import Column, Connection
 
-__all__ = ["Accepted", "Counted", "Nothing", "Unmoved"]
+from optilock.conditions.write import Params, Shape, Write
+
+__all__ = ["Accepted", "Counted", "Nothing", "Unmoved", "fill_in"]
 
 
 class _Columns:
@@ -96,3 +100,31 @@ class Unmoved:
         made, version = result.context.compiled, shape.token.column
         columns = _Columns(list(made.prefetch), [c for c in made.postfetch if c is not version])
         self.context = _Context(columns, result.context.compiled_parameters)
+
+
+class _Asked:
+    """What an ``onupdate`` function may ask of its context argument."""
+
+    def __init__(self, connection: Connection, params: Params) -> None:
+        self.connection = self.root_connection = connection
+        self.engine = connection.engine
+        self.dialect = connection.dialect
+        self.current_parameters = params
+        self.compiled_parameters = [params]
+        self.isupdate, self.isinsert, self.isdelete = True, False, False
+
+    def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> Params:
+        """The row's parameters (``DefaultExecutionContext.get_current_parameters``)."""
+        return self.current_parameters
+
+
+def fill_in(write: Write, connection: Connection) -> None:
+    """Evaluate the Python-side ``onupdate`` of a row that is held, into its parameters."""
+    context = _Asked(connection, write.params)
+    for column in write.shape.prefetch:
+        write.params[column.key] = _evaluated(column, context)
+
+
+def _evaluated(column: Column[Any], context: _Asked) -> Any:
+    default: Any = column.onupdate
+    return default.arg(context) if default.is_callable else default.arg
