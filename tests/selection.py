@@ -11,7 +11,8 @@ Without ``--full`` three things are left out, on every machine the same:
 * of what a test tries again and again for chance to find it (random histories, cancelled tasks)
   most: such a test asks for the option itself.
 
-What is named by its id (``tests/unit/test_merge.py::test_...``) runs whole.
+What is named by its id (``tests/unit/test_merge.py::test_...``) runs with all of its parameters and
+modes; how often it tries again depends on the option alone.
 """
 
 from __future__ import annotations
