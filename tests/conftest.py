@@ -20,8 +20,10 @@ server cannot be started the tests are skipped, and the summary says why in one 
 from __future__ import annotations
 
 import gc
+import getpass
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,8 +53,12 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     """Who is asked to end, ends as by Ctrl-C: the fixtures then stop their servers."""
     add_get_one()
-    # Or each of the many programs that tests start would compile the library anew.
+    # Or each of the many programs that tests start would compile the library anew. They keep what
+    # they have compiled outside of the tree, for the next run as well.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compiled = Path(tempfile.gettempdir(), f"optilock-compiled-{getpass.getuser()}")
+    compiled.mkdir(mode=0o700, exist_ok=True)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(compiled))
     config.pluginmanager.register(summary)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
