@@ -283,7 +283,7 @@ class UnguardedStatement(OptilockError):
 
 
 class UnguardedStatementWarning(UserWarning):
-    """The same where it is only told."""
+    """The same statement, where the program is only warned of it."""
 
 
 class SeparateUnitWarning(UserWarning):

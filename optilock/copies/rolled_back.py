@@ -88,7 +88,7 @@ def remember_rolled_back(
     """The transaction, or a savepoint, is undone; ``before`` are the versions of rows it wrote.
 
     ``written`` are the objects of compared rows that it wrote: what they hold was never stored. So
-    it may be with objects that were read after an UPDATE statement, told by ``doubts``.
+    it may be with objects that were read after an UPDATE statement: ``doubts`` has those.
     """
     nested = session.in_nested_transaction()
     expired = []

@@ -2,8 +2,8 @@
 
 SQLAlchemy's UPDATE of such a row says ``WHERE id = ?`` and nothing more. Where one row of plain
 columns is written alone, the values that were read join its WHERE: one statement. Otherwise the
-rows of the flush are locked in key order and looked at, once a table, and what differs is held
-back; SQLAlchemy's own statements, which batch well without a version, then write the rest.
+rows of the flush are locked in key order and looked at, once a table, and no row that differs is
+written; SQLAlchemy's own statements, which batch well without a version, then write the rest.
 """
 
 from __future__ import annotations

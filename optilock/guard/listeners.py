@@ -1,8 +1,9 @@
 """``after_update`` and ``after_delete`` listeners hear of a row when it was written, and only then.
 
 SQLAlchemy calls them once it has handed over the statements of a table, and takes every row for
-written. So they are asked for first: what is held is sent, and a row that missed is not told. If
-its conflict is settled, it is told then, once, with what was written.
+written. So the guard asks before they are called: it sends the rows that it keeps back, and calls
+no listener for a row that missed. If the conflict of such a row is settled, the guard calls them
+then, once, with what was written.
 
 What asks is the mapper's own collection of listeners, so that every way to register and to remove
 one works. A class without such listeners is not touched.

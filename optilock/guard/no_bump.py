@@ -16,10 +16,10 @@ it, unseen; so keep it to columns whose loss nobody minds, or that are counted b
 (``Page.views + 1``). ``__version_ignore__`` says the same for good, without the check.
 
 New rows get their first version as always. Inside the block ``touch`` is refused. A root
-(``__version_root_of__``) that is held still stays as it is; any other does not move for the change
-of a child that is held still, but does when a child is added or removed. A version that the
-database itself moves at every write (``RowVersion``) cannot be held still: the flush refuses, and
-writes nothing.
+(``__version_root_of__``) that the block covers keeps its version; any other does not move for the
+change of a child that the block covers, but does when a child is added or removed. No block can
+keep a version that the database itself moves at every write (``RowVersion``): the flush refuses,
+and writes nothing.
 """
 
 from __future__ import annotations

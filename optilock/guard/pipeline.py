@@ -56,7 +56,7 @@ def hold(flush: Flush, connection: Connection, write: Write) -> Accepted:
 
 
 def _held(flush: Flush, connection: Connection, together: object) -> dict[object, Write]:
-    """What is held to be sent together, by key."""
+    """The rows that are kept back to be sent together, by key."""
     by_statement = flush.waiting.get(connection)
     if by_statement is None:
         by_statement = flush.waiting[connection] = {}
@@ -68,7 +68,7 @@ def _held(flush: Flush, connection: Connection, together: object) -> dict[object
 
 
 def drain(flush: Flush, connection: Connection) -> None:
-    """Send what is held for ``connection``, one statement a table."""
+    """Send the rows kept back for ``connection``, one statement a table."""
     held = flush.waiting.pop(connection, None)
     if not held:
         return

@@ -1,8 +1,8 @@
 """Which way goes a statement of the unit of work: held, sent at once, looked at first, left out?
 
-SQLAlchemy sends the rows of a flush one statement after the other. A row with a version is held
-until something else asks the database, or sent by itself where its order matters; whatever knows
-no version goes its way, but for the rows that missed already.
+SQLAlchemy sends the rows of a flush one statement after the other. The guard keeps a row with a
+version back until something else asks the database, or sends it by itself where its order matters;
+whatever knows no version goes its way, but for the rows that missed already.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _end(code: int, why: str) -> NoReturn:
 
 
 class _Bar:
-    """What is told of the roll-out, as a progress bar on standard error."""
+    """The progress of the roll-out, as a bar on standard error."""
 
     def __init__(self, shown: Progress) -> None:
         self._bar = shown

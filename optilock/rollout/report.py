@@ -1,4 +1,4 @@
-"""What a roll-out tells while it runs and when it is over, and the command that does the same."""
+"""What a roll-out reports while it runs and when it is over, and the command that does the same."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ So are a ``refresh()``, expired attributes, and what ``selectin_polymorphic()`` 
 that another plain query has filled in are expired, and read this way when they are asked for. The
 parts of an aggregate whose root is locked are read so as well: its version stands for them.
 
-Which objects those are is told by the number that SQLAlchemy gives each query, and each object that
-the query fills: nothing is done for a row. Objects that a resolver has made equal to their stored
+The number that SQLAlchemy gives each query, and each object that the query fills, says which
+objects those are: nothing is done for a row. Objects that a resolver has made equal to their stored
 row, which was read with a lock, are noted themselves; they read on where that row was read, which
 is the primary where plain reads go to a replica.
 """

@@ -334,7 +334,7 @@ def _without_older(state: State, context: Any, attrs: Collection[str] | None) ->
 
 
 class _Told:
-    """A version attribute that is told by ``set_committed_value()`` which version was seen."""
+    """A version attribute that learns from ``set_committed_value()`` which version was seen."""
 
     __slots__ = ()
 

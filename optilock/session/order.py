@@ -4,15 +4,15 @@
 
 1. *beside*: the session of a scope whose place a unit has taken notes what was changed inside of
    the unit (:mod:`optilock.unit.beside`), before anything below changes more;
-2. *touches*: rows that :func:`~optilock.touch` was told of are touched again where a reading has
+2. *touches*: rows that :func:`~optilock.touch` was called for are touched again where a reading has
    dropped it (:mod:`optilock.rows.touch`);
 3. *roots*: the versions of aggregates' roots move for their children (:mod:`optilock.aggregates`);
 4. *guard*: a watched session looks at all that the flush will write, what the steps above have
    changed included: promises, rows that nobody has read, deletes (:mod:`optilock.guard`).
 
-*After it*, ahead of all listeners of the application (they see what is settled): *guard* sends what
-is held and settles what missed. When the objects are clean: *touches* that were written are
-forgotten.
+*After it*, ahead of all listeners of the application (they see what is settled): *guard* sends the
+rows that it keeps back and settles those that missed. When the objects are clean: *touches* that
+were written are forgotten.
 
 *Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again, and then
 *promises*, which flushes and looks at the rows (:mod:`optilock.guard.promises`).
@@ -69,7 +69,7 @@ _FIRST = frozenset({"after_flush"})
 _known: dict[str, dict[str, tuple[str | None, Step]]] = {name: {} for name in ORDER}
 #: The same, in the order of the list.
 _in_order: dict[str, tuple[tuple[str | None, Step], ...]] = dict.fromkeys(ORDER, ())
-#: Steps that were told of; two threads may need their first one at the same time.
+#: Steps that somebody has asked for; two threads may need their first one at the same time.
 _there: set[str] = set()
 _changing = Lock()
 _of_classes: dict[str, Step] = {}

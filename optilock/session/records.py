@@ -44,7 +44,7 @@ class Stated:
     held: dict[State, Any]
     #: How many writes of flushes came before it.
     sent: int
-    #: It is an INSERT: rows of objects that were held before it are not its own.
+    #: It is an INSERT: rows of objects that the session had before it are not its own.
     adds: bool = False
     #: Promised rows that it found in the promised version, and has moved or deleted.
     rows: set[Place] = field(default_factory=set)

@@ -23,7 +23,7 @@ from optilock.mapped import Place
 from optilock.session.records import Before, Departed, Doubt, Moved, Point, Promises, Stated, Still
 from optilock.undocumented import nested_transaction, transaction_of
 
-#: An attribute of a session class: ``watch`` was told of it.
+#: An attribute of a session class: ``watch`` was called for it.
 GUARDED = "_optilock_guarded"
 #: An attribute of a session: its :class:`Watched`, once there is something.
 KNOWN = "_optilock_watched"
