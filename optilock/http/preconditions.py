@@ -74,6 +74,7 @@ _WITHOUT_CONDITIONS = ("OPTIONS", "TRACE", "CONNECT")
 _MATCH, _NONE_MATCH = "If-Match", "If-None-Match"
 _UNMODIFIED, _MODIFIED = "If-Unmodified-Since", "If-Modified-Since"
 _NAMES = {name.lower(): name for name in (_MATCH, _NONE_MATCH, _UNMODIFIED, _MODIFIED)}
+_DATES = (_UNMODIFIED, _MODIFIED)
 #: What a write of Azure may carry.
 _TOGETHER = ({_MATCH, _UNMODIFIED}, {_NONE_MATCH, _MODIFIED})
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -208,7 +209,7 @@ def required(
         return Precondition()
     reads = method in _READS
     try:
-        sent = _sent(fields)
+        sent = _sent(fields, reads)
         if profile == "azure":
             asked = _azure(sent, reads, proxies)
         else:
@@ -242,8 +243,8 @@ def _rfc9110(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Pre
         exists=exists,
         absent=absent,
         unless=unless,
-        unmodified_since=None if _MATCH in sent else _date(sent, _UNMODIFIED, reads),
-        modified_since=_date(sent, _MODIFIED, reads) if reads and _NONE_MATCH not in sent else None,
+        unmodified_since=None if _MATCH in sent else _date(sent, _UNMODIFIED),
+        modified_since=_date(sent, _MODIFIED) if reads and _NONE_MATCH not in sent else None,
         reads=reads,
     )
 
@@ -263,8 +264,8 @@ def _azure(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Preco
         exists=exists,
         absent=absent,
         unless=unless,
-        unmodified_since=_date(sent, _UNMODIFIED, reads) if dated else None,
-        modified_since=_date(sent, _MODIFIED, reads) if dated else None,
+        unmodified_since=_date(sent, _UNMODIFIED) if dated else None,
+        modified_since=_date(sent, _MODIFIED) if dated else None,
         either=reads,
         reads=reads,
     )
@@ -331,8 +332,11 @@ def _protected(asked: Precondition, require: str | None, allow_star: bool) -> Pr
 # -- what was sent ---------------------------------------------------------------------------------
 
 
-def _sent(fields: Fields) -> dict[str, str]:
-    """The four fields as far as they were sent, the lines of each joined (section 5.3)."""
+def _sent(fields: Fields, reads: bool) -> dict[str, str]:
+    """The four fields as far as they were sent, the lines of each joined (section 5.3).
+
+    Control bytes are no text at all, so a write with one is refused, in whichever field it is.
+    """
     sent: dict[str, str] = {}
     for name, value in fields.items() if isinstance(fields, Mapping) else fields:
         known = _NAMES.get(_text(name).strip().lower())
@@ -342,6 +346,8 @@ def _sent(fields: Fields) -> dict[str, str]:
         sent[known] = f"{sent[known]}, {line}" if known in sent else line
         if len(sent[known]) > LONGEST:
             raise Oversized(f"{known} is longer than {LONGEST} characters.")
+        if not reads and known in _DATES and _CONTROL.search(line):
+            raise BadPrecondition(f"{known} has a control byte.")
     return sent
 
 
@@ -349,14 +355,9 @@ def _text(given: str | bytes) -> str:
     return given if isinstance(given, str) else bytes(given).decode("latin-1")
 
 
-def _date(sent: dict[str, str], name: str, reads: bool) -> datetime | None:
-    """What is no date is ignored (sections 13.1.3 and 13.1.4); control bytes are no text at all."""
-    value = sent.get(name)
-    if value is None:
-        return None
-    if not reads and _CONTROL.search(value):
-        raise BadPrecondition(f"{name} has a control byte.")
-    return date(value)
+def _date(sent: dict[str, str], name: str) -> datetime | None:
+    """What is no date is ignored (sections 13.1.3 and 13.1.4)."""
+    return date(sent[name]) if name in sent else None
 
 
 # -- what is there ---------------------------------------------------------------------------------

@@ -250,7 +250,7 @@ TYPES = st.sampled_from([Integer(), BigInteger(), Uuid(), Uuid(as_uuid=False), U
 
 def test_whatever_text_comes_is_a_version_of_the_column_or_none(pytestconfig: Any) -> None:
     @settings(
-        max_examples=20_000 if pytestconfig.option.full else 60,
+        max_examples=3_000 if pytestconfig.option.full else 60,
         database=None,
         derandomize=True,
         deadline=None,

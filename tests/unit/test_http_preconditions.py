@@ -220,6 +220,8 @@ def test_obs_text_is_legal_and_bytes_are_read_as_they_came() -> None:
 
 def test_control_bytes_in_a_date_refuse_a_write() -> None:
     assert status("PUT", ("If-Unmodified-Since", "x\r\ny"), require=None) == 400
+    beside = ("If-Match", '"a"')
+    assert status("PUT", beside, ("If-Unmodified-Since", "x\x00")) == 400
     assert status("GET", ("If-Modified-Since", "x\r\ny")) is None
 
 
@@ -358,6 +360,8 @@ def allowed(sent: list[tuple[str, str]], etag: str, exists: bool) -> bool:
         lines[name] = f"{lines[name]}, {value}" if name in lines else value
     if not {"if-match", "if-none-match"} & set(lines):
         return False
+    if any((c < " " and c != "\t") or c == "\x7f" for c in lines.get("if-unmodified-since", "")):
+        return False
     if "if-match" in lines:
         match = naive(lines["if-match"])
         if match is None or not exists or not (match == ["*"] or etag in match):
@@ -420,7 +424,7 @@ def fuzz(examples: int) -> Callable[..., None]:
 
 
 def test_no_write_passes_that_another_reading_would_refuse(pytestconfig: pytest.Config) -> None:
-    fuzz(20_000 if pytestconfig.option.full else 200)()
+    fuzz(3_000 if pytestconfig.option.full else 200)()
 
 
 @pytest.mark.parametrize(
