@@ -337,18 +337,20 @@ def _sent(fields: Fields, reads: bool) -> dict[str, str]:
 
     Control bytes are no text at all, so a write with one is refused, in whichever field it is.
     """
-    sent: dict[str, str] = {}
+    lines: dict[str, list[str]] = {}
+    length = dict.fromkeys(_NAMES.values(), 0)
     for name, value in fields.items() if isinstance(fields, Mapping) else fields:
         known = _NAMES.get(_text(name).strip().lower())
         if known is None or value is None:
             continue
         line = _text(value)
-        sent[known] = f"{sent[known]}, {line}" if known in sent else line
-        if len(sent[known]) > LONGEST:
+        length[known] += len(line) + len(", ")
+        if length[known] > LONGEST + len(", "):
             raise Oversized(f"{known} is longer than {LONGEST} characters.")
         if not reads and known in _DATES and _CONTROL.search(line):
             raise BadPrecondition(f"{known} has a control byte.")
-    return sent
+        lines.setdefault(known, []).append(line)
+    return {known: ", ".join(each) for known, each in lines.items()}
 
 
 def _text(given: str | bytes) -> str:
