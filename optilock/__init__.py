@@ -32,8 +32,8 @@ from optilock.preconditions.expect import expect, verify
 from optilock.rows.touch import touch
 from optilock.session.watched import demand
 from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
-from optilock.statements.unchanged import unchanged
 from optilock.statements.unguarded import guard_statements
+from optilock.statements.version import unchanged
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.unit.isolation import Isolation
 from optilock.unit.parts import Part

@@ -24,7 +24,7 @@ from optilock.guard.records import Flush
 from optilock.guard.route import links, unguarded, written
 from optilock.mapping.tables import owner_of
 from optilock.statements.demanded import table_under_demands
-from optilock.statements.unasked import refuse_text, refuse_unasked
+from optilock.statements.refused import refuse_text, refuse_unasked
 
 __all__ = ["Before", "arm", "arm_wholly", "disarm"]
 

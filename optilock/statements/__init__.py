@@ -14,12 +14,11 @@ In a watched session :mod:`~optilock.statements.execute` sees each
     :mod:`~optilock.statements.version` moves their version, or leaves it.
     :mod:`~optilock.statements.own` notes what the session has to know afterwards.
 *what is refused*
-    :mod:`~optilock.statements.upserts` that would leave the version as it was.
-    :mod:`~optilock.statements.sql_text` finds the tables that a text writes. Nobody can ask the
-    rows of some statements what the session demands: :mod:`~optilock.statements.unasked`.
+    :mod:`~optilock.statements.refused` has what would leave the version as it was, and what writes
+    rows that nobody can ask for what the session demands. :mod:`~optilock.statements.sql_text`
+    finds the tables that a text writes.
 
 For any session, :mod:`~optilock.statements.bulk` writes many rows by key and answers for each
-(:mod:`~optilock.statements.bulk_rows`), :mod:`~optilock.statements.unchanged` is the condition for
-an ``update()`` of one's own, and :mod:`~optilock.statements.unguarded` finds statements that go
-around the version.
+(:mod:`~optilock.statements.bulk_rows`), ``unchanged`` is the condition for an ``update()`` of
+one's own, and :mod:`~optilock.statements.unguarded` finds statements that go around the version.
 """

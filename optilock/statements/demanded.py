@@ -10,7 +10,7 @@ discriminator says which row is whose. Where nothing says it, the statement is r
 
 This is the same for all who send: ``session.execute()``, ``session.connection()``, a listener while
 the session is flushing, and SQLAlchemy's own bulk calls (:func:`refuse_by_key`). What writes rows
-that nobody can look at before is refused: :mod:`optilock.statements.unasked`.
+that nobody can look at before is refused: :mod:`optilock.statements.refused`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from optilock.session.connections import connection_to_write
 from optilock.session.watched import watched
 from optilock.statements.call import Call
 from optilock.statements.matching import rows_found
-from optilock.statements.unasked import refuse_inside, refuse_others
+from optilock.statements.refused import refuse_inside, refuse_others
 from optilock.statements.version import column_in
-from optilock.writes.look import read_demanded
+from optilock.writes.send import read_demanded
 
 __all__ = ["refuse_by_key", "table_under_demands", "under_demands"]
 

@@ -18,7 +18,7 @@ sees to three more things.
 * Where only ignored columns change, the version stays as it is.
 
 Rows by primary key: :mod:`optilock.statements.by_key`. An upsert has to move the version:
-:mod:`optilock.statements.upserts`.
+:mod:`optilock.statements.refused`.
 
 What is sent on ``session.connection()`` between flushes is the session's own, too. From the first
 time that somebody asks for it to the end of the transaction, the connection answers for UPDATE and
@@ -58,8 +58,7 @@ from optilock.statements.by_table import (
 from optilock.statements.call import Call, Execute, stating
 from optilock.statements.demanded import table_under_demands, under_demands
 from optilock.statements.own import note, note_unseen, unseen_of
-from optilock.statements.unasked import refuse_text, refuse_unasked
-from optilock.statements.upserts import refuse_insert
+from optilock.statements.refused import refuse_insert, refuse_text, refuse_unasked
 from optilock.statements.version import refuse_update_of_table, unmoved_of_table, versioned_children
 from optilock.undocumented import lock_of, resolved, subject_of
 

@@ -33,8 +33,8 @@ from optilock.errors import (
 )
 from optilock.mapping.tables import joined_tables, moved_by_flushes, versioned_tables
 from optilock.session.caller import level_of_caller
+from optilock.statements.refused import leaves_version, replaces
 from optilock.statements.sql_text import written_unversioned
-from optilock.statements.upserts import leaves_version, replaces
 from optilock.undocumented import is_of_the_orm, values_of
 
 __all__ = ["guard_statements"]

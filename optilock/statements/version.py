@@ -9,6 +9,14 @@ inside of a ``no_bump`` block, it says that the version stays (:func:`unmoved`).
 it with a second UPDATE, before the statement, by the same WHERE (:func:`move_apart`). What it
 cannot see to it refuses: an UPDATE of an alias, in which no ``onupdate`` acts, and one of such a
 table outside of the ORM.
+
+:func:`unchanged` is the WHERE of a statement that is meant for rows as they were read::
+
+    session.execute(update(Account).where(unchanged(account)).values(balance=0))
+    session.execute(delete(Draft).where(unchanged(*drafts)))
+
+It is true of a row while its key and its version are those of a loaded object. The number of rows
+that the statement matched says whether all were: ``result.rowcount``.
 """
 
 from __future__ import annotations
@@ -16,11 +24,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from sqlalchemy import Column, Connection, Delete, Update, select
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy import Column, ColumnElement, Connection, Delete, Update, and_, inspect, or_, select
+from sqlalchemy.orm import InstanceState, Mapper, Session
 
-from optilock.errors import ConfigurationError
-from optilock.mapped import facts, key_in
+from optilock.errors import ConfigurationError, described
+from optilock.mapped import GIVE_ONE, facts, key_in
 from optilock.mapping.tables import joined_tables, moved_by_flushes, owner_of, versioned_tables
 from optilock.session.connections import refuse_autocommit
 from optilock.session.watched import watched
@@ -35,6 +43,7 @@ __all__ = [
     "refuse_by_key",
     "refuse_update_of_table",
     "say_it",
+    "unchanged",
     "unmoved",
     "unmoved_of_table",
     "versioned_children",
@@ -236,3 +245,40 @@ def say_it(mapper: Mapper[Any], why: str) -> ConfigurationError:
         f"The UPDATE of {cls} would leave {key!r}, and optilock cannot add the next version: {why}."
         f" Name it among the values of the statement, or change the objects. Nothing was sent."
     )
+
+
+def unchanged(*objects: object) -> ColumnElement[bool]:
+    """A condition that holds for the rows of ``objects`` in the versions that were loaded.
+
+    Raises:
+        ConfigurationError: no object; one that is not loaded, or has no version.
+    """
+    if not objects:
+        raise ConfigurationError(
+            "unchanged() got no object: a statement without a condition writes every row."
+        )
+    return or_(*map(_as_loaded, objects))
+
+
+def _as_loaded(obj: Any) -> ColumnElement[bool]:
+    state = inspect(obj, raiseerr=False)
+    if not isinstance(state, InstanceState) or state.key is None:
+        raise ConfigurationError(
+            f"unchanged() takes objects that a session has loaded, and got {described(obj)} that is"
+            " not stored yet, or not mapped."
+        )
+    mapper = state.mapper
+    token = facts(mapper).token
+    if not token:
+        raise ConfigurationError(f"{mapper.class_.__name__} has no version to compare: {GIVE_ONE}.")
+    version = state.committed_state.get(token, state.dict.get(token))
+    if version is None:
+        raise ConfigurationError(
+            f"The version of this {mapper.class_.__name__} is not loaded: a commit has expired it."
+            " Call session.refresh(), or create the sessions with expire_on_commit=False."
+        )
+    keys = [
+        getattr(mapper.class_, name) == value
+        for name, value in zip(facts(mapper).keys, state.key[1], strict=True)
+    ]
+    return and_(*keys, getattr(mapper.class_, token) == version)

@@ -1,0 +1,248 @@
+"""Statements that a watched session refuses, because nobody would notice what they overwrite.
+
+``INSERT … ON CONFLICT DO UPDATE`` has to move the version of the row that it changes. SQLAlchemy
+does not apply ``onupdate`` there, so the version has to be among the values that the upsert sets:
+one in which it is not is refused. ``excluded.version`` does not move it: that is the first version,
+which a new row would have had, unless the statement gives another.
+
+Where the session demands something of rows (:func:`optilock.demand`), a SQL text, an upsert of a
+row that may be there, and a statement inside of another one say too little about the rows that they
+write. :mod:`optilock.statements.demanded` asks the rows of all others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Alias, Column, Delete, Insert, Integer, Table, TextClause, Update
+from sqlalchemy.orm import Mapper
+from sqlalchemy.sql import visitors
+
+from optilock.conditions.demands import Demands
+from optilock.errors import ConfigurationError
+from optilock.mapped import facts
+from optilock.mapping.tables import all_mappers, classes_over, moved_by_flushes, versioned_tables
+from optilock.statements.by_key import refuse_first_versions
+from optilock.statements.sql_text import may_write, sql_of, tables_written
+from optilock.tokens.timestamp import NextServerTime
+from optilock.undocumented import given_by, names_set_by, prefixes_of, subject_of, upsert_of
+
+__all__ = [
+    "changes_stored_rows",
+    "leaves_version",
+    "refuse_insert",
+    "refuse_inside",
+    "refuse_others",
+    "refuse_text",
+    "refuse_unasked",
+    "replaces",
+]
+
+_REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
+
+
+def leaves_version(statement: Insert, version: Column[Any], given: Collection[str] = ()) -> bool:
+    """Does the upsert change stored rows and leave them in the version that others have read?
+
+    ``given`` names what the parameters say of new rows.
+    """
+    values = _set_by_upsert(statement)
+    names = {version.key, version.name}
+    named = [value for name, value in values.items() if name in names]
+    if not named:
+        return bool(values)
+    return (
+        _is_of_new_row(named[0], version)
+        and _repeats(version)
+        and names.isdisjoint({*given, *given_by(statement)})
+    )
+
+
+def replaces(statement: Insert) -> bool:
+    """Does it delete a stored row and make it again (``INSERT OR REPLACE``)?"""
+    return any(map(_REPLACES.search, prefixes_of(statement)))
+
+
+def changes_stored_rows(statement: Insert) -> bool:
+    """May it change a row that is there already, or make it again?"""
+    return bool(_set_by_upsert(statement)) or replaces(statement)
+
+
+def _set_by_upsert(statement: Insert) -> dict[str, Any]:
+    """The columns that the statement sets where the row is there, by name; often none."""
+    clause = upsert_of(statement)
+    values = getattr(clause, "update_values_to_set", None) or getattr(clause, "update", None) or ()
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return {str(getattr(name, "key", name)): value for name, value in pairs}
+
+
+def _is_of_new_row(value: Any, version: Column[Any]) -> bool:
+    """Is it ``excluded.version``, as PostgreSQL and SQLite say; MariaDB: ``inserted``?"""
+    table = getattr(value, "table", None)
+    if getattr(value, "name", None) == "values":  # VALUES(version)
+        return any(version.shares_lineage(one) for one in value.clauses if isinstance(one, Column))
+    return (
+        isinstance(table, Alias)
+        and table.name in ("excluded", "inserted")
+        and bool(version.shares_lineage(value))
+    )
+
+
+def _repeats(version: Column[Any]) -> bool:
+    """Do two new rows get one version by the column's default, or by none?"""
+    default: Any = version.default
+    return default is None or not default.is_callable or isinstance(version.type, Integer)
+
+
+def refuse_insert(statement: Insert, params: Any) -> None:
+    """Refuse an INSERT that would replace a versioned row unseen, or lose a version it gives.
+
+    Raises:
+        ConfigurationError: it changes stored rows and does not move the version, or it gives new
+            rows a version that SQLAlchemy would not store.
+    """
+    mapper = getattr(subject_of(statement), "mapper", None)
+    table: Any = statement.table
+    version: Any = versioned_tables().get(table)
+    if isinstance(mapper, Mapper):
+        version = facts(mapper).version
+        if version is not None and params:
+            refuse_first_versions(mapper, params if isinstance(params, list) else [params])
+    if version is None:
+        return
+    if replaces(statement):
+        raise ConfigurationError(
+            f"INSERT OR REPLACE deletes a row of {statement.table.description} and makes it again"
+            " with its first version: whoever has read it would overwrite it unseen. Use ON"
+            " CONFLICT DO UPDATE and set the version in it. Nothing was sent."
+        )
+    rows = params if isinstance(params, list) else [params or {}]
+    given = {name for row in rows for name in row}
+    if isinstance(mapper, Mapper):
+        given = set()  # SQLAlchemy stores the first version, whatever these rows say
+    if not leaves_version(statement, version, given):
+        return
+    if not isinstance(mapper, Mapper):
+        if version.onupdate is None and moved_by_flushes(version) is None:
+            return  # the database moves it, or the application
+        raise _left(statement.table.description, version, str(version))
+    if facts(mapper).by_application or facts(mapper).by_itself:
+        return
+    cls, key = mapper.class_.__name__, facts(mapper).token
+    raise _left(cls, version, f"{cls}.{key}", by_values=facts(mapper).by_values)
+
+
+def _left(
+    what: str, version: Column[Any], now: str, *, by_values: bool = False
+) -> ConfigurationError:
+    onupdate: Any = version.onupdate
+    following = f"{now} + 1" if isinstance(version.type, Integer) else "the next random value"
+    if onupdate is not None and isinstance(onupdate.arg, NextServerTime):
+        following = f"optilock.tokens.timestamp.NextServerTime({now})"
+    if by_values:
+        following = "the one that its token makes from the new values"
+    return ConfigurationError(
+        f"The upsert of {what} changes a stored row and leaves its version: whoever has read the"
+        f" row would overwrite it unseen. Set {version.name!r} in it to {following} (and not to"
+        " that of the new row, which is the first one). Nothing was sent."
+    )
+
+
+def refuse_unasked(demands: Demands, statement: Any) -> None:
+    """Refuse what may write rows of which something is demanded, and that nobody can look at.
+
+    Raises:
+        ConfigurationError: it is a SQL text that changes such a table, or an upsert of one, or has
+            a statement that writes one inside (``from_statement()``, a CTE of PostgreSQL).
+    """
+    if isinstance(statement, Insert) and changes_stored_rows(statement):
+        for cls in _demanded_classes(demands, statement.table):
+            raise _upsert(cls, statement.table)
+    sql = sql_of(statement)
+    if sql is not None:
+        refuse_text(demands, sql)
+    else:
+        refuse_inside(demands, statement)
+
+
+def refuse_inside(demands: Demands, statement: Any) -> None:
+    for one in visitors.iterate(statement):
+        if one is statement or not isinstance(one, (Update, Delete, Insert, TextClause)):
+            continue
+        if isinstance(one, (Insert, TextClause)):
+            refuse_unasked(demands, one)
+        else:
+            for cls in _demanded_classes(demands, one.table):
+                raise _inside(cls)
+
+
+def refuse_text(demands: Demands, sql: str) -> None:
+    """The same of a SQL text that is no statement of SQLAlchemy's."""
+    if not may_write(sql):
+        return
+    known = {
+        table.name.lower(): mapper.class_.__name__
+        for mapper in all_mappers()
+        if demands.on(mapper)
+        for table in mapper.tables
+        if isinstance(table, Table)
+    }
+    for name in sorted(tables_written(sql, known)):
+        cls = known[name]
+        raise ConfigurationError(
+            f"The SQL text writes the table {name!r}, and the session demands something of each row"
+            f" of {cls} that it writes, which nobody can ask of the rows of a text. Write"
+            f" update({cls}).where(...) or delete({cls}).where(...), or change the objects; rows of"
+            " which nothing is to be demanded are written by a session without the demand. Nothing"
+            " was sent."
+        )
+
+
+def refuse_others(demands: Demands, statement: Any, tables: set[Any]) -> None:
+    """Refuse a statement that writes an alias, or one more table (MariaDB).
+
+    Raises:
+        ConfigurationError: something is demanded of those rows.
+    """
+    written = {one for one in visitors.iterate(statement.table) if isinstance(one, Table)}
+    if isinstance(statement.table, Table):
+        written = set()
+    if isinstance(statement, Update):
+        set_in = map(_table_of, names_set_by(statement))
+        written |= {table for table in set_in if table is not None}
+    for table in written - tables:
+        for cls in _demanded_classes(demands, table):
+            raise ConfigurationError(
+                f"The statement names an alias of {table.description}, or several tables, and the"
+                f" session demands something of each row of {cls} that it writes: name"
+                f" {table.description} itself, in a statement of its own. Nothing was sent."
+            )
+
+
+def _table_of(named: Any) -> Any:
+    """The table of a column, or of an attribute, that a statement sets; a name has none."""
+    column = named.__clause_element__() if hasattr(named, "__clause_element__") else named
+    return getattr(column, "table", None)
+
+
+def _demanded_classes(demands: Demands, table: Any) -> list[str]:
+    return [one.class_.__name__ for one in classes_over(table) if demands.on(one)]
+
+
+def _inside(cls: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"A statement that writes rows of {cls} is inside of another one, and the session demands"
+        " something of each of these rows, which nobody can ask there: execute it by itself, with"
+        " returning() if its rows are wanted. Nothing was sent."
+    )
+
+
+def _upsert(cls: str, table: Any) -> ConfigurationError:
+    return ConfigurationError(
+        f"The upsert of {table.description} may change a stored row, and the session demands"
+        f" something of each row of {cls} that it changes, which nobody can ask of it. Insert what"
+        f" is new (ON CONFLICT DO NOTHING), and write update({cls}).where(...) for what is stored."
+        " Nothing was sent."
+    )
