@@ -76,7 +76,7 @@ def write_one(
         result = native(checked, params, **options)
         if result.rowcount:
             return result
-        missed.problem = not_written(missed.attempt)
+        missed.problem = not_written(missed)
     flush.add_miss(missed)
     flush.skipped |= {state}
     return Counted(result, 1)

@@ -119,9 +119,7 @@ def miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -
     for row in lost:
         one = _missed(flush, connection, row.write)
         one.stored = row.stored
-        one.problem = explained(row.failed, one.entry) or (
-            not_written(one.attempt) if row.stands else None
-        )
+        one.problem = not_written(one) if row.stands else explained(row.failed, one.entry)
         missed.append(one)
     if flush.uow is not None and len(flush.uow.states) > 1:
         restore_gone(flush, missed)

@@ -329,8 +329,14 @@ class Missed:
         return self.stored is None
 
 
-def not_written(attempt: Attempt) -> NotWritten:
-    """The error of a row that is locked and as it was read, and was not written a second time."""
+def not_written(missed: Missed) -> NotWritten | None:
+    """The error of a row that is as it was read, and missed once more; ``None``: a conflict.
+
+    Where no row can be locked, somebody may have moved it again.
+    """
+    attempt, dialect = missed.attempt, missed.connection.dialect
+    if not database_of(dialect).locks_rows(dialect):
+        return None
     return NotWritten(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
         " row is still as it was read, so nobody else was first. A trigger or a rule of the"

@@ -103,6 +103,24 @@ def edited(engine: Engine, model: type[Any]) -> Session:
     return session
 
 
+def test_a_row_that_comes_back_and_moves_again_is_a_conflict(lockless):
+    """Nobody holds it after the look, so nobody knows that a trigger keeps it."""
+    with watch(maker(lockless))() as session:
+        session.get_one(Page, 1).n = 5
+        moves = {1: 7, 2: 1, 3: 8}  # before the UPDATE, the look, and the UPDATE once more
+
+        @event.listens_for(lockless, "before_cursor_execute")
+        def others(_: Any, cursor: Any, *___: Any) -> None:
+            # On our connection: SQLite itself would keep another writer out.
+            version = moves.pop(4 - len(moves), None)
+            if version is not None:
+                cursor.execute("UPDATE pages SET version = ? WHERE id = 1", (version,))
+
+        with pytest.raises(ConcurrencyError):
+            session.flush()
+        assert not moves
+
+
 def test_a_batch_finds_the_row_that_was_changed_while_it_was_written(lockless):
     """Both new versions are 2: a count of the rows that carry a 2 would find them all."""
     with edited(lockless, Page) as session:
