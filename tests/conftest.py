@@ -9,7 +9,8 @@ the mode changes nothing that the test is about, ``modes(full=True)`` keeps them
 ``engine``        a sync engine on it, disposed afterwards
 ``async_engine``  an async engine (aiosqlite, psycopg, asyncpg, asyncmy)
 ``collect``       collects the test's own garbage
-``store``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see :mod:`tests.two_writers`
+``store``, ``account``, ``watched``, ``other``, ``gone``, ``stored``, ``refused``: see
+                  :mod:`tests.two_writers`
 
 Choose engines with ``-k postgresql``, or for one test with
 ``@pytest.mark.engines("postgresql", "mariadb")`` or ``@pytest.mark.needs("row-locks")``. Where a
@@ -37,6 +38,7 @@ from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_wi
 from tests.oldest import add_get_one
 from tests.selection import quick, suits
 from tests.summary import LEFT
+from tests.two_writers import account as account
 from tests.two_writers import gone as gone
 from tests.two_writers import other as other
 from tests.two_writers import refused as refused

@@ -28,7 +28,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
 from optilock import OnDelete, Versioned, client_wins
-from optilock.tokens import Counter, Unique
+from optilock.tokens import Counter, RowVersion, Timestamp, Unique
 
 
 class Base(DeclarativeBase):
@@ -74,6 +74,24 @@ class Native(Base):
     text: Mapped[str | None]
     revision: Mapped[int] = mapped_column()
     __mapper_args__ = {"version_id_col": revision}
+
+
+class Signed(Versioned, Base):
+    """The database moves the version."""
+
+    __tablename__ = "signed"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = key()
+    owner: Mapped[str | None]
+
+
+class Timed(Versioned, Base):
+    """The version is the server's time."""
+
+    __tablename__ = "timed"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = key()
+    owner: Mapped[str | None]
 
 
 class Seat(Versioned, Base):

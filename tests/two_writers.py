@@ -1,6 +1,7 @@
 """Fixtures of the tests with two writers: rows, our session, and the other program.
 
 ``store(*objects)``            the rows that are there at first
+``account``                    the class of two rows that are there: Ada's account, and Bob's
 ``watched(on_conflict=…)``     our session, guarded; ``watched_on(engine, …)`` on another engine
 ``other(Model, key, **values)``  another program changes a row, and commits
 ``gone(Model, key)``           another program deletes a row, and commits
@@ -21,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConcurrencyError, watch
+from tests.models import Account
 
 Do = Callable[..., Any]
 
@@ -66,6 +68,13 @@ def store(engine: Engine, tables: Do) -> Do:
 @pytest.fixture
 def watched(engine: Engine, watched_on: Do) -> Do:
     return functools.partial(watched_on, engine)
+
+
+@pytest.fixture
+def account(store: Do) -> type[Account]:
+    """Ada's account and Bob's."""
+    store(Account(id=1, owner="Ada", balance=10, note="n"), Account(id=2, owner="Bob"))
+    return Account
 
 
 @pytest.fixture

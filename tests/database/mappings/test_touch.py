@@ -10,7 +10,6 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock import (
     ConcurrencyError,
     ConfigurationError,
-    RowVersion,
     Timestamp,
     Versioned,
     client_wins,
@@ -21,24 +20,10 @@ from optilock import (
     touch,
 )
 from optilock.testing import count_statements
-from tests.models import Account, Base, Dog, Manager, Native, Note, Page, Tag, key
+from tests.models import Account, Base, Dog, Manager, Native, Note, Page, Signed, Tag, Timed, key
 from tests.tags import version_text
 
 alive = pytest.mark.needs("resolves-in-place")
-
-
-class Signed(Versioned, Base):
-    __tablename__ = "touched_signed"
-    __version_token__ = RowVersion()
-    id: Mapped[int] = key()
-    owner: Mapped[str | None]
-
-
-class Timed(Versioned, Base):
-    __tablename__ = "touched_timed"
-    __version_token__ = Timestamp()
-    id: Mapped[int] = key()
-    owner: Mapped[str | None]
 
 
 class Viewed(Versioned, Base):

@@ -26,12 +26,6 @@ from tests.tags import tag
 from tests.two_writers import Do
 
 
-@pytest.fixture
-def account(store: Do) -> type[Account]:
-    store(Account(id=1, owner="Ada", balance=10, note="n"))
-    return Account
-
-
 def refused(session: Session, *args: Any, expected: object) -> PreconditionFailed:
     with pytest.raises(PreconditionFailed) as caught:
         apply(session, *args, expected=expected)

@@ -36,12 +36,6 @@ pytestmark = pytest.mark.modes(full=True)
 OWN = tag(Account, 1, 1)
 
 
-@pytest.fixture
-def account(store: Do) -> type[Account]:
-    store(Account(id=1, owner="Ada", balance=10, note="n"), Account(id=2, owner="Bob"))
-    return Account
-
-
 # -- now -------------------------------------------------------------------------------------------
 
 

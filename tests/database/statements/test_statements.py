@@ -10,15 +10,8 @@ from sqlalchemy import Engine, bindparam, select, update
 from optilock import ConcurrencyError, ConfigurationError, no_bump
 from optilock.testing import count_statements
 from tests.models import Account, Animal, Dog, Employee, Manager, Note, Page
-from tests.two_writers import Do
 
 rich = update(Account).where(Account.balance >= 10).values(note="rich")
-
-
-@pytest.fixture
-def account(store: Do) -> type[Account]:
-    store(Account(id=1, owner="Ada", balance=10, note="n"), Account(id=2, owner="Bob"))
-    return Account
 
 
 def test_an_update_moves_the_version_of_the_rows_that_it_changes(account, watched, stored):
