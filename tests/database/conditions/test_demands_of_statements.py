@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Mapped, Mapper, Session, aliased, mapped_column
+from sqlalchemy.orm import Mapped, Mapper, Session, aliased, mapped_column, relationship
 
 from optilock import (
     Condition,
@@ -135,6 +135,16 @@ class Harbour(Versioned, Base):
     __tablename__ = "said_harbours"
     id: Mapped[int] = key()
     name: Mapped[str] = mapped_column(default="")
+    vessels: Mapped[list[Vessel]] = relationship(secondary="said_berths")
+
+
+class Berth(Base):
+    """A link, and a class of its own."""
+
+    __tablename__ = "said_berths"
+    harbour_id: Mapped[int] = mapped_column(ForeignKey(Harbour.id), primary_key=True)
+    vessel_id: Mapped[int] = mapped_column(ForeignKey(Vessel.id), primary_key=True)
+    tenant: Mapped[str] = mapped_column(default="mine")
 
 
 OF_CLASSES = {"Vessel": "port", "Ferry": "line", "Tanker": "owner", "Barge": "owner"}
@@ -339,6 +349,23 @@ def test_what_a_listener_sends_is_asked(rows, watched, engine, moment, way, take
     assert ("new" in names(engine)) is not taken
 
 
+@pytest.mark.parametrize("vessel", [1, 2])
+def test_a_link_that_is_a_class_as_well_is_asked(rows, store, watched, engine, vessel):
+    store(Berth(harbour_id=1, vessel_id=1), Berth(harbour_id=1, vessel_id=2, tenant="theirs"))
+    session = demanding(watched, Berth="tenant")
+    harbour = session.get_one(Harbour, 1)
+    harbour.vessels = [one for one in harbour.vessels if one.id != vessel]
+    if vessel == 1:
+        session.commit()
+    else:
+        with pytest.raises(NotAsDemanded, match="Berth"):
+            session.commit()
+        session.rollback()
+    with engine.connect() as connection:
+        left = connection.execute(select(Berth.__table__.c.vessel_id)).scalars().all()
+    assert len(left) == (1 if vessel == 1 else 2)
+
+
 @moments
 @pytest.mark.parametrize("driver", [True, False])
 def test_a_text_that_a_listener_sends_is_refused(rows, watched, engine, moment, driver):
@@ -534,7 +561,7 @@ def test_a_statement_of_two_tables_is_refused(rows, watched):
 
 @pytest.mark.anyio
 async def test_an_async_session_is_asked_and_refused_as_well(async_engine: Any) -> None:
-    tables = [one.__table__ for one in (Vessel, Tanker, Crew, Harbour)]
+    tables = [one.__table__ for one in (Vessel, Tanker, Crew, Harbour, Berth)]
     async with async_engine.begin() as connection:
         await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=tables))
         await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=tables))
