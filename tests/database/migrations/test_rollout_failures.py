@@ -22,7 +22,7 @@ from optilock import (
 )
 from optilock.check import check
 from optilock.dialects.quoting import plain, quoted
-from optilock.dialects.sqlite import rollout as sqlite_rollout
+from optilock.dialects.sqlite import migrations as sqlite_rollout
 from optilock.rollout import roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import migrate, revise, shape
