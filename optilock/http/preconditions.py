@@ -313,6 +313,10 @@ def _as_sent_out(tag: Tag, proxies: tuple[str, ...]) -> Tag:
 
 def _protected(asked: Precondition, require: str | None, allow_star: bool) -> Precondition:
     """A write whose demand protects what is there, or 428."""
+    if asked.versions and (asked.absent or asked.unless):
+        # Both have to hold, so that whoever takes the versions alone ignores no tag.
+        left = () if asked.absent else asked.versions
+        asked = replace(asked, versions=tuple(tag for tag in left if tag not in asked.unless))
     if asked.exists and not allow_star:
         return replace(
             asked,

@@ -9,9 +9,10 @@ The tag names the row as well as its version, so that of another row never passe
 :mod:`optilock.http.etags` says how, and how to sign tags.
 
 What a client demands is text, and text is a tag, always: with its two quotes, alone or in a list as
-``If-Match`` has it, or as werkzeug has parsed that. It is compared character by character (strong
-comparison, RFC 9110 section 8.8.3.2), so a weak one, ``W/"gM0kXw2f.3"``, never matches (section
-13.1.1). What is no tag is :class:`~optilock.errors.BadPrecondition`, with the status to answer.
+``If-Match`` has it, as werkzeug has parsed that, or as :mod:`optilock.http.preconditions` has. It
+is compared character by character (strong comparison, RFC 9110 section 8.8.3.2), so a weak one,
+``W/"gM0kXw2f.3"``, never matches (section 13.1.1). What is no tag is
+:class:`~optilock.errors.BadPrecondition`, with the status to answer.
 
 A version itself is for programs: ``version=3``, or a value that is no text. It has to be of the
 version's type; as ``version=`` the text of a UUID or of a time will do. Anything else is the
@@ -81,7 +82,7 @@ def wanted(call: str, cls: str, given: object, version: object = NOT_GIVEN) -> W
         )
     if version is not NOT_GIVEN:
         return Wanted(call, version=version, said=True)
-    if given is None or isinstance(given, str) or hasattr(given, "to_header"):
+    if given is None or isinstance(given, (str, tuple)) or hasattr(given, "to_header"):
         return Wanted(call, sent_tags(cls, given))
     return Wanted(call, version=given)
 

@@ -73,9 +73,9 @@ def expect(
     """Demand that the row of ``obj`` is this version, now and until our transaction is over.
 
     ``etag_or_version`` is what a client has sent: strong ETags as :func:`optilock.etag_of` gives
-    them, quotes included, in a text or as werkzeug has parsed them. A value that is no text, or
-    ``version``, is the version itself: an integer, a UUID, a datetime, bytes; as ``version`` also a
-    string, and the text of a UUID or of a datetime.
+    them, quotes included, in a text, or as werkzeug or :mod:`optilock.http.preconditions` has
+    parsed them. A value that is no text, or ``version``, is the version itself: an integer, a UUID,
+    a datetime, bytes; as ``version`` also a string, and the text of a UUID or of a datetime.
 
     Raises:
         PreconditionFailed: the loaded version is another one, the tag is of another row, or the

@@ -263,6 +263,21 @@ def test_what_a_proxy_has_written_into_a_tag_is_taken_off_where_it_is_named(
             {"If-Match": '"a"', "If-None-Match": 'W/"b"', "If-Unmodified-Since": MODIFIED},
             Precondition(versions=('"a"',), unless=('"b"',)),
         ),
+        (
+            "PUT",
+            {"If-Match": '"a", "b"', "If-None-Match": '"b"'},
+            Precondition(versions=('"a"',), unless=('"b"',)),
+        ),
+        (
+            "PUT",
+            {"If-Match": '"a"', "If-None-Match": "*"},
+            Precondition(versions=(), absent=True),
+        ),
+        (
+            "GET",
+            {"If-Match": '"a"', "If-None-Match": '"a"'},
+            Precondition(versions=('"a"',), unless=('"a"',), reads=True),
+        ),
         ("GET", {"If-None-Match": '"a"'}, Precondition(unless=('"a"',), reads=True)),
         ("GET", {}, Precondition(reads=True)),
     ],

@@ -26,6 +26,7 @@ from optilock import (
     store_wins,
     unit_of_work,
 )
+from optilock.http.preconditions import required
 from optilock.testing import count_statements
 from tests.models import Account, Note, Tag
 from tests.tags import tag
@@ -122,6 +123,19 @@ def test_a_tag_that_is_another_one_never_matches(account: Any, watched: Do, sent
 def test_one_tag_of_a_list_is_enough(account: Any, watched: Do) -> None:
     mine = watched().get(Account, 1)
     expect(mine, f'"x,y", {OWN}')
+
+
+def test_the_tags_that_a_request_requires_are_taken(account: Any, watched: Do) -> None:
+    """Where a proxy on the way has written into them, too."""
+    mine = watched().get(Account, 1)
+    sent = [("If-Match", '"x"'), ("If-Match", OWN.replace('1"', '1-gzip"'))]
+    expect(mine, required("PUT", sent, proxies=("-gzip",)).versions)
+    with pytest.raises(PreconditionFailed):
+        expect(mine, required("PUT", sent).versions)
+    with pytest.raises(PreconditionFailed):
+        expect(mine, required("PUT", {"If-Match": f"W/{OWN}"}).versions)
+    with pytest.raises(BadPrecondition):
+        expect(mine, required("PUT", {"If-None-Match": "*"}).versions)
 
 
 class Parsed:
