@@ -7,6 +7,7 @@ itself stands on events, and on what the unit of work asks of a result
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -21,15 +22,39 @@ from sqlalchemy import (
     Select,
     StatementLambdaElement,
     Update,
+    event,
 )
 from sqlalchemy.event.attr import _ListenerCollection
+from sqlalchemy.event.registry import _EventKey
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import InstanceState, Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.attributes import manager_of_class
 from sqlalchemy.types import TypeEngine
+from sqlalchemy.util import concurrency
 
 State = InstanceState[Any]
 T = TypeVar("T")
 Change = Update | Delete | Insert
+
+# -- of older releases ----------------------------------------------------------------------------
+
+
+def listen_on(connection: Connection, name: str, listener: Callable[..., Any]) -> None:
+    """``event.listen()``; older releases refuse a connection whose engine has options."""
+    try:
+        event.listen(connection, name, listener)
+    except InvalidRequestError:
+        _EventKey(connection, name, listener, connection).listen()
+
+
+def in_greenlet() -> bool:
+    """Does SQLAlchemy run this for an ``await``? Only to be asked where there is greenlet."""
+    asked = getattr(concurrency, "in_greenlet", None)
+    if asked is not None:
+        return bool(asked())
+    before = importlib.import_module("sqlalchemy.util._concurrency_py3k")
+    return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
+
 
 # -- objects and sessions -------------------------------------------------------------------------
 

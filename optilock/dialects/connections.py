@@ -37,7 +37,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented import demand_rollback
+from optilock.undocumented import demand_rollback, listen_on
 
 __all__ = ["ended_by", "undo_with", "watch_errors"]
 
@@ -101,7 +101,6 @@ def _look_at_commit(connection: Connection, database: Database, error: BaseExcep
     if told is not None:
         return  # an earlier transaction of the connection had an error
 
-    @event.listens_for(connection, "commit")
     def commit(connection: Connection) -> None:
         transaction, error = connection.__dict__[_FAILED_IN]
         if transaction is not connection.get_transaction():
@@ -109,6 +108,8 @@ def _look_at_commit(connection: Connection, database: Database, error: BaseExcep
         if database.transaction_failed(connection):
             connection.dialect.do_rollback(connection.connection)  # as COMMIT would have done
             raise OptilockError(_FAILED) from error
+
+    listen_on(connection, "commit", commit)
 
 
 _FAILED = (

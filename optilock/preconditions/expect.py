@@ -62,6 +62,7 @@ from optilock.mapped import GIVE_ONE, State, facts, identity_of
 from optilock.preconditions.etag import GONE, NOT_GIVEN, Wanted, demanded, matches, wanted
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
+from optilock.undocumented import in_greenlet
 from optilock.writes.send import expected_version
 
 __all__ = ["expect", "failed", "loaded_version", "state_in_watched_session", "verify"]
@@ -147,8 +148,6 @@ def _must_wait(session: Session, state: State) -> bool:
     """Would reading need an ``await`` that a plain function cannot do?"""
     if not session.get_bind(state.mapper).dialect.is_async:
         return False
-    from sqlalchemy.util.concurrency import in_greenlet  # there is greenlet: the driver needs it
-
     return not in_greenlet()
 
 

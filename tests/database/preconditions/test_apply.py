@@ -178,11 +178,8 @@ def test_one_way_of_naming_the_version_is_needed(
     assert sent.count == 0
 
 
-def test_the_tag_of_another_row_is_another_version(
-    account: Any, store: Do, watched: Do, stored: Do
-) -> None:
-    """Both are in version 1."""
-    store(Account(id=2, owner="Bob"))
+def test_the_tag_of_another_row_is_another_version(account: Any, watched: Do, stored: Do) -> None:
+    """Ada's and Bob's rows are both in version 1."""
     (entry,) = refused(watched(), Account, 1, {"owner": "Eve"}, expected=tag(Account, 2, 1)).entries
     assert entry.original == {"version": tag(Account, 2, 1)}
     assert stored(Account, 1)["owner"] == "Ada"

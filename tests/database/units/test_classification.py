@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.causes import (
-    Cause,
+from optilock.dialects.causes import Cause
+from optilock.dialects.transient import (
     cause_of,
     commit_outcome_unknown,
     ended_by_conflict,
