@@ -24,7 +24,7 @@ resolver the session has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,18 +115,31 @@ class _InOtherTables(Condition):
     table: Table
     others: tuple[Table, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "exact", self.said.exact)
+
     def clause(self, given: Given) -> ColumnElement[bool]:
+        return self._there(literal_column("1")).where(self.said.clause(given)).exists()
+
+    @property
+    def looks(self) -> tuple[ColumnElement[Any], ...]:
+        if self.exact:
+            return super().looks
+        return tuple(self._there(look).scalar_subquery() for look in self.said.looks)
+
+    def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
+        return super().holds(params, seen) if self.exact else self.said.holds(params, seen)
+
+    def _there(self, look: ColumnElement[Any]) -> Select[Any]:
+        """Read in the other tables, of the same row."""
         same = [
             ours == theirs
             for other in self.others
             for ours, theirs in zip(self.table.primary_key, other.primary_key, strict=True)
         ]
-        found: Select[Any] = (
-            select(literal_column("1")).select_from(*self.others).correlate(self.table)
-        )
+        found = select(look).select_from(*self.others).correlate(self.table).where(*same)
         # locked: a plain read may show the snapshot's row (MariaDB at REPEATABLE READ)
-        found = found.where(*same, self.said.clause(given)).with_for_update(read=True)
-        return found.exists()
+        return found.with_for_update(read=True)
 
     def explain(self, entry: Entry[Any]) -> Exception | None:
         return self.said.explain(entry)

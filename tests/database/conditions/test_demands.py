@@ -663,6 +663,35 @@ def test_what_sql_cannot_tell_is_looked_at_first(filled: Engine, case: Any) -> N
             by(filled, text("UPDATE demanded_tasks SET holder = 'me'"))()
 
 
+class ExactCause(Cause):
+    values = {"holder": "me"}
+
+    def on(self, mapper: Mapper[Any]) -> Condition | None:
+        return Exactly(Bug.__table__.c.cause) if mapper.class_ is Bug else None
+
+
+@pytest.mark.needs("resolves-in-place")
+@pytest.mark.parametrize("many", [1, 2])
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_sql_cannot_tell_may_be_in_another_table_of_the_row(
+    filled: Engine, many: int, stays: bool
+) -> None:
+    """Only a column of the table with the version changes; the condition is on the other one."""
+    with Session(filled) as session, session.begin():
+        session.add(Bug(id=10))
+        session.execute(update(Bug).values(cause="me" if stays else "ME"))
+    with watch(sessionmaker(filled))() as session:
+        demand(session, ExactCause())
+        for bug in several(session, Bug)[:many]:
+            bug.title = "mine"
+        if stays:
+            session.commit()
+        else:
+            with pytest.raises(NotTheHolder):
+                session.flush()
+    assert str(stored(filled)).count("mine") == (many if stays else 0)
+
+
 # -- refused when it is made -----------------------------------------------------------------------
 
 
