@@ -10,16 +10,21 @@ from optilock.conflicts.resolution import OnDelete, Resolution
 from optilock.conflicts.resolvers import client_wins, merge_fields, per_field, reject, store_wins
 from optilock.dialects.transient import is_transient
 from optilock.errors import (
+    AlreadyExists,
+    BadEntity,
     BadPrecondition,
+    BatchFailed,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     LinkGone,
+    NotFound,
     NotWritten,
     OptilockError,
     PreconditionFailed,
+    PreconditionRequired,
     SeparateUnitWarning,
     UnguardedStatement,
     UnguardedStatementWarning,
@@ -45,8 +50,11 @@ if TYPE_CHECKING:
     from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = [
+    "AlreadyExists",
     "AsyncUnitOfWork",
+    "BadEntity",
     "BadPrecondition",
+    "BatchFailed",
     "BulkResult",
     "CannotMerge",
     "CommitOutcomeUnknown",
@@ -60,11 +68,13 @@ __all__ = [
     "Isolation",
     "LinkGone",
     "Manual",
+    "NotFound",
     "NotWritten",
     "OnDelete",
     "OptilockError",
     "Part",
     "PreconditionFailed",
+    "PreconditionRequired",
     "Resolution",
     "RowVersion",
     "SeparateUnitWarning",

@@ -57,7 +57,7 @@ from optilock.session.order import at_step
 from optilock.session.watched import stands_still
 from optilock.undocumented import classes_to_flush
 
-__all__ = ["AS_FAR_AS_KNOWN", "cover", "find_roots"]
+__all__ = ["AS_FAR_AS_KNOWN", "cover", "find_roots", "roots_of"]
 
 
 #: Column of the root -> value.
@@ -304,6 +304,15 @@ def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
             [one for one in _covers if mapper.isa(one.root)],
         )
     return found
+
+
+def roots_of(mapper: Mapper[Any], *, by_links: bool) -> list[str]:
+    """The relationships by which a row of the class, or a link to it, is a part of a root."""
+    return [
+        f"{one.root.class_.__name__}.{one.relationship.key}"
+        for one in _covers_of(mapper)[0]
+        if by_links or not one.by_links
+    ]
 
 
 # -- what is refused ------------------------------------------------------------------------------

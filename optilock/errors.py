@@ -5,6 +5,11 @@
     OptilockError
     ├── ConfigurationError (ValueError)     bad input: a mapping, an option, a call that cannot work
     ├── BadPrecondition (ValueError)        a client sent a condition that cannot be read (400)
+    │   └── PreconditionRequired            ... or none, where a write needs one (428)
+    ├── BadEntity (ValueError)              a client sent values that its row cannot have (400)
+    ├── NotFound (LookupError)              there is no such row (404)
+    ├── AlreadyExists                       there is such a row already (409, or 412)
+    ├── BatchFailed                         one of several operations failed: see ``.index``
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
@@ -37,15 +42,20 @@ from typing import Any, Generic, Literal, TypeVar
 from sqlalchemy.orm.exc import StaleDataError
 
 __all__ = [
+    "AlreadyExists",
+    "BadEntity",
     "BadPrecondition",
+    "BatchFailed",
     "CannotMerge",
     "CommitOutcomeUnknown",
     "ConcurrencyError",
     "ConfigurationError",
     "LinkGone",
+    "NotFound",
     "NotWritten",
     "OptilockError",
     "PreconditionFailed",
+    "PreconditionRequired",
     "SeparateUnitWarning",
     "UnguardedStatement",
     "UnguardedStatementWarning",
@@ -81,6 +91,118 @@ class BadPrecondition(OptilockError, ValueError):
     def __init__(self, message: str, status: int = 400) -> None:
         self.status = status
         super().__init__(message)
+
+
+class PreconditionRequired(BadPrecondition):
+    """A write that needs a condition was asked for without one; nothing was sent.
+
+    RFC 6585 section 3 (428 Precondition Required).
+    """
+
+    def __init__(self, message: str, status: int = 428) -> None:
+        super().__init__(message, status)
+
+
+class BadEntity(OptilockError, ValueError):
+    """A client has sent values that its row cannot have; nothing was sent.
+
+    ``names`` are the attributes that it is about. HTTP 400 (Bad Request).
+    """
+
+    status = 400
+    names: tuple[str, ...]
+
+    def __init__(self, message: str, names: Iterable[str] = ()) -> None:
+        self.names = tuple(names)
+        super().__init__(message)
+
+
+class NotFound(OptilockError, LookupError):
+    """There is no row with this key, whatever version was demanded of it.
+
+    RFC 9110 section 13.2.1 (404 Not Found, before any condition).
+    """
+
+    status = 404
+    model: type[Any]
+    #: The primary key, as a tuple in the order of the mapper's primary key columns.
+    identity: tuple[Any, ...]
+
+    def __init__(self, model: type[Any], identity: tuple[Any, ...]) -> None:
+        self.model, self.identity = model, identity
+        super().__init__(
+            f"There is no {_named(model, identity)}: it was never stored, or somebody has deleted"
+            " it. Nothing was written. To make it, use insert(), insert_or_replace() or"
+            " insert_or_merge() of optilock.entities."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.model, self.identity), _state(self))
+
+
+class AlreadyExists(OptilockError):
+    """There is a row with this key already.
+
+    ``status`` is 409 (Conflict), or 412 (Precondition Failed) where ``If-None-Match: *`` was
+    demanded.
+    """
+
+    status: int
+    model: type[Any]
+    #: The primary key, as a tuple in the order of the mapper's primary key columns.
+    identity: tuple[Any, ...]
+    #: Attribute -> stored value; ``None`` if the row has gone again.
+    database: Mapping[str, Any] | None
+    #: The tag that the row has now.
+    etag: str | None = None
+
+    def __init__(
+        self,
+        model: type[Any],
+        identity: tuple[Any, ...],
+        database: Mapping[str, Any] | None = None,
+        status: int = 409,
+    ) -> None:
+        self.model, self.identity, self.status = model, identity, status
+        self.database = None if database is None else dict(database)
+        super().__init__(
+            f"{_named(model, identity)} is there already, so it was not inserted. Choose another"
+            " key; or read the row, and write it with replace() or merge() of optilock.entities in"
+            " the version that you have read."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self.model, self.identity, self.database, self.status
+        return (type(self), given, _state(self))
+
+
+class BatchFailed(OptilockError):
+    """One of several operations failed, and none of them was written.
+
+    ``index`` is its place among them, from 0, ``status`` the HTTP status of the ``cause``.
+    """
+
+    index: int
+    cause: Exception
+
+    def __init__(self, index: int, cause: Exception) -> None:
+        self.index, self.cause = index, cause
+        super().__init__(
+            f"Operation {index} of the transaction failed, so none of its operations was written:"
+            f" {cause}"
+        )
+
+    @property
+    def status(self) -> int | None:
+        """Of the cause; ``None`` where it has none."""
+        return getattr(self.cause, "status", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.index, self.cause), _state(self))
+
+
+def _named(model: type[Any], identity: tuple[Any, ...]) -> str:
+    return f"{model.__name__} {(identity[0] if len(identity) == 1 else identity)!r}"
 
 
 @dataclass(frozen=True)
@@ -208,6 +330,9 @@ class PreconditionFailed(ConcurrencyError):
     RFC 9110 section 15.5.13 (412 Precondition Failed).
     """
 
+    status = 412
+    #: The tag that the row has now, where :mod:`optilock.entities` has looked at it.
+    etag: str | None = None
     _advice = (
         "Your edits were not written, because they were meant for the version that was demanded."
         " Read the row again, decide anew, and demand the version that you have seen then."

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import (
+    Column,
     Connection,
     Delete,
     Dialect,
@@ -370,6 +371,14 @@ def is_over(connection: Connection) -> bool:
 def double_percents(dialect: Dialect) -> bool:
     """Does the compiler write ``%`` twice, for a driver that would take it for a parameter?"""
     return bool(getattr(dialect.identifier_preparer, "_double_percents", False))
+
+
+def default_in_ddl(column: Column[Any], dialect: Dialect) -> str:
+    """The SQL of a column's ``server_default``, as CREATE TABLE has it."""
+    compiler = dialect.ddl_compiler(dialect, None)  # type: ignore[arg-type]
+    found = compiler.get_column_default_string(column)
+    assert found is not None  # of columns that have one
+    return found.replace("%%", "%") if double_percents(dialect) else found
 
 
 def level_on_connect(dialect: Dialect) -> str | None:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Dialect, Select, Table, cast, literal, types
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Insert,
+    Select,
+    Table,
+    cast,
+    literal,
+    types,
+)
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
@@ -18,6 +29,9 @@ from optilock.dialects.rows import EachAlone, LockAndLook, require_locks, sends_
 from optilock.errors import ConfigurationError
 
 _BITS = re.compile(r"FLOAT\((\d+)\)")
+
+#: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
+Changes = Callable[[Any], Mapping[str, Any]]
 
 
 class Weakness(NamedTuple):
@@ -147,6 +161,37 @@ class Database(ErrorCodes):
 
     #: May a locking read show a row that plain reads of the same transaction do not show?
     locks_show_newer: bool = False
+
+    # -- one row by its key (asked by optilock.statements) ---------------------------------------
+
+    def telling(self, value: ColumnElement[Any]) -> ColumnElement[Any] | None:
+        """``value``, an integer, so that the answer to an UPDATE tells it (``lastrowid``).
+
+        ``None`` where none does; where there is RETURNING nobody asks.
+        """
+        return None
+
+    def insert_unless(self, table: Table) -> Insert | None:
+        """An INSERT that leaves a row with the same key alone, and says so by writing none.
+
+        ``None``: there is no such thing, and a plain INSERT is an error then.
+        """
+        return None
+
+    def upsert(self, table: Table, changes: Changes) -> Insert:
+        """An INSERT that makes ``changes`` to the row if there is one with the same key.
+
+        Raises:
+            ConfigurationError: none is known.
+        """
+        raise ConfigurationError(
+            f"An upsert of {table.description} is refused: optilock knows of no statement of this"
+            " database that inserts a row, or else changes the one with the same key. Use insert(),"
+            " and where it raises AlreadyExists, replace() or merge(). Nothing was sent."
+        )
+
+    #: Does an upsert change the row that has the same value in any unique column?
+    upserts_by_any_key: bool = False
 
     # -- versions that the database makes (asked by optilock.mapping.triggers) -----------------
 

@@ -39,6 +39,7 @@ __all__ = [
     "does_not_move",
     "make_from_values",
     "move_with_joined",
+    "not_moved",
     "require_moves",
     "touch_state",
     "untouched",
@@ -240,7 +241,7 @@ def require_moves(mapper: Mapper[Any], token: Token) -> None:
     def after_update(mapper: Mapper[Any], connection: Any, state: State) -> None:
         before = state.info.pop(_BEFORE, _MISSED)
         if state.dict.get(key) == before and _any_changed(state, names):
-            raise _does_not_move(mapper)
+            raise not_moved(mapper)
 
     event.listen(mapper, "before_update", before_update, raw=True)
     event.listen(mapper, "after_update", after_update, raw=True)
@@ -267,7 +268,7 @@ def _read_again(state: State, session: Any) -> None:
     state.dict[known.token] = type(connection).execute(connection, statement).scalar_one()
 
 
-def _does_not_move(mapper: Mapper[Any]) -> ConfigurationError:
+def not_moved(mapper: Mapper[Any]) -> ConfigurationError:
     cls, column = mapper.class_.__name__, facts(mapper).version
     return ConfigurationError(
         f"{cls}.{facts(mapper).token} did not move when a row was updated: the trigger of"

@@ -47,7 +47,7 @@ from optilock.undocumented import expire_with_savepoint
 from optilock.writes.answers import fill_in
 from optilock.writes.send import look_again, send, send_again
 
-__all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update"]
+__all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update", "follow"]
 
 
 _IN_ASYNC_CODE = "await session.run_sync(optilock.{}, Model, rows)"
@@ -100,7 +100,7 @@ def bulk_update(
     for place, identity in enumerate(given.identities):
         if place not in lost:
             values = {**given.values[place], **versions[identity]}
-            _follow(session, given.mapper, identity, given.expected[place], values)
+            follow(session, given.mapper, identity, given.expected[place], values)
             done.append(Done(identity, next(iter(versions[identity].values()))))
     return BulkResult(updated=tuple(done), conflicts=_conflicts(lost))
 
@@ -175,7 +175,7 @@ def _versions(
     return read_stored(connection, given.mapper, written, only=(token,)) if written else {}
 
 
-def _follow(
+def follow(
     session: Session, mapper: Mapper[Any], identity: Identity, before: Any, values: dict[str, Any]
 ) -> None:
     """The object of the row, if the session has it, gets what is stored now.

@@ -38,6 +38,7 @@ __all__ = [
     "class_stands_still",
     "column_in",
     "columns_set",
+    "following",
     "move_apart",
     "moving",
     "refuse_by_key",
@@ -127,7 +128,7 @@ def moving(mapper: Mapper[Any], statement: Update) -> Update:
         return statement
     if is_ordered(statement):
         raise say_it(mapper, "ordered_values() cannot be added to")
-    return statement.values(dict(_following(mapper)))
+    return statement.values(dict(following(mapper)))
 
 
 def move_apart(
@@ -142,7 +143,7 @@ def move_apart(
     ]
     rows = select(*(local for _, local in pairs)).where(*criteria_of(statement))
     here = key_in([key for key, _ in pairs], rows)
-    connection.execute(token.table.update().where(here).values(_following(mapper)), params or {})
+    connection.execute(token.table.update().where(here).values(following(mapper)), params or {})
 
 
 def versioned_children(mapper: Mapper[Any]) -> list[Mapper[Any]]:
@@ -157,7 +158,7 @@ def versioned_children(mapper: Mapper[Any]) -> list[Mapper[Any]]:
     ]
 
 
-def _following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
+def following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     """What an UPDATE sets so that the version moves."""
     touch = facts(mapper).touch
     if touch:
@@ -165,11 +166,11 @@ def _following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     token = facts(mapper).version
     if token.onupdate is not None and token.onupdate.is_clause_element:
         return {token: token.onupdate.arg}
-    following: Any = mapper.version_id_generator
-    first = following(None)
-    if type(first) is int and (following(1), following(41)) == (2, 42):
+    make: Any = mapper.version_id_generator
+    first = make(None)
+    if type(first) is int and (make(1), make(41)) == (2, 42):
         return {token: token + 1}
-    if following(None) == first:
+    if make(None) == first:
         raise say_it(mapper, "it is made in Python from the version before")
     return {token: first}
 

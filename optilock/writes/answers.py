@@ -8,14 +8,22 @@ a row that is held.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Column, Connection
+from sqlalchemy import Column, Connection, Table
 
 from optilock.conditions.write import Params, Shape, Write
 
-__all__ = ["Accepted", "Counted", "Nothing", "Unmoved", "fill_in"]
+__all__ = [
+    "Accepted",
+    "Counted",
+    "Nothing",
+    "Unmoved",
+    "default_values",
+    "fill_in",
+    "onupdate_values",
+]
 
 
 class _Columns:
@@ -122,9 +130,34 @@ def fill_in(write: Write, connection: Connection) -> None:
     """Evaluate the Python-side ``onupdate`` of a row that is held, into its parameters."""
     context = _Asked(connection, write.params)
     for column in write.shape.prefetch:
-        write.params[column.key] = _evaluated(column, context)
+        write.params[column.key] = _evaluated(column.onupdate, context)
 
 
-def _evaluated(column: Column[Any], context: _Asked) -> Any:
-    default: Any = column.onupdate
+def onupdate_values(table: Table, connection: Connection, params: Params) -> Params:
+    """Python-side ``onupdate`` values of the columns that ``params`` leave alone."""
+    context = _Asked(connection, params)
+    return {
+        column.key: _evaluated(column.onupdate, context)
+        for column in table.columns
+        if column.key not in params and _is_python(column.onupdate)
+    }
+
+
+def default_values(
+    columns: Iterable[Column[Any]], connection: Connection, params: Params
+) -> Params:
+    """What Python makes of those of the columns that have such a default, as for a new row."""
+    context = _Asked(connection, params)
+    return {
+        column.key: _evaluated(column.default, context)
+        for column in columns
+        if _is_python(column.default)
+    }
+
+
+def _is_python(default: Any) -> bool:
+    return default is not None and not (default.is_clause_element or default.is_sequence)
+
+
+def _evaluated(default: Any, context: _Asked) -> Any:
     return default.arg(context) if default.is_callable else default.arg

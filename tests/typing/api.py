@@ -27,6 +27,7 @@ from sqlalchemy.orm import (
     sessionmaker,
 )
 
+import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
     CannotMerge,
@@ -49,6 +50,7 @@ from optilock import (
     add_delta,
     apply,
     client_wins,
+    entities,
     etag_of,
     events,
     expect,
@@ -70,6 +72,7 @@ from optilock import (
     verify,
     watch,
 )
+from optilock.entities import Operation, Stored
 from optilock.testing import (
     Sent,
     Side,
@@ -355,6 +358,27 @@ def touched(session: Session, page: Page) -> None:
 async def touched_async(session: AsyncSession, page: Page) -> None:
     async with no_bump(session, page):
         page.views += 1
+
+
+# -- entities --------------------------------------------------------------------------------------
+
+
+def entities_written(session: Session, tag: str) -> None:
+    stored = entities.insert(session, Page, 7, {"title": "Start"}, if_none_match="*")
+    assert_type(stored, Stored)
+    assert_type(stored.etag, str | None)
+    assert_type(entities.merge(session, Page, 7, {"title": "a"}, if_match=[tag]), Stored)
+    assert_type(entities.replace(session, Page, 7, if_match=entities.Version(3)), Stored)
+    assert_type(entities.delete(session, Page, 7, if_match="*"), Stored)
+    some = [Operation(entities.insert_or_merge, Page, 7, {"title": "a"})]
+    assert_type(entities.transaction(session, some), list[Stored])
+
+
+async def entities_written_async(session: AsyncSession, tag: str) -> None:
+    assert_type(
+        await optilock.asyncio.merge(session, Page, 7, {"title": "a"}, if_match=tag), Stored
+    )
+    assert_type(await optilock.asyncio.transaction(session, []), list[Stored])
 
 
 # -- testing ---------------------------------------------------------------------------------------

@@ -13,16 +13,21 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import errors
 from optilock.errors import (
+    AlreadyExists,
+    BadEntity,
     BadPrecondition,
+    BatchFailed,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     LinkGone,
+    NotFound,
     NotWritten,
     OptilockError,
     PreconditionFailed,
+    PreconditionRequired,
     UnguardedStatement,
 )
 
@@ -52,6 +57,11 @@ EVERY = [
     ConfigurationError("write this instead"),
     BadPrecondition("If-Match is empty"),
     BadPrecondition("name a version", 428),
+    PreconditionRequired("name a version"),
+    BadEntity("there is no such column", ["colour"]),
+    NotFound(Account, (7,)),
+    AlreadyExists(Account, (7, "a"), {"owner": "secret-database"}, 412),
+    BatchFailed(1, NotFound(Account, (7,))),
     ConcurrencyError([entry(1), entry(2)]),
     ConcurrencyError(),
     ConcurrencyError([entry()], "in other words"),

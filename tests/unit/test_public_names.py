@@ -16,6 +16,11 @@ import optilock.testing
 ROOT = Path(__file__).parents[2]
 
 NAMES = {
+    "AlreadyExists",
+    "BadEntity",
+    "BatchFailed",
+    "NotFound",
+    "PreconditionRequired",
     "AsyncUnitOfWork",
     "BadPrecondition",
     "BulkResult",

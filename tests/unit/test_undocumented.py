@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import (
+    Column,
     ForeignKey,
     Integer,
     LargeBinary,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     event,
     insert,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -365,6 +367,13 @@ def test_a_dialect_tells_whether_it_doubles_signs_and_a_type_whether_it_adds_sql
     assert not undocumented.double_percents(sqlite.dialect())
     assert undocumented.has_bind_expression(Hashed())
     assert not undocumented.has_bind_expression(LargeBinary())
+
+
+@pytest.mark.parametrize("dialect", [postgresql.psycopg.dialect(), sqlite.dialect()])
+def test_a_default_is_told_as_a_table_is_made_with_it(dialect):
+    for given, sql in (("5", "'5'"), ("it's 100%", "'it''s 100%'"), (text("1 + 1"), "1 + 1")):
+        column = Column("one", Integer, server_default=given)
+        assert undocumented.default_in_ddl(column, dialect).strip("()") == sql
 
 
 def test_what_an_insert_gives_new_rows_is_known():

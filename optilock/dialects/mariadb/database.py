@@ -7,11 +7,22 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Select, Table, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Insert,
+    Select,
+    Table,
+    and_,
+    func,
+    text,
+)
+from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Database, Form, Weakness, register
+from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
@@ -58,6 +69,28 @@ class MariaDB(Database):
     def kept_short(self, value: float) -> object:
         """It is shown with six digits."""
         return f"{super().kept_short(value):.6g}"
+
+    # -- one row by its key ----------------------------------------------------------------------
+
+    def telling(self, value: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The server's answer has what LAST_INSERT_ID() was given, of an UPDATE as well."""
+        return func.last_insert_id(value, type_=value.type)
+
+    def upsert(self, table: Table, changes: Changes) -> Insert:
+        """ON DUPLICATE KEY UPDATE, which a row of another key is met by as well: it stays as it is.
+
+        (https://mariadb.com/kb/en/insert-on-duplicate-key-update/)
+        """
+        made = insert(table)
+        ours = and_(*(column == made.inserted[column.key] for column in table.primary_key))
+        return made.on_duplicate_key_update(
+            {
+                name: func.if_(ours, value, table.columns[name])
+                for name, value in changes(made.inserted).items()
+            }
+        )
+
+    upserts_by_any_key = True
 
     # -- what an error means (MariaDB error codes; 3101, 3572, 4031 are MySQL's) ------------------
 

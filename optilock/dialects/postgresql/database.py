@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, func, select, text, types
+from sqlalchemy import Connection, Dialect, Insert, Table, func, select, text, types
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Database, Form, Weakness, register
+from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.migrations import (
@@ -44,6 +45,17 @@ class PostgreSQL(Database):
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         return set_form(self, writes, dialect) or super().form(writes, dialect)
+
+    # -- one row by its key ----------------------------------------------------------------------
+
+    def insert_unless(self, table: Table) -> Insert:
+        return insert(table).on_conflict_do_nothing(index_elements=[*table.primary_key])
+
+    def upsert(self, table: Table, changes: Changes) -> Insert:
+        made = insert(table)
+        return made.on_conflict_do_update(
+            index_elements=[*table.primary_key], set_=changes(made.excluded)
+        )
 
     # -- what an error means (PostgreSQL documentation, appendix A) ------------------------------
 

@@ -10,10 +10,21 @@ from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
-from sqlalchemy import URL, Connection, Dialect, NestedTransaction, Select, Table, false, types
+from sqlalchemy import (
+    URL,
+    Connection,
+    Dialect,
+    Insert,
+    NestedTransaction,
+    Select,
+    Table,
+    false,
+    types,
+)
+from sqlalchemy.dialects.sqlite import insert
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Database, Form, register
+from optilock.dialects.base import Changes, Database, Form, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
 from optilock.dialects.migrations import Names, TriggerDDL
@@ -73,6 +84,17 @@ class SQLite(Database):
 
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         return query
+
+    # -- one row by its key ----------------------------------------------------------------------
+
+    def insert_unless(self, table: Table) -> Insert:
+        return insert(table).on_conflict_do_nothing(index_elements=[*table.primary_key])
+
+    def upsert(self, table: Table, changes: Changes) -> Insert:
+        made = insert(table)
+        return made.on_conflict_do_update(
+            index_elements=[*table.primary_key], set_=changes(made.excluded)
+        )
 
     # -- what an error means (https://sqlite.org/rescode.html) -----------------------------------
 

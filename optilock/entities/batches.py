@@ -1,0 +1,147 @@
+"""Several operations as one: all are written, or none.
+
+::
+
+    from optilock.entities import Operation, delete, insert, merge, transaction
+
+    transaction(session, [
+        Operation(insert, Page, 9, {"title": "New"}),
+        Operation(merge, Page, 7, {"title": "Moved"}, if_match=tag),
+        Operation(delete, Page, 8, if_match=other_tag),
+    ])
+
+They are written in their order, inside a savepoint of the session's transaction, which goes on
+after a failure: roll it back, or do something else and commit. The first one that fails decides,
+and ``BatchFailed.index`` is its place. A row may be named once; an empty list is nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from optilock.dialects import database_of
+from optilock.entities import operations
+from optilock.entities.classes import mapper_of
+from optilock.entities.operations import Stored
+from optilock.errors import BadEntity, BatchFailed, ConfigurationError, OptilockError
+from optilock.http.etags import PLAIN, ETags, identity_given
+from optilock.mapped import Place, facts
+from optilock.session.connections import connection_to_write, session_given
+
+__all__ = ["Operation", "transaction"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation, as its function would be called: ``Operation(merge, Page, 7, {...})``."""
+
+    do: Callable[..., Stored]
+    model: type[Any]
+    key: Any
+    values: Mapping[str, Any] = field(default_factory=dict)
+    if_match: Any = field(default=None, kw_only=True)
+    if_none_match: Any = field(default=None, kw_only=True)
+    etags: ETags = field(default=PLAIN, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.do not in _ALL:
+            names = ", ".join(one.__name__ for one in _ALL)
+            raise ConfigurationError(
+                f"Operation({self.do!r}, ...): its first argument is one of the functions of"
+                f" optilock.entities: {names}."
+            )
+        if self.do is operations.delete and self.values:
+            raise ConfigurationError(
+                f"Operation(delete, {self.model.__name__}, ...) has values: a row to delete needs"
+                " none."
+            )
+
+    def place(self) -> Place | None:
+        """The row; ``None``: the database makes its key."""
+        mapper = mapper_of(self.model, self.do.__name__)
+        if self.key is None:
+            return None
+        return facts(mapper).root, identity_given(self.do.__name__, mapper, self.key)
+
+    def run(self, session: Session) -> Stored:
+        """Do it."""
+        values = () if self.do is operations.delete else (self.values,)
+        return self.do(
+            session,
+            self.model,
+            self.key,
+            *values,
+            if_match=self.if_match,
+            if_none_match=self.if_none_match,
+            etags=self.etags,
+        )
+
+
+_ALL: tuple[Callable[..., Stored], ...] = (
+    operations.insert,
+    operations.replace,
+    operations.merge,
+    operations.delete,
+    operations.insert_or_replace,
+    operations.insert_or_merge,
+)
+
+
+def transaction(session: Session, some: Iterable[Operation]) -> list[Stored]:
+    """Do all of these operations, or none; what each has stored, in their order.
+
+    Raises:
+        BatchFailed: one of them failed, or names a row a second time; nothing was written.
+        ConfigurationError: one cannot work; or the connection is in AUTOCOMMIT mode, where nothing
+            could be taken back. An error of the database comes out as it is, too.
+    """
+    session = session_given(
+        session, "entities.transaction", "await optilock.asyncio.transaction(session, ...)"
+    )
+    given = list(some)
+    if not given:
+        return []
+    _begin(session, given)
+    seen: set[Place] = set()
+    stored = []
+    with session.begin_nested():
+        for index, operation in enumerate(given):
+            try:
+                _once(operation, seen)
+                stored.append(operation.run(session))
+            except ConfigurationError as error:
+                error.add_note(f"It was operation {index} of the transaction.")
+                raise
+            except Exception as error:
+                if isinstance(error, SQLAlchemyError) and not isinstance(error, OptilockError):
+                    error.add_note(f"It was operation {index} of the transaction.")
+                    raise
+                raise BatchFailed(index, error) from error
+    return stored
+
+
+def _begin(session: Session, given: list[Operation]) -> None:
+    """Let the savepoint stand inside of a transaction, on every connection that is used."""
+    begun = set()
+    for operation in given:
+        mapper = mapper_of(operation.model, operation.do.__name__)
+        connection = connection_to_write(session, mapper)
+        if connection not in begun:
+            begun.add(connection)
+            database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+
+
+def _once(operation: Operation, seen: set[Place]) -> None:
+    place = operation.place()
+    if place in seen and place is not None:
+        raise BadEntity(
+            f"{operation.model.__name__} {operation.key!r} is named twice in one transaction: a row"
+            " can be written once. Make one operation of the two."
+        )
+    if place is not None:
+        seen.add(place)

@@ -1,0 +1,194 @@
+"""What a client wants stored: the names are looked at, and what is left out gets its value.
+
+Attribute -> value, of plain columns only. A name that is none of these is the client's mistake
+(:class:`~optilock.errors.BadEntity`), and so is NULL where the column takes none.
+
+*Left out* means one thing in each operation. A new row gets the column's default, or NULL. A merge
+leaves the column as it is. A replacement resets it: to its default, or to NULL; what the class says
+of updates (``onupdate``) counts for it as for any UPDATE, and what the database makes by itself
+(``Computed``, ``Identity``, ``FetchedValue``) stays the database's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Connection, DefaultClause, literal_column
+from sqlalchemy.orm import Mapper
+
+from optilock.errors import BadEntity, ConfigurationError
+from optilock.mapped import facts, is_expression
+from optilock.undocumented import default_in_ddl
+from optilock.writes.answers import default_values
+
+__all__ = ["is_of_ignored", "made_of", "named", "new", "replaced", "reset"]
+
+Values = dict[str, Any]
+
+
+def named(mapper: Mapper[Any], call: str, values: Any) -> Values:
+    """The values by attribute.
+
+    Raises:
+        BadEntity: a name is no column that can be written, or a value is NULL that must not be.
+        ConfigurationError: a value is SQL.
+    """
+    cls = mapper.class_.__name__
+    if not isinstance(values, Mapping):
+        raise BadEntity(f"{cls} takes an object of names and values, not {type(values).__name__}.")
+    found: Values = {}
+    for name, value in values.items():
+        why = _why_not(mapper, name)
+        if why is not None:
+            raise BadEntity(
+                f"{cls} cannot be written with {name!r}: {why}. There are:"
+                f" {', '.join(sorted(_writable(mapper)))}. Nothing was sent.",
+                (str(name),),
+            )
+        name = mapper.synonyms[name].name if name in mapper.synonyms else name
+        if is_expression(value):
+            raise ConfigurationError(
+                f"entities.{call}() got SQL as the value of {cls}.{name}: an entity carries values."
+                " Use update() with optilock.unchanged(). Nothing was sent."
+            )
+        if value is None and not _takes_null(facts(mapper).columns[name]):
+            raise BadEntity(f"{cls}.{name} cannot be null. Nothing was sent.", (name,))
+        found[name] = value
+    return found
+
+
+def _writable(mapper: Mapper[Any]) -> Iterable[str]:
+    return (name for name in facts(mapper).columns if _why_not(mapper, name) is None)
+
+
+def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
+    known = facts(mapper)
+    if isinstance(name, str) and name in mapper.synonyms:
+        name = mapper.synonyms[name].name
+    if isinstance(name, str) and name in mapper.relationships:
+        return "it is a relationship, and other rows are entities of their own"
+    if not isinstance(name, str) or name not in known.columns:
+        return "there is no such column"
+    column = known.columns[name]
+    if name in known.keys:
+        return "it is the key, by which the row is found"
+    if name == known.token:
+        return "it is the version, which moves by itself"
+    if column is mapper.polymorphic_on:
+        return "it says which class the row is"
+    if column.computed is not None:
+        return "the database computes it"
+    return None
+
+
+def _takes_null(column: Column[Any]) -> bool:
+    return bool(column.nullable) or column.type.should_evaluate_none
+
+
+def new(mapper: Mapper[Any], values: Values) -> None:
+    """Look at the values of a new row.
+
+    Raises:
+        BadEntity: a column is left out that has to have a value.
+    """
+    _require(mapper, (c for n, c in _others(mapper, values) if not _has_default(c)))
+
+
+def _has_default(column: Column[Any]) -> bool:
+    return column.default is not None or column.server_default is not None
+
+
+def reset(
+    mapper: Mapper[Any], connection: Connection, values: Values
+) -> tuple[Values, dict[str, ColumnElement[Any]]]:
+    """What a replacement stores in the columns that ``values`` leave out: values, and SQL.
+
+    Raises:
+        BadEntity: a column is left out that has to have a value.
+    """
+    others = [(name, facts(mapper).columns[name]) for name in replaced(mapper, values)]
+    _require(mapper, (c for _, c in others if not _has_default(c)))
+    params = {facts(mapper).columns[name].key: value for name, value in values.items()}
+    made = default_values((column for _, column in others), connection, params)
+    plain: Values = {}
+    computed: dict[str, ColumnElement[Any]] = {}
+    for name, column in others:
+        if column.key in made:
+            plain[name] = made[column.key]
+        elif column.default is not None:
+            default: Any = column.default
+            if default.is_clause_element:
+                computed[name] = default.arg
+        elif column.server_default is None:
+            plain[name] = None
+        else:
+            computed[name] = _default_in(column, connection)
+    return plain, computed
+
+
+def replaced(mapper: Mapper[Any], values: Values) -> list[str]:
+    """The attributes that a replacement resets, because ``values`` leave them out."""
+    return [
+        name
+        for name, column in _others(mapper, values)
+        if column.onupdate is None
+        and column.server_onupdate is None
+        and (column.server_default is None or isinstance(column.server_default, DefaultClause))
+    ]
+
+
+def _default_in(column: Column[Any], connection: Connection) -> ColumnElement[Any]:
+    """The default as CREATE TABLE has it."""
+    return literal_column(f"({default_in_ddl(column, connection.dialect)})", column.type)
+
+
+def _others(mapper: Mapper[Any], values: Values) -> list[tuple[str, Column[Any]]]:
+    """The columns that a client may name and has left out."""
+    return [
+        (name, column)
+        for name, column in facts(mapper).columns.items()
+        if name not in values and _why_not(mapper, name) is None and column.identity is None
+    ]
+
+
+def _require(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> None:
+    missing = [facts(mapper).names[one] for one in columns if not one.nullable]
+    if missing:
+        raise BadEntity(
+            f"{mapper.class_.__name__} needs {', '.join(missing)}, which cannot be null and has no"
+            " default. Nothing was sent.",
+            missing,
+        )
+
+
+def is_of_ignored(mapper: Mapper[Any], values: Values) -> bool:
+    """Are these ignored columns alone, which leave the version as it is?"""
+    known = facts(mapper)
+    return bool(values) and all(known.columns[name] in known.ignored for name in values)
+
+
+def made_of(mapper: Mapper[Any], call: str, values: Values, *, whole: bool) -> Any:
+    """The version, where it is made from the values of the row; ``None``: it stays as it is.
+
+    ``whole``: what ``values`` leave out gets its default, or NULL.
+
+    Raises:
+        ConfigurationError: some of these values are not known here.
+    """
+    known = facts(mapper)
+    if not known.by_values or known.kind is None:
+        return None
+    read = {name for name in known.kind.reads if name in known.columns}
+    if call == "merge" and read.isdisjoint(values):
+        return None
+    if whole:
+        values = {**{n: None for n in read if not _has_default(known.columns[n])}, **values}
+    missing = read - values.keys()
+    if missing:
+        raise ConfigurationError(
+            f"entities.{call}({mapper.class_.__name__}): the version is made from the values of"
+            f" the row ({type(known.kind).__name__}), and {', '.join(sorted(missing))} is not among"
+            " those that are given: name all of them, or use optilock.apply(). Nothing was sent."
+        )
+    return known.made_from(values)

@@ -1,0 +1,334 @@
+"""The six operations on one row, and what each demands.
+
+====================  ==========================================  =================================
+operation             the row is there                            it is not
+====================  ==========================================  =================================
+insert                AlreadyExists (409; 412 with               stored
+                      ``if_none_match="*"``)
+replace               if it is in the version: all columns set    NotFound (404)
+merge                 if it is in the version: named columns set  NotFound (404)
+delete                if it is in the version: deleted            NotFound (404)
+insert_or_replace     all columns set, whatever the version       stored
+insert_or_merge       named columns set, whatever the version     stored
+====================  ==========================================  =================================
+
+``replace``, ``merge`` and ``delete`` need ``if_match``: a tag, several, ``Version(...)``, or
+``"*"``, which says in so many words that the last writer wins. Without it they are refused
+(``PreconditionRequired``, 428); ``if_none_match`` can take tags away from these, and is no
+condition alone. In another version it is ``PreconditionFailed`` (412), whose entry
+has what is stored, and whose ``etag`` is the tag that the row has now. A row that is not there is
+404 before it is 412. An upsert takes no tag: it is for rows of which the last writer may win. With
+``if_none_match="*"`` it inserts only.
+
+What is wrong with the condition (``BadPrecondition``, 400) and with the body (``BadEntity``, 400)
+is found before anything is sent, the condition first. Attributes that are left out keep their value
+in ``merge`` and get their default, or NULL, in ``replace``; ``None`` is NULL. Each write moves the
+version, also a merge of nothing; but not one of ``__version_ignore__`` columns alone. Validators
+and events of the class are not called: no object is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy.orm import Mapper, Session
+
+from optilock.entities.bodies import is_of_ignored, made_of, named, new, replaced, reset
+from optilock.entities.classes import mapper_of, refuse_still
+from optilock.entities.tags import (
+    none_of,
+    only_if_absent,
+    refuse_if_match,
+    refuse_star,
+    versions,
+)
+from optilock.errors import AlreadyExists, PreconditionFailed
+from optilock.http.etags import PLAIN, ETags, identity_given
+from optilock.mapped import Identity, facts
+from optilock.session.connections import connection_to_write, session_given
+from optilock.statements.new_row import NewRow, insert_row, upsert_row
+from optilock.statements.one_form import Change
+from optilock.statements.one_row import Written, write_row
+
+__all__ = [
+    "Stored",
+    "delete",
+    "insert",
+    "insert_or_merge",
+    "insert_or_replace",
+    "merge",
+    "replace",
+]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A row that was written."""
+
+    #: The primary key, as a tuple in the order of the mapper's primary key columns.
+    identity: Identity
+    #: The version that it has now; ``None`` for a row that was deleted.
+    version: Any
+    #: Its tag, quotes included; ``None`` for a row that was deleted.
+    etag: str | None
+
+
+def insert(
+    session: Session,
+    model: type[Any],
+    key: Any,
+    values: Mapping[str, Any] = _NOTHING,
+    *,
+    if_match: Any = None,
+    if_none_match: Any = None,
+    etags: ETags = PLAIN,
+) -> Stored:
+    """Store a new row. It needs no condition, and takes ``if_none_match="*"``.
+
+    Args:
+        session: any session (a ``scoped_session`` too); its transaction is used.
+        model: a versioned class.
+        key: the primary key, as ``session.get()`` takes it; ``None`` where the database makes it.
+        values: attribute -> value.
+        etags: how tags are made and read, where they are signed.
+
+    Raises:
+        AlreadyExists: there is a row with this key: 409, or 412 with ``if_none_match``.
+        BadEntity: the values cannot be those of a row.
+        BadPrecondition: ``if_none_match`` is something else.
+        ConfigurationError: ``if_match`` was given; or rows of the class cannot be written so.
+    """
+    return _insert(session, "insert", model, key, values, if_match, if_none_match, etags)
+
+
+def replace(
+    session: Session,
+    model: type[Any],
+    key: Any,
+    values: Mapping[str, Any] = _NOTHING,
+    *,
+    if_match: Any = None,
+    if_none_match: Any = None,
+    etags: ETags = PLAIN,
+) -> Stored:
+    """Give every column of a row a value: the one in ``values``, or its default, or NULL.
+
+    Args: those of :func:`insert`.
+        if_match: needed: a tag, a list of tags, ``Version(...)``, or ``"*"``.
+
+    Raises:
+        NotFound: there is no row with this key.
+        PreconditionFailed: it is in another version.
+        PreconditionRequired: ``if_match`` was not given.
+        BadPrecondition: it is no tag; or ``if_none_match`` is anything but tags beside tags.
+        BadEntity: the values cannot be those of a row.
+        ConfigurationError: rows of the class cannot be written so.
+    """
+    session, mapper, identity = _row(session, "replace", model, key)
+    wanted = _wanted(mapper, identity, "replace", if_match, if_none_match, etags)
+    given = named(mapper, "replace", values)
+    plain, computed = reset(mapper, connection_to_write(session, mapper), given)
+    given |= plain
+    made = made_of(mapper, "replace", given, whole=True)
+    return _write(session, Change(mapper, identity, given, computed, wanted, made=made), etags)
+
+
+def merge(
+    session: Session,
+    model: type[Any],
+    key: Any,
+    values: Mapping[str, Any] = _NOTHING,
+    *,
+    if_match: Any = None,
+    if_none_match: Any = None,
+    etags: ETags = PLAIN,
+) -> Stored:
+    """Give the columns in ``values`` theirs, and leave the others of the row as they are.
+
+    Args and errors are those of :func:`replace`.
+    """
+    session, mapper, identity = _row(session, "merge", model, key)
+    wanted = _wanted(mapper, identity, "merge", if_match, if_none_match, etags)
+    given = named(mapper, "merge", values)
+    made = made_of(mapper, "merge", given, whole=False)
+    still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
+    change = Change(mapper, identity, given, versions=wanted, still=still, made=made)
+    return _write(session, change, etags)
+
+
+def delete(
+    session: Session,
+    model: type[Any],
+    key: Any,
+    *,
+    if_match: Any = None,
+    if_none_match: Any = None,
+    etags: ETags = PLAIN,
+) -> Stored:
+    """Delete a row. What the database does to its dependents, it does.
+
+    Args and errors are those of :func:`replace`, without values.
+    """
+    session, mapper, identity = _row(session, "delete", model, key)
+    wanted = _wanted(mapper, identity, "delete", if_match, if_none_match, etags)
+    return _write(session, Change(mapper, identity, versions=wanted, deletes=True), etags)
+
+
+def insert_or_replace(
+    session: Session,
+    model: type[Any],
+    key: Any,
+    values: Mapping[str, Any] = _NOTHING,
+    *,
+    if_match: Any = None,
+    if_none_match: Any = None,
+    etags: ETags = PLAIN,
+) -> Stored:
+    """Store a new row, or :func:`replace` the one that is there, whatever its version.
+
+    It takes no tag by design; with ``if_none_match="*"`` it is :func:`insert`. Args are those of
+    :func:`insert`, and the key is needed.
+
+    Raises:
+        AlreadyExists: ``if_none_match="*"``, and the row is there (412); or, on MariaDB, a row of
+            another key has a value that is to be unique (409).
+        BadEntity, BadPrecondition, ConfigurationError: as :func:`insert`.
+    """
+    return _upsert(
+        session, "insert_or_replace", model, key, values, if_match, if_none_match, etags, whole=True
+    )
+
+
+def insert_or_merge(
+    session: Session,
+    model: type[Any],
+    key: Any,
+    values: Mapping[str, Any] = _NOTHING,
+    *,
+    if_match: Any = None,
+    if_none_match: Any = None,
+    etags: ETags = PLAIN,
+) -> Stored:
+    """Store a new row, or :func:`merge` into the one that is there, whatever its version.
+
+    Args and errors are those of :func:`insert_or_replace`.
+    """
+    return _upsert(
+        session, "insert_or_merge", model, key, values, if_match, if_none_match, etags, whole=False
+    )
+
+
+# -- how -------------------------------------------------------------------------------------------
+
+
+def _insert(
+    session: Any,
+    call: str,
+    model: Any,
+    key: Any,
+    values: Any,
+    if_match: Any,
+    if_none_match: Any,
+    etags: ETags,
+) -> Stored:
+    session = _session(session, call)
+    mapper = mapper_of(model, call)
+    identity = None if key is None else identity_given(f"entities.{call}", mapper, key)
+    refuse_if_match(call, if_match)
+    absent = only_if_absent(call, if_none_match)
+    given = named(mapper, call, values)
+    new(mapper, given)
+    made = made_of(mapper, call, given, whole=True)
+    with _telling(mapper, etags):
+        written = insert_row(
+            session, NewRow(mapper, identity, given, made), status=412 if absent else 409
+        )
+    return _stored(mapper, written, etags)
+
+
+def _upsert(
+    session: Any,
+    call: str,
+    model: Any,
+    key: Any,
+    values: Any,
+    if_match: Any,
+    if_none_match: Any,
+    etags: ETags,
+    *,
+    whole: bool,
+) -> Stored:
+    if only_if_absent(call, if_none_match):
+        return _insert(session, call, model, key, values, if_match, if_none_match, etags)
+    session, mapper, identity = _row(session, call, model, key)
+    refuse_if_match(call, if_match)
+    given = named(mapper, call, values)
+    new(mapper, given)
+    made = made_of(mapper, call, given, whole=whole)
+    changed = {*given, *(replaced(mapper, given) if whole else ())}
+    with _telling(mapper, etags):
+        written = upsert_row(session, NewRow(mapper, identity, given, made), frozenset(changed))
+    return _stored(mapper, written, etags)
+
+
+def _row(session: Any, call: str, model: Any, key: Any) -> tuple[Session, Mapper[Any], Identity]:
+    session = _session(session, call)
+    mapper = mapper_of(model, call)
+    refuse_still(session, mapper, call)
+    return session, mapper, identity_given(f"entities.{call}", mapper, key)
+
+
+def _session(session: Any, call: str) -> Session:
+    return session_given(
+        session, f"entities.{call}", f"await optilock.asyncio.{call}(session, ...)"
+    )
+
+
+def _wanted(
+    mapper: Mapper[Any],
+    identity: Identity,
+    call: str,
+    if_match: Any,
+    if_none_match: Any,
+    etags: ETags,
+) -> tuple[Any, ...] | None:
+    refuse_star(call, if_none_match)
+    wanted = versions(mapper, identity, call, if_match, etags)
+    return none_of(mapper, identity, call, wanted, if_none_match, etags)
+
+
+def _write(session: Session, change: Change, etags: ETags) -> Stored:
+    with _telling(change.mapper, etags):
+        return _stored(change.mapper, write_row(session, change), etags)
+
+
+@contextmanager
+def _telling(mapper: Mapper[Any], etags: ETags) -> Iterator[None]:
+    """What is refused says which tag the row has now."""
+    try:
+        yield
+    except PreconditionFailed as error:
+        (entry,) = error.entries
+        error.etag = _tag_in(mapper, etags, entry.identity, entry.database)
+        raise
+    except AlreadyExists as error:
+        error.etag = _tag_in(mapper, etags, error.identity, error.database)
+        raise
+
+
+def _tag_in(
+    mapper: Mapper[Any], etags: ETags, identity: Identity, stored: Mapping[str, Any] | None
+) -> str | None:
+    return None if stored is None else etags.tag(mapper, identity, stored[facts(mapper).token])
+
+
+def _stored(mapper: Mapper[Any], written: Written, etags: ETags) -> Stored:
+    identity, version = written
+    tag = None if version is None else etags.tag(mapper, identity, version)
+    return Stored(identity, version, tag)

@@ -1,0 +1,150 @@
+"""What a client demands of a row, read: the versions that its tags stand for.
+
+``if_match`` is a strong entity tag with its two quotes, several in a list or a tuple (such as the
+``versions`` that :func:`optilock.http.preconditions.required` finds), or ``*``. Text is always a
+tag. A version that the program itself has is ``Version(3)``, so that no number of a client's JSON
+passes for one.
+
+A tag that no row of the class can have stands for no version, and a weak one never matches (RFC
+9110 section 8.8.3.2): the row is then in another version, or not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Mapper
+
+from optilock.errors import BadPrecondition, ConfigurationError, PreconditionRequired, described
+from optilock.http.etags import ETags, sent_tags
+from optilock.http.fields import STAR, Tag, tags
+from optilock.mapped import Identity, facts
+
+__all__ = ["Version", "none_of", "only_if_absent", "refuse_if_match", "refuse_star", "versions"]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version that the program itself has read, in place of a client's tag."""
+
+    value: Any
+
+
+def versions(
+    mapper: Mapper[Any], identity: Identity, call: str, if_match: Any, etags: ETags
+) -> tuple[Any, ...] | None:
+    """The versions that ``if_match`` stands for; ``None``: any.
+
+    Raises:
+        PreconditionRequired: nothing is demanded.
+        BadPrecondition: it is no tag.
+        ConfigurationError: a ``Version`` cannot be one of the class.
+    """
+    if if_match is None:
+        raise PreconditionRequired(
+            f"{call}() of {mapper.class_.__name__} needs if_match: the ETag of the version that was"
+            ' read, or "*" for the last writer to win (RFC 6585 section 3). Nothing was sent.'
+        )
+    if hasattr(if_match, "to_header"):  # werkzeug.datastructures.ETags
+        if_match = STAR if if_match.star_tag else sent_tags(mapper.class_.__name__, if_match)
+    if isinstance(if_match, str) and if_match == STAR:
+        return None
+    given = if_match if isinstance(if_match, (list, tuple)) else (if_match,)
+    bare = tuple(_typed(mapper, call, one.value) for one in given if isinstance(one, Version))
+    sent = [_one(call, "if_match", one) for one in given if not isinstance(one, Version)]
+    named = etags.named(mapper, identity, [one.opaque for one in sent if not one.weak])
+    return tuple(dict.fromkeys((*bare, *named)))
+
+
+def _one(call: str, name: str, given: Any) -> Tag:
+    """The tag, which is one."""
+    found = tags(f"The {name} of {call}()", given) if isinstance(given, str) else ()
+    if found == STAR or len(found) != 1:
+        raise BadPrecondition(
+            f"{call}() got an {name} that is not one ETag: send the tag as it was received, with"
+            ' its two quotes, "abc"; several as a list; or * alone (RFC 9110 section 8.8.3).'
+            " Nothing was sent."
+        )
+    return found[0]
+
+
+def _typed(mapper: Mapper[Any], call: str, value: Any) -> Any:
+    try:
+        kind: Any = facts(mapper).version.type.python_type
+    except NotImplementedError:  # a type of the application
+        kind = object
+    if value is None or isinstance(value, bool) or not isinstance(value, kind):
+        raise ConfigurationError(
+            f"{call}() got Version() of {described(value)}, which no version of"
+            f" {mapper.class_.__name__} can be: give the version as it was read. Nothing was sent."
+        )
+    return value
+
+
+def only_if_absent(call: str, if_none_match: Any) -> bool:
+    """Is it demanded that there is no such row?
+
+    Raises:
+        BadPrecondition: something else is.
+    """
+    if if_none_match not in (None, STAR):
+        raise BadPrecondition(
+            f'{call}() takes if_none_match="*" alone, which inserts and changes nothing. To write a'
+            " row in the version that was read, name that in if_match of replace() or merge()."
+            " Nothing was sent."
+        )
+    return if_none_match is not None
+
+
+def none_of(
+    mapper: Mapper[Any],
+    identity: Identity,
+    call: str,
+    wanted: tuple[Any, ...] | None,
+    if_none_match: Any,
+    etags: ETags,
+) -> tuple[Any, ...] | None:
+    """Of the ``wanted`` versions those that ``if_none_match`` does not name, by weak comparison.
+
+    Raises:
+        BadPrecondition: it is no tag; or any version is wanted.
+    """
+    if if_none_match is None or if_none_match == ():
+        return wanted
+    if wanted is None:
+        raise _no_condition(call)
+    given = if_none_match if isinstance(if_none_match, (list, tuple)) else (if_none_match,)
+    strong = [_one(call, "if_none_match", one).opaque for one in given]
+    named = etags.named(mapper, identity, strong)
+    return tuple(one for one in wanted if one not in named)
+
+
+def refuse_star(call: str, if_none_match: Any) -> None:
+    """Refuse ``*`` of what writes only rows that are there.
+
+    Raises:
+        BadPrecondition: it was given.
+    """
+    if isinstance(if_none_match, str) and if_none_match == STAR:
+        raise _no_condition(call)
+
+
+def _no_condition(call: str) -> BadPrecondition:
+    return BadPrecondition(
+        f"{call}() writes only what is there, in a version that was read: name that in if_match."
+        " if_none_match can take tags from those, and is no condition alone. Nothing was sent."
+    )
+
+
+def refuse_if_match(call: str, if_match: Any) -> None:
+    """Refuse it of what takes no version.
+
+    Raises:
+        ConfigurationError: it was given.
+    """
+    if if_match is not None:
+        raise ConfigurationError(
+            f"{call}() takes no if_match, because it also writes a row that nobody has read. With a"
+            " tag use replace() or merge(). Nothing was sent."
+        )

@@ -1,0 +1,274 @@
+"""One row written by its key, if it is in a version that its author has seen: one statement.
+
+::
+
+    written = write_row(session, Change(mapper, (7,), {"title": "New"}, versions=(3,)))
+    written.version                  # 4
+
+``UPDATE pages SET title = :title, version = :next WHERE id = :id AND version = :seen``, and the
+row count is the answer. Of several versions it says ``version IN (…)``; without any, what is stored
+is overwritten. What the session demands of its rows (:func:`optilock.demand`) stands in the WHERE
+as well. The new version is made in Python, or comes back by RETURNING. Where neither can be (on
+MariaDB, and on SQLite behind a trigger) a SELECT asks for it, in the same transaction.
+
+Only if the statement found no row, one SELECT looks for it, without a lock: that tells a row which
+is gone from one in another version, and brings what is stored now. On MariaDB it locks the row
+against writers, because a plain read may show the row as it was when the transaction first read.
+
+No transaction is needed: over a connection in AUTOCOMMIT mode the statement is one round trip. What
+needs a SELECT afterwards is refused there, because that could tell another writer's version.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Mapper, Session
+
+from optilock import events
+from optilock.conditions.condition import Condition, demanded_of, explained
+from optilock.conditions.condition import failed as failed_of
+from optilock.conditions.write import Write
+from optilock.dialects import database_of
+from optilock.dialects.rows import native
+from optilock.errors import Action, NotFound, NotWritten, PreconditionFailed
+from optilock.mapped import Identity, facts
+from optilock.mapping.moves import not_moved
+from optilock.rows.sides import Attempt, Values, entry_of, read_stored
+from optilock.session.connections import autocommits, connection_to_write, refuse_autocommit
+from optilock.session.watched import is_watched, watched
+from optilock.statements.bulk import follow
+from optilock.statements.call import flush_before
+from optilock.statements.one_form import EXPECTED, Change, Form, form_of, params_of
+from optilock.statements.own import note
+from optilock.writes.send import require_row_counts, send
+
+__all__ = ["Written", "look_at", "read_again", "write_row"]
+
+#: Told of a row that was not written, and of one that was, without more.
+_MISSED, _NOTHING = object(), object()
+
+
+class Written(NamedTuple):
+    """A row that was written."""
+
+    #: In the order of the mapper's primary key columns.
+    identity: Identity
+    #: The version that it has now; ``None`` for a row that was deleted.
+    version: Any
+
+
+def write_row(session: Session, change: Change) -> Written:
+    """Write the row, after what is pending in the session.
+
+    Raises:
+        NotFound: there is no such row.
+        PreconditionFailed: it is in another version.
+        NotWritten: a trigger or a rule of the database keeps it as it is.
+        ConfigurationError: the version that it gets could not be told.
+    """
+    flush_before(session, {})
+    mapper = change.mapper
+    connection = connection_to_write(session, mapper)
+    require_row_counts(connection.dialect)
+    form = form_of(connection, change)
+    write = Write(form.shape, params_of(form, change))
+    if change.versions == ():  # no row can be in any of these
+        _judge(connection, change, write)
+    write = _noted(session, change, write)
+    if form.asks:
+        refuse_autocommit(connection, _what(change))
+    told = _sent(connection, form, write)
+    if told is _MISSED:
+        _forget(session, write)
+        _judge(connection, change, write)
+        write = _noted(session, change, write)
+        told = _sent(connection, form, write)  # all is true of it again
+    if told is _MISSED:
+        _forget(session, write)
+        raise _kept(change)
+    version = _version(connection, change, form, write, told)
+    _tell_session(session, change, version)
+    return Written(change.identity, version)
+
+
+# -- sending it ------------------------------------------------------------------------------------
+
+
+def _noted(session: Session, change: Change, write: Write) -> Write:
+    """The write under what the session demands; it knows of it if the transaction is undone."""
+    if not is_watched(session):
+        return write
+    known = watched(session)
+    if known.demands is not None:
+        write = known.demands.demanded(write, change.mapper)
+    if change.versions is not None and len(change.versions) == 1:
+        known.sent.append(write)
+    else:
+        note(session, change.mapper)
+    return write
+
+
+def _forget(session: Session, write: Write) -> None:
+    """It has found no row."""
+    if is_watched(session) and (sent := watched(session).sent) and sent[-1] is write:
+        sent.pop()
+
+
+def _sent(connection: Connection, form: Form, write: Write) -> Any:
+    """What the statement tells of the row."""
+    if not write.shape.exact:
+        return _MISSED if send(connection, [write]) else _NOTHING
+    result = native(connection, write.shape.statement, write.params)
+    if form.returns:
+        row = result.first()
+        return _MISSED if row is None else row[0]
+    if not result.rowcount:
+        return _MISSED
+    return result.lastrowid if form.tells else _NOTHING
+
+
+def _version(connection: Connection, change: Change, form: Form, write: Write, told: Any) -> Any:
+    known = facts(change.mapper)
+    if change.deletes:
+        return None
+    if form.makes and not form.shape.ignored_only:
+        return write.params[known.version.key]
+    if form.shape.ignored_only and form.makes:
+        return write.params[EXPECTED]
+    if told is _NOTHING:
+        found = read_stored(
+            connection, change.mapper, [change.identity], only=(known.token,), lock=False
+        )
+        told = next(iter(found.values()))[known.token]
+    kind = known.kind
+    if kind is not None and kind.has_trigger and change.versions == (told,):
+        raise not_moved(change.mapper)
+    return told
+
+
+# -- a miss ----------------------------------------------------------------------------------------
+
+
+def _judge(connection: Connection, change: Change, write: Write) -> None:
+    """Raise what is wrong with the row; nothing, if all is true of it again."""
+    stored, failed = look_at(connection, change.mapper, change.identity, write)
+    if stored is None:
+        raise NotFound(change.mapper.class_, change.identity)
+    version = stored[facts(change.mapper).token]
+    entry = entry_of(_attempt(change), stored)
+    if change.versions is not None and version not in change.versions:
+        events.emit(lambda: events.Conflict((entry,)))
+        raise PreconditionFailed([entry])
+    why = explained(failed, entry)
+    if why is not None:
+        raise why
+    if failed:
+        events.emit(lambda: events.Conflict((entry,)))
+        raise PreconditionFailed([entry])
+
+
+def look_at(
+    connection: Connection,
+    mapper: Mapper[Any],
+    identity: Identity,
+    write: Write | None = None,
+    *,
+    of_class: bool = True,
+) -> tuple[Values | None, tuple[Condition, ...]]:
+    """The row as it is stored, and which of the conditions of a write are not true of it.
+
+    ``of_class``: a row of another class in the same table is none.
+    """
+    demanded = () if write is None else write.shape.demanded
+    asked = [one for condition in demanded for one in condition.looks]
+    also = {f"optilock {number}": one for number, one in enumerate(asked)}
+    database = database_of(connection.dialect)
+    share = database.locks_show_newer and not autocommits(connection)
+    params = None if write is None else demanded_of(write.params)
+    found = read_stored(
+        connection, mapper, [identity], lock=False, share=share, also=also, params=params
+    )
+    stored = next(iter(found.values()), None)
+    if stored is None or (of_class and not _is_of_class(mapper, stored)):
+        return None, ()
+    seen = [stored.pop(name) for name in also]
+    return stored, () if write is None else failed_of(demanded, write.params, seen)
+
+
+def _is_of_class(mapper: Mapper[Any], stored: Values) -> bool:
+    if not mapper.single:
+        return True
+    name = facts(mapper).names[mapper.polymorphic_on]
+    return any(stored[name] == one.polymorphic_identity for one in mapper.self_and_descendants)
+
+
+def _attempt(change: Change) -> Attempt:
+    """Our side: what the caller gave. What he had read besides the version is not known."""
+    known = facts(change.mapper)
+    seen = {
+        name: value
+        for name, value in zip(known.keys, change.identity, strict=True)
+        if name in known.columns
+    }
+    if change.versions is not None and len(change.versions) == 1:
+        seen[known.token] = change.versions[0]
+    action: Action = "delete" if change.deletes else "update"
+    values = dict(change.values)
+    return Attempt(change.mapper, change.identity, action, seen, {**seen, **values}, values)
+
+
+def _what(change: Change) -> str:
+    return f"Writing a row of {change.mapper.class_.__name__} by its key, and reading its version,"
+
+
+def _kept(change: Change) -> NotWritten:
+    verb = "delete" if change.deletes else "update"
+    table = facts(change.mapper).table
+    return NotWritten(  # SQLAlchemy's own words come first
+        f"{verb.upper()} statement on table '{table.description}' expected to {verb} 1 row(s); 0"
+        f" were matched. The row of {change.mapper.class_.__name__} is there, in the version that"
+        f" was demanded, so nobody else was first. A trigger or a rule of the database prevents"
+        f" the {verb}: change that, or leave the row alone."
+    )
+
+
+# -- objects of the session ------------------------------------------------------------------------
+
+
+def _tell_session(session: Session, change: Change, version: Any) -> None:
+    """The object of the row, if the session has it, follows."""
+    mapper, identity = change.mapper, change.identity
+    key = mapper.identity_key_from_primary_key(identity)
+    obj = session.identity_map.get(key) if session.identity_map else None
+    if obj is None:
+        return
+    if change.deletes:
+        session.expunge(obj)
+        return
+    known = facts(mapper)
+    if change.versions is None or len(change.versions) > 1:
+        read_again(session, mapper, identity)
+        return
+    values = {**change.values, known.token: version}
+    follow(session, mapper, identity, change.versions[0], values)
+    others = [
+        name
+        for name, column in known.columns.items()
+        if name in change.computed
+        or (name not in values and (column.onupdate is not None or column.server_onupdate))
+    ]
+    if others and obj.__dict__.get(known.token) == version:  # it was not older
+        session.expire(obj, others)
+
+
+def read_again(session: Session, mapper: Mapper[Any], identity: Identity) -> None:
+    """Let the object of the row, if the session has it, be read when it is next used.
+
+    Nobody knows in which version the statement found the row. A watched session remembers the one
+    that the object was in: edits that were decided on before still conflict.
+    """
+    obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+    if obj is not None:
+        session.expire(obj)
