@@ -5,15 +5,19 @@ from __future__ import annotations
 import pytest
 
 from optilock import (
+    BadPrecondition,
+    BatchFailed,
     ConcurrencyError,
     ConfigurationError,
     Isolation,
     NotFound,
+    OptilockError,
     PreconditionFailed,
     UnitOfWork,
     entities,
     etag_of,
     expect,
+    is_transient,
     unit_of_work,
     verify,
 )
@@ -39,6 +43,46 @@ def test_what_a_request_demands_is_passed_on(store, watched, stored):
         entities.delete(session, Account, 1, if_match=only_weak.versions)
     with pytest.raises(NotFound):
         entities.delete(session, Account, 2, if_match=only_weak.versions)
+
+
+class Parsed:
+    """What werkzeug makes of If-Match, as far as it is asked."""
+
+    def __init__(self, *tags: str) -> None:
+        self.tags, self.star_tag = tags, tags == ("*",)
+
+    def to_header(self) -> str:
+        return ", ".join(self.tags)
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_what_werkzeug_has_parsed_is_taken(store, watched):
+    store(Account(id=1, owner="a"))
+    session = watched()
+    entities.merge(session, Account, 1, if_match=Parsed('"x"', tag(Account, 1, 1)))
+    entities.merge(session, Account, 1, if_match=Parsed("*"))
+    with pytest.raises(PreconditionFailed):
+        entities.merge(session, Account, 1, if_match=Parsed('"x"', f"W/{tag(Account, 1, 3)}"))
+    with pytest.raises(BadPrecondition) as caught:
+        entities.merge(session, Account, 1, if_match=Parsed())
+    assert caught.value.status == 428
+
+
+@pytest.mark.engines("sqlite-wal")
+def test_none_of_these_errors_is_run_again(watched, tables):
+    tables(Account)
+    session = watched()
+    for call in (
+        lambda: entities.merge(session, Account, 1, if_match="*"),
+        lambda: entities.merge(session, Account, 1),
+        lambda: entities.merge(session, Account, 1, {"x": 1}, if_match="*"),
+        lambda: [entities.insert(session, Account, 2) for _ in range(2)],
+        lambda: entities.merge(session, Account, 2, if_match='"x"'),
+    ):
+        with pytest.raises(OptilockError) as caught:
+            call()
+        assert not is_transient(caught.value)
+        assert not is_transient(BatchFailed(0, caught.value))
 
 
 def test_a_promise_is_kept_by_an_operation_in_the_promised_version(store, engine, stored):
