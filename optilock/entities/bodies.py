@@ -11,7 +11,7 @@ of updates (``onupdate``) counts for it as for any UPDATE, and what the database
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, DefaultClause, literal_column
@@ -100,15 +100,20 @@ def _has_default(column: Column[Any]) -> bool:
 
 
 def reset(
-    mapper: Mapper[Any], connection: Connection, values: Values
+    mapper: Mapper[Any], connect: Callable[[], Connection], values: Values
 ) -> tuple[Values, dict[str, ColumnElement[Any]]]:
     """What a replacement stores in the columns that ``values`` leave out: values, and SQL.
+
+    ``connect`` gives the connection that writes the row, where a default has to know it.
 
     Raises:
         BadEntity: a column is left out that has to have a value.
     """
     others = [(name, facts(mapper).columns[name]) for name in replaced(mapper, values)]
+    if not others:
+        return {}, {}
     _require(mapper, (c for _, c in others if not _has_default(c)))
+    connection = connect()
     params = {facts(mapper).columns[name].key: value for name, value in values.items()}
     made = default_values((column for _, column in others), connection, params)
     plain: Values = {}

@@ -133,7 +133,7 @@ def replace(
     session, mapper, identity = _row(session, "replace", model, key)
     wanted = _wanted(mapper, identity, "replace", if_match, if_none_match, etags)
     given = named(mapper, "replace", values)
-    plain, computed = reset(mapper, connection_to_write(session, mapper), given)
+    plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
     given |= plain
     made = made_of(mapper, "replace", given, whole=True)
     return _write(session, Change(mapper, identity, given, computed, wanted, made=made), etags)

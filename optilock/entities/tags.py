@@ -53,7 +53,8 @@ def versions(
     given = if_match if isinstance(if_match, (list, tuple)) else (if_match,)
     bare = tuple(_typed(mapper, call, one.value) for one in given if isinstance(one, Version))
     sent = [_one(call, "if_match", one) for one in given if not isinstance(one, Version)]
-    named = etags.named(mapper, identity, [one.opaque for one in sent if not one.weak])
+    strong = [one.opaque for one in sent if not one.weak]
+    named = etags.named(mapper, identity, strong) if strong else ()
     return tuple(dict.fromkeys((*bare, *named)))
 
 
