@@ -57,9 +57,6 @@ from optilock.session.order import at_step
 from optilock.session.watched import stands_still
 from optilock.undocumented import classes_to_flush
 
-__all__ = ["AS_FAR_AS_KNOWN", "cover", "find_roots", "roots_of"]
-
-
 #: Column of the root -> value.
 Values = dict[Any, Any]
 

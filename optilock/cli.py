@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich_click import RichGroup
 
-__all__ = ["commands", "main"]
-
 #: Top-level modules that come with the extra ``cli``.
 _EXTRAS = ("click", "rich", "rich_click")
 

@@ -18,8 +18,6 @@ from optilock.errors import ConfigurationError, described
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["engine_of", "on_engine", "require_answer"]
-
 
 R = TypeVar("R")
 

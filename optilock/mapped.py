@@ -27,23 +27,6 @@ from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
 from optilock.undocumented import keep_with_mapping
 
-__all__ = [
-    "GIVE_ONE",
-    "Facts",
-    "Identity",
-    "Place",
-    "State",
-    "facts",
-    "identity_of",
-    "is_expression",
-    "key_in",
-    "place_of",
-    "same",
-    "there_are",
-    "tokens_of",
-]
-
-
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
 

@@ -25,8 +25,6 @@ from optilock.schema import Expected, expected, is_version
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Timestamp, Token, Unique
 
-__all__ = ["compare_default", "compare_tables", "rendered", "version_operations"]
-
 
 def compare_tables(
     context: AutogenContext, upgrade: ops.UpgradeOps, schemas: set[str | None]

@@ -23,8 +23,6 @@ from optilock.schema import Expected
 from optilock.tokens import Counter, RowVersion
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard, read_mark
 
-__all__ = ["Key", "add_trigger_operations", "key_of", "tables_of"]
-
 #: A table as Alembic names it: the default schema is None.
 Key = tuple[str | None, str]
 

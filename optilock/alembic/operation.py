@@ -23,8 +23,6 @@ from optilock.errors import OptilockError
 from optilock.rollout.target import target_of
 from optilock.tokens import Token
 
-__all__ = ["Call", "VersionOperation", "connection_of", "look", "permitted", "send", "ways_of"]
-
 
 @dataclass(frozen=True)
 class Call:

@@ -22,13 +22,6 @@ from optilock.alembic.operation import Call, VersionOperation, connection_of, pe
 from optilock.errors import ConfigurationError
 from optilock.tables import TableSet, table_set
 
-__all__ = [
-    "CreateOptilockTables",
-    "DowngradeOptilockTables",
-    "DropOptilockTables",
-    "UpgradeOptilockTables",
-]
-
 
 class _SetOperation(VersionOperation):
     says = "revision"

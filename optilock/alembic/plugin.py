@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alembic.runtime.plugins import Plugin
 
-__all__ = ["setup"]
-
 
 def setup(plugin: Plugin) -> None:
     """Register the comparisons."""

@@ -40,8 +40,6 @@ from optilock.tokens import Token
 from optilock.tokens.guard_trigger import Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
-__all__ = ["RollBackVersionColumn", "RollOutVersionColumn"]
-
 _LOCK_TIMEOUT, _PATIENCE = 0.1, 60.0
 _Roll = TypeVar("_Roll", bound="_RollOperation")
 _log = logging.getLogger("optilock")

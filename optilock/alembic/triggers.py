@@ -39,8 +39,6 @@ from optilock.rollout.target import completed, require_present
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
-__all__ = ["CreateGuardTrigger", "CreateVersionTrigger", "DropGuardTrigger", "DropVersionTrigger"]
-
 
 class _GuardOperation(VersionOperation):
     def __init__(self, guard: GuardTrigger) -> None:

@@ -49,8 +49,6 @@ from optilock.rollout.target import require_present
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import is_guard, read_mark, short_name
 
-__all__ = ["AddVersionColumn", "ChangeVersionColumn", "DropVersionColumn", "VersionColumn"]
-
 
 class _ColumnOperation(VersionOperation):
     def __init__(

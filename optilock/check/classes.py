@@ -23,8 +23,6 @@ from optilock.mapped import facts, same
 from optilock.mapping.compared import compared_names
 from optilock.versioned import Versioned
 
-__all__ = ["check_mapping", "check_values"]
-
 
 def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
     """Is there a version, and does anything make it move, or conflict, without need?"""

@@ -9,8 +9,6 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.base import Weakness
 
-__all__ = ["Finding", "Severity", "error", "note", "unreadable", "warning", "weak"]
-
 
 class Severity(StrEnum):
     """How bad it is."""

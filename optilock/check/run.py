@@ -19,8 +19,6 @@ from optilock.engines import on_engine
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["check", "check_settings"]
-
 
 #: What is looked at for each table.
 _BY_TABLE: tuple[Callable[[Connection, Subject, StoredTable | None], Iterable[Finding]], ...] = (

@@ -20,8 +20,6 @@ from optilock.rollout.report import command
 from optilock.schema import expected
 from optilock.tokens import Counter, Token, Unique
 
-__all__ = ["StoredTable", "Subject", "mappers_of", "schema_of", "stored_table", "subjects_of"]
-
 
 @dataclass(frozen=True)
 class Subject:

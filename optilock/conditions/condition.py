@@ -31,17 +31,6 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError, Entry
 
-__all__ = [
-    "Condition",
-    "Given",
-    "Match",
-    "demanded_of",
-    "explained",
-    "failed",
-    "parameter",
-    "parameters",
-]
-
 #: SQL of a value, by its name and type.
 Given = Callable[[str, TypeEngine[Any]], ColumnElement[Any]]
 

@@ -45,8 +45,6 @@ from optilock.conditions.condition import Condition, Given, parameter, parameter
 from optilock.conditions.write import Write
 from optilock.errors import ConfigurationError, Entry
 
-__all__ = ["Demand", "Demands"]
-
 
 class Demand:
     """One demand; ``values`` are the values that its conditions ask for, by name."""

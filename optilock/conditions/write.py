@@ -22,8 +22,6 @@ from sqlalchemy.orm import Mapper
 from optilock.conditions.condition import Condition, Match, failed, parameter
 from optilock.mapped import Identity, Place, facts
 
-__all__ = ["Lost", "Shape", "Write", "first_expected", "places_of"]
-
 Params = dict[str, Any]
 
 

@@ -23,8 +23,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-__all__ = ["Chunk", "Effort", "TooMuchWork", "chunks"]
-
 Elements = Sequence[Hashable]
 
 

@@ -39,8 +39,6 @@ from typing import Any
 from optilock.conflicts.diff3 import Chunk, Effort, TooMuchWork, chunks
 from optilock.errors import CannotMerge
 
-__all__ = ["FieldPolicy", "add_delta", "merge_json", "merge_set", "merge_text"]
-
 FieldPolicy = Callable[[Any, Any, Any], Any]
 
 

@@ -36,23 +36,6 @@ from typing import Any, Literal, TypeVar, get_args
 
 from optilock.errors import Computed, ConfigurationError, Entry
 
-__all__ = [
-    "Decision",
-    "DeletePolicies",
-    "OnConflict",
-    "OnDelete",
-    "Resolution",
-    "Resolver",
-    "check_classes",
-    "check_on_delete",
-    "check_policy",
-    "check_resolution",
-    "choose",
-    "nearest",
-    "policy_for",
-    "settled_by_policy",
-]
-
 T = TypeVar("T")
 Decision = Literal["write", "overwrite", "keep_database", "reject"]
 

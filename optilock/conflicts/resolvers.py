@@ -48,19 +48,6 @@ from optilock.conflicts.resolution import OnConflict, Resolution, Resolver, chec
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 from optilock.mapped import facts
 
-__all__ = [
-    "PerField",
-    "check_on_conflict",
-    "check_resolver",
-    "check_resolver_for",
-    "client_wins",
-    "merge_fields",
-    "per_field",
-    "reject",
-    "store_wins",
-]
-
-
 # -- the resolvers ---------------------------------------------------------------------------------
 
 

@@ -25,16 +25,6 @@ from optilock.rows.sides import Values, attempt_of, entry_of, read_stored, store
 from optilock.rows.unknown_versions import may_be_undone, never_read
 from optilock.session.connections import connection_to_write
 
-__all__ = [
-    "compare_in_merge",
-    "gone_entry",
-    "has_other_values",
-    "is_stale",
-    "moved_entry",
-    "stored_of",
-]
-
-
 _ADVICE = (
     " Read the row again and apply the edits to it, or show both versions to whoever made them."
 )

@@ -24,8 +24,6 @@ from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write
 
-__all__ = ["guarded_get", "guarded_refresh"]
-
 Read = Callable[..., Any]
 
 

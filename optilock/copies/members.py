@@ -43,8 +43,6 @@ from optilock.rows.sides import Attempt, entry_of
 from optilock.session.watched import is_watched
 from optilock.undocumented import is_child
 
-__all__ = ["Members", "members_of", "notice_orphans", "refuse_unseen"]
-
 _ADVICE = (
     "The author of the copy has not seen it; nothing was merged. Read the rows again and apply the"
     " edits to them, or show both versions to whoever made them."

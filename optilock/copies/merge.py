@@ -33,8 +33,6 @@ from optilock.rows.seen import Memory, memories, remember_again, version_seen
 from optilock.rows.sides import attempt_of
 from optilock.rows.unknown_versions import BEFORE, hold, may_be_undone, never_read, never_seen
 
-__all__ = ["guarded_merge", "guarded_merge_all"]
-
 
 def guarded_merge(original: Callable[..., Any]) -> Callable[..., Any]:
     """``Session.merge`` that tells stale copies as entries, and leaves nothing behind."""

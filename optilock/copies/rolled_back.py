@@ -40,18 +40,6 @@ from optilock.session.records import Before, Departed, Doubt, Point
 from optilock.session.watched import KNOWN, Watched
 from optilock.undocumented import deleted_in, expire_with_savepoint, inserted_in
 
-__all__ = [
-    "abandoned",
-    "ended",
-    "follow_copy",
-    "give_back",
-    "guarded_expunge",
-    "guarded_expunge_all",
-    "remember_revived",
-    "remember_rolled_back",
-    "tell_pickles",
-]
-
 #: In the place of a version: the row was not written, and what the object holds is stored.
 _STORED = object()
 #: Sessions that objects have left before the outcome.

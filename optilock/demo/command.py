@@ -17,8 +17,6 @@ from optilock.demo.run import Options, Outcome, run
 from optilock.demo.strategies import STRATEGIES
 from optilock.errors import ConfigurationError
 
-__all__ = ["demo"]
-
 
 @click.command()
 @click.option("--url", help="Database to run on; without it a temporary SQLite file.")

@@ -39,21 +39,6 @@ from optilock.demo.strategies import STRATEGIES, Strategy, Write
 from optilock.demo.wiki import open_engine
 from optilock.errors import OptilockError
 
-__all__ = [
-    "GO",
-    "DemoFailed",
-    "Failed",
-    "Ready",
-    "Report",
-    "Staff",
-    "Tally",
-    "Written",
-    "counting",
-    "editor",
-    "staff_of",
-]
-
-
 # DOC """Conflicts, resolutions and retries of one editor, counted from ``optilock.events``.
 #
 # A conflict is counted once: when the guarded flush reports it, or, where the database itself

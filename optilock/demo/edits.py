@@ -30,9 +30,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Edit", "Editable", "Losses", "Stored", "apply", "compare", "inserted", "plan"]
-
-
 _REMARKS = (
     "Checked against the grammar.",
     "An example would help here.",

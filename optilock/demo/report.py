@@ -29,8 +29,6 @@ from optilock.demo.run import Options, Outcome, percentile
 from optilock.demo.strategies import LAST_WRITER_WINS, MERGE
 from optilock.demo.wiki import CREDIT, hot_pages
 
-__all__ = ["Story", "as_json", "complaints", "progress_bar", "show", "story_of", "table", "verdict"]
-
 
 def as_json(outcomes: Sequence[Outcome]) -> str:
     """One JSON object, ``{"strategies": [...]}``; latencies in milliseconds."""

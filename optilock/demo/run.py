@@ -32,9 +32,6 @@ from optilock.demo.strategies import STRATEGIES, Strategy
 from optilock.demo.wiki import MOST, Base, database_url, hot_pages, open_engine, reason
 from optilock.errors import ConfigurationError
 
-__all__ = ["Options", "Outcome", "outcome_of", "percentile", "run"]
-
-
 Progress = Callable[[str, int], None]
 
 

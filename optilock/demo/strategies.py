@@ -27,8 +27,6 @@ from optilock.demo.edits import Edit, apply
 from optilock.demo.wiki import Page, PlainWikiPage, WikiPage
 from optilock.dialects import database_of
 
-__all__ = ["LAST_WRITER_WINS", "MERGE", "STRATEGIES", "Strategy"]
-
 Sessions = sessionmaker[Session]
 Write = Callable[[Edit], None]
 

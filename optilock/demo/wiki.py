@@ -33,21 +33,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from optilock import Versioned
 from optilock.errors import ConfigurationError
 
-__all__ = [
-    "CREDIT",
-    "MOST",
-    "Base",
-    "Page",
-    "PlainWikiPage",
-    "WikiPage",
-    "checked_url",
-    "database_url",
-    "hot_pages",
-    "open_engine",
-    "reason",
-]
-
-
 CREDIT = (
     "Pages: pydoc_data.topics from the Python documentation,"
     " (c) Python Software Foundation, PSF License Version 2."

@@ -11,8 +11,6 @@ from types import MappingProxyType
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-__all__ = ["Cause", "ErrorCodes", "error_chain", "raised_by"]
-
 
 class Cause(Enum):
     """What a driver's error says about the transaction it came from."""

@@ -39,9 +39,6 @@ from optilock.dialects.base import Database
 from optilock.errors import OptilockError
 from optilock.undocumented import demand_rollback, listen_on
 
-__all__ = ["ended_by", "undo_with", "watch_errors"]
-
-
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
 _ENDED = "_optilock_ended"
 _watched: WeakSet[Dialect] = WeakSet()

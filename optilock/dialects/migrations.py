@@ -32,18 +32,6 @@ from optilock.mapped import key_in
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
 
-__all__ = [
-    "Filled",
-    "Found",
-    "GuardTriggers",
-    "Names",
-    "Step",
-    "Target",
-    "TriggerDDL",
-    "Ways",
-    "sends",
-]
-
 
 class Names(NamedTuple):
     """Quoted for the database."""

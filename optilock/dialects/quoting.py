@@ -8,8 +8,6 @@ from sqlalchemy import DDL, ColumnElement, Dialect, MetaData, Table
 
 from optilock.undocumented import double_percents
 
-__all__ = ["as_it_is", "literal", "plain", "quoted", "quoted_table", "sql_of"]
-
 
 def quoted(dialect: Dialect, name: str) -> str:
     """A name, in quotes where it needs them."""

@@ -22,20 +22,6 @@ from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, NotWritten
 from optilock.mapped import key_in
 
-__all__ = [
-    "EachAlone",
-    "LockAndLook",
-    "Locks",
-    "by_shape",
-    "judge",
-    "looked_at",
-    "mixed",
-    "must_match",
-    "native",
-    "require_locks",
-    "sends_for_update",
-]
-
 Key = tuple[Any, ...]
 
 

@@ -29,8 +29,6 @@ from optilock.writes.answers import Counted
 from optilock.writes.send import look
 from optilock.writes.shapes import compared_columns
 
-__all__ = ["judge_demanded", "judge_objects", "judge_values", "note_written", "write_one"]
-
 _PREFIX = "optilock_read_"
 
 

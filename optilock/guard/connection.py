@@ -26,8 +26,6 @@ from optilock.mapping.tables import owner_of
 from optilock.statements.demanded import table_under_demands
 from optilock.statements.refused import refuse_text, refuse_unasked
 
-__all__ = ["Before", "arm", "arm_wholly", "disarm"]
-
 _CHANGES = (Update, Delete)
 #: An attribute of a connection: the flush that it answers for.
 _FLUSH = "_optilock_flush"

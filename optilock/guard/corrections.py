@@ -26,8 +26,6 @@ from optilock.writes.answers import fill_in
 from optilock.writes.send import look_again, send, send_again
 from optilock.writes.shapes import shape_by_key
 
-__all__ = ["Correction", "delete_rows", "insert_row", "plan_update", "tables_of", "update_rows"]
-
 
 @dataclass
 class Correction:

@@ -21,8 +21,6 @@ from optilock.mapped import facts
 from optilock.rows.sides import Missed, Values
 from optilock.session.records import Promises, conflict_of
 
-__all__ = ["decide", "impossible", "resolver_for"]
-
 
 def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | None:
     """The unit's resolver, else the class's own, else none."""

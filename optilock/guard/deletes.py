@@ -27,8 +27,6 @@ from optilock.rows.sides import Missed, Values, equal_to_stored, stale_relations
 from optilock.undocumented import marked_deleted
 from optilock.writes.send import look
 
-__all__ = ["check_before"]
-
 
 def check_before(flush: Flush, objects: Any) -> None:
     """Judge the deletes that have dependents."""

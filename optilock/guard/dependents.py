@@ -31,17 +31,6 @@ from optilock.undocumented import belongs_to, marked_deleted
 from optilock.writes.answers import Counted
 from optilock.writes.shapes import compared_columns
 
-__all__ = [
-    "Doomed",
-    "changed_links",
-    "delete_links",
-    "has_dependents",
-    "judge_links",
-    "kept_by_a_deleted_parent",
-    "no_orphan",
-    "without_missed",
-]
-
 
 def has_dependents(mapper: Mapper[Any]) -> bool:
     """Would deleting a row write other tables, or other rows, before it?"""

@@ -27,8 +27,6 @@ from optilock.undocumented import (
     unmark_deleted,
 )
 
-__all__ = ["Kept"]
-
 
 @dataclass(frozen=True)
 class Kept:

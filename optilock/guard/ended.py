@@ -52,20 +52,6 @@ from optilock.session.records import Promise, conflict_of
 from optilock.session.watched import Watched, known_of, watched
 from optilock.undocumented import inserted_by, is_over
 
-__all__ = [
-    "capture",
-    "clear",
-    "conflict_after_rollback",
-    "conflict_before_commit",
-    "conflict_in_flush",
-    "conflict_in_savepoint",
-    "gone_in_flush",
-    "guard_commit",
-    "promised_side",
-    "remember",
-]
-
-
 _log = logging.getLogger("optilock")
 #: Old releases of SQLAlchemy stumble over their own rollback after a refused PREPARE.
 _FAILURES = (DBAPIError, IllegalStateChangeError)

@@ -37,8 +37,6 @@ from optilock.statements.matching import key_named
 from optilock.statements.version import unmoved_of_table
 from optilock.undocumented import AskingListeners, ask_listeners, is_ordered, values_of
 
-__all__ = ["listen", "listen_in", "write_by_hand"]
-
 
 class _OfWrittenRows(AskingListeners):
     """The listeners of a mapper."""

@@ -20,8 +20,6 @@ from optilock.mapping.tables import know_tables, share_table
 from optilock.rows.seen import watch_loads
 from optilock.undocumented import registries
 
-__all__ = ["read_versions_with_rows"]
-
 
 def read_versions_with_rows() -> None:
     """From here on, rows of every class with a version come with it."""

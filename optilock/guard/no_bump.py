@@ -40,8 +40,6 @@ from optilock.session.connections import connection_to_write
 from optilock.session.records import Still
 from optilock.session.watched import is_watched, stands_still, watched
 
-__all__ = ["no_bump", "refuse_moving", "unmoved", "withdraw"]
-
 
 class no_bump:
     """A block in which writes do not move versions.

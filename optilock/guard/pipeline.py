@@ -24,17 +24,6 @@ from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.writes.answers import Accepted, fill_in
 from optilock.writes.send import look_again, send, send_again
 
-__all__ = [
-    "drain",
-    "drain_all",
-    "hold",
-    "miss",
-    "missed_again",
-    "read_lost",
-    "send_now",
-    "without_version",
-]
-
 
 def hold(flush: Flush, connection: Connection, write: Write) -> Accepted:
     """Keep a row until the connection is asked something else."""

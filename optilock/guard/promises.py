@@ -37,9 +37,6 @@ from optilock.session.watched import Watched, watched
 from optilock.undocumented import marked_deleted
 from optilock.writes.send import expected_version
 
-__all__ = ["check_before_commit", "check_pending", "promise", "promises_of"]
-
-
 #: An attribute of a session that has made promises, which are in its record, too.
 _PROMISED = "_optilock_promised"
 

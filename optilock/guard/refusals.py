@@ -28,8 +28,6 @@ from optilock.rows.unknown_versions import never_seen, unread
 from optilock.session.connections import INSTEAD, autocommits, engine_to_write
 from optilock.session.watched import Watched
 
-__all__ = ["refuse_guarded_writes", "refuse_two_classes", "refuse_unread"]
-
 
 def refuse_guarded_writes(session: Session, connections: Iterable[Connection]) -> None:
     """Refuse a flush that would write guarded rows over one of these connections.

@@ -36,8 +36,6 @@ from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved, fill_in
 from optilock.writes.send import require_row_counts
 from optilock.writes.shapes import shape_for
 
-__all__ = ["links", "unguarded", "written"]
-
 Native = Callable[..., Any]
 
 

@@ -48,8 +48,6 @@ from optilock.undocumented import (
     unmark_deleted,
 )
 
-__all__ = ["conclude", "restore_gone", "settle", "settle_children"]
-
 
 def settle(flush: Flush) -> None:
     """Resolve the rows that missed, or remember the error that ``flush()`` will raise."""

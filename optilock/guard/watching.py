@@ -81,8 +81,6 @@ from optilock.statements.legacy_bulk import (
 from optilock.undocumented import last_deleted, marked_deleted, nested_transaction
 from optilock.writes.send import require_row_counts_of
 
-__all__ = ["guard_class", "watch"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
 from optilock.undocumented import always_load
 
-__all__ = ["close", "load_always", "refuse_deferred", "require"]
-
 
 def require(mapper: Mapper[Any]) -> None:
     """The application assigns the version, and must: NULL is none."""

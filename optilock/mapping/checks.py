@@ -19,17 +19,6 @@ from optilock.tokens import CompareValues, Token
 from optilock.tokens.guard_trigger import check_guard
 from optilock.undocumented import mapped_key
 
-__all__ = [
-    "check_attribute",
-    "check_options",
-    "check_parents",
-    "check_root_of",
-    "check_table",
-    "check_tokens",
-    "check_version_id",
-    "column_named",
-]
-
 
 def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
     """The token with a column, and the one that compares values; one of them may be missing."""

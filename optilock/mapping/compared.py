@@ -25,27 +25,6 @@ from optilock.session.watched import is_watched
 from optilock.tokens import CompareValues
 from optilock.undocumented import left_out
 
-__all__ = [
-    "any_compared",
-    "as_read",
-    "changed_names",
-    "compare",
-    "compared_names",
-    "comparing",
-    "forget_values",
-    "nulls_stored",
-    "remember_values",
-    "remembered_values",
-    "values_are_unknown",
-    "values_in_mind",
-    "values_moved",
-    "values_read",
-    "values_seen",
-    "values_unknown",
-    "values_written",
-    "written_by_us",
-]
-
 Values = dict[str, Any]
 
 _SEEN = "_optilock_values"

@@ -34,17 +34,6 @@ from optilock.session.watched import is_watched, stands_still
 from optilock.tokens import Token
 from optilock.undocumented import mark_changed
 
-__all__ = [
-    "check_post_update",
-    "does_not_move",
-    "make_from_values",
-    "move_with_joined",
-    "not_moved",
-    "require_moves",
-    "touch_state",
-    "untouched",
-]
-
 #: In the ``info`` of an object: the attribute that is written again as it is, and its value.
 _AGAIN = "optilock_written_again"
 _BEFORE = "optilock_version_before"

@@ -24,14 +24,6 @@ from sqlalchemy.orm import Mapper
 
 from optilock.mapped import State, there_are
 
-__all__ = [
-    "follow_committed",
-    "keep_originals",
-    "kept_names",
-    "original_of",
-    "written",
-]
-
 _KEY = "optilock.mapping.originals"
 #: The values of these types cannot be changed in place.
 _PLAIN_TYPES = (

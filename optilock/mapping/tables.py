@@ -20,20 +20,6 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import facts, there_are
 from optilock.undocumented import registries
 
-__all__ = [
-    "all_mappers",
-    "classes_over",
-    "is_shared",
-    "joined_tables",
-    "know_tables",
-    "moved_by_flushes",
-    "owner_of",
-    "share_one_table",
-    "share_table",
-    "two_classes",
-    "versioned_tables",
-]
-
 T = TypeVar("T", Column[Any], Mapper[Any])
 
 

@@ -34,8 +34,6 @@ from optilock.rows.sides import Attempt, entry_of
 from optilock.session.connections import session_given
 from optilock.session.watched import is_watched
 
-__all__ = ["apply"]
-
 T = TypeVar("T")
 
 

@@ -33,8 +33,6 @@ from optilock.errors import BadPrecondition, ConfigurationError
 from optilock.http.etags import PLAIN, sent_tags
 from optilock.mapped import Identity, State, facts, identity_of
 
-__all__ = ["GONE", "NOT_GIVEN", "Wanted", "demanded", "etag_of", "matches", "wanted"]
-
 #: Instead of the version of a row that is not there any more.
 GONE: Any = object()
 NOT_GIVEN: Any = object()

@@ -65,8 +65,6 @@ from optilock.session.watched import is_watched
 from optilock.undocumented import in_greenlet
 from optilock.writes.send import expected_version
 
-__all__ = ["expect", "failed", "loaded_version", "state_in_watched_session", "verify"]
-
 
 def expect(
     obj: object, etag_or_version: object = NOT_GIVEN, *, version: object = NOT_GIVEN

@@ -17,8 +17,6 @@ from optilock.rollout.report import TOKENS, Report
 from optilock.rollout.run import roll_out
 from optilock.tokens.guard_trigger import Policy
 
-__all__ = ["migrate"]
-
 _NAME = "{task.description}"
 
 

@@ -24,8 +24,6 @@ from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.report import Progress
 from optilock.unit.backoff import full_jitter
 
-__all__ = ["Attempts", "Filler", "Pace"]
-
 #: Seconds between two looks at rows that somebody holds.
 _LOOK_AGAIN = 0.2
 

@@ -9,8 +9,6 @@ from typing import Protocol
 from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import GuardTrigger
 
-__all__ = ["TOKENS", "Progress", "Report", "Silent", "command"]
-
 
 @dataclass(frozen=True)
 class Report:

@@ -21,8 +21,6 @@ from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
-__all__ = ["require_column", "roll_out"]
-
 R = TypeVar("R")
 
 

@@ -21,17 +21,6 @@ from optilock.mapping.triggers import keys_without_rowid, trigger_ddl, trigger_n
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
-__all__ = [
-    "Missing",
-    "completed",
-    "guard_of",
-    "missing",
-    "require_known",
-    "require_present",
-    "target_of",
-]
-
-
 _DEFAULT = "optilock_default"
 
 

@@ -45,8 +45,6 @@ from optilock.undocumented import (
     with_shared_lock,
 )
 
-__all__ = ["LOCKED", "expire_older", "note_locked", "run_query"]
-
 Execute = Callable[..., Any]
 _LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
 #: An attribute of a session: its :class:`LockedRows`, once there were some.

@@ -48,26 +48,6 @@ from optilock.undocumented import (
     marked_deleted,
 )
 
-__all__ = [
-    "NEVER",
-    "SEEN",
-    "Memory",
-    "forget",
-    "memories",
-    "moved_back",
-    "moved_by_us",
-    "recall",
-    "remember",
-    "remember_again",
-    "remember_deleted",
-    "remember_expired",
-    "remember_removed",
-    "remember_version",
-    "version_seen",
-    "watch_loads",
-    "younger_names",
-]
-
 #: An attribute of a state: the version that the author of an expired object has seen.
 SEEN = "_optilock_seen"
 _YOUNGER = "_optilock_younger"

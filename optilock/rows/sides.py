@@ -29,20 +29,6 @@ from optilock.mapping.compared import as_read, changed_names, compared_names
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write
 
-__all__ = [
-    "Attempt",
-    "Missed",
-    "attempt_of",
-    "entry_of",
-    "equal_to_stored",
-    "has_moved",
-    "not_written",
-    "read_stored",
-    "rows_at",
-    "stale_relationships",
-    "stored_or_loaded",
-]
-
 Values = dict[str, Any]
 
 _IMMUTABLE = (

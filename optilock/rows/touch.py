@@ -37,18 +37,6 @@ from optilock.rows.seen import recall
 from optilock.session.order import at_step
 from optilock.session.watched import stands_still
 
-__all__ = [
-    "ROOTS",
-    "TOUCHED",
-    "is_touched",
-    "note_roots",
-    "stands_for_others",
-    "touch",
-    "touch_again",
-    "touch_with_next_flush",
-]
-
-
 #: An attribute of a session: its :class:`_Touched`, once there is something.
 TOUCHED = "_optilock_touched"
 ROOTS = "_optilock_roots"

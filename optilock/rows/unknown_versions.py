@@ -20,20 +20,6 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
 from optilock.rows.seen import NEVER, SEEN, version_seen
 
-__all__ = [
-    "BEFORE",
-    "UNREAD",
-    "attached",
-    "hold",
-    "hold_nothing",
-    "may_be_undone",
-    "never_read",
-    "never_seen",
-    "no_version",
-    "note_unread",
-    "unread",
-]
-
 #: An attribute of a session: its objects whose rows nobody has read, once there was one.
 UNREAD = "_optilock_unread"
 #: In the ``info`` of a copy that was made before a transaction had its outcome: the version that

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-__all__ = ["level_of_caller"]
-
 
 def level_of_caller() -> int:
     """``stacklevel=`` for :func:`warnings.warn` in the function that asks."""

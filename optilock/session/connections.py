@@ -26,23 +26,6 @@ from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, described
 from optilock.undocumented import has_begin_listeners, level_on_connect
 
-__all__ = [
-    "INSTEAD",
-    "PLAIN",
-    "autocommits",
-    "bind_to_write",
-    "binds_of_sessions",
-    "connection_apart",
-    "connection_to_write",
-    "engine_to_write",
-    "own_connection",
-    "refuse_autocommit",
-    "refuse_autocommit_of",
-    "refuse_shards",
-    "require_engine",
-    "session_given",
-]
-
 #: On the ``connection`` of a watched session class: SQLAlchemy's own.
 PLAIN = "_optilock_plain"
 _updates: WeakKeyDictionary[Mapper[Any], Update] = WeakKeyDictionary()

@@ -44,8 +44,6 @@ from weakref import WeakSet
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-__all__ = ["ORDER", "at_step", "listen_in", "listen_to_class"]
-
 Step = Callable[..., Any]
 
 #: The steps of each event of a session, in their order.

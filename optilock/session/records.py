@@ -17,19 +17,6 @@ from sqlalchemy.orm import Mapper, SessionTransaction
 from optilock.errors import ConcurrencyError, Entry, PreconditionFailed
 from optilock.mapped import Identity, Place, State, facts
 
-__all__ = [
-    "Before",
-    "Departed",
-    "Doubt",
-    "Moved",
-    "Point",
-    "Promise",
-    "Promises",
-    "Stated",
-    "Still",
-    "conflict_of",
-]
-
 #: How many writes, moves and statements there were.
 Point = tuple[int, int, int]
 

@@ -47,9 +47,6 @@ from optilock.undocumented import expire_with_savepoint
 from optilock.writes.answers import fill_in
 from optilock.writes.send import look_again, send, send_again
 
-__all__ = ["BulkResult", "Done", "bulk_delete", "bulk_update", "follow"]
-
-
 _IN_ASYNC_CODE = "await session.run_sync(optilock.{}, Model, rows)"
 
 

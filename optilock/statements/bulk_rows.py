@@ -15,8 +15,6 @@ from optilock.mapped import GIVE_ONE, facts
 from optilock.statements.by_key import refuse_compared
 from optilock.writes.shapes import shape_by_key
 
-__all__ = ["Rows", "rows_to_delete", "rows_to_update"]
-
 
 @dataclass
 class Rows:

@@ -34,8 +34,6 @@ from optilock.statements.version import (
     unmoved,
 )
 
-__all__ = ["by_criteria", "delete_promised", "with_children"]
-
 #: Objects whose rows a statement finds in the version that they hold, with it.
 Matched = list[tuple[State, Any]]
 

@@ -41,18 +41,6 @@ from optilock.session.watched import watched
 from optilock.statements.call import Call
 from optilock.statements.own import keep_promises, promised_rows, take_over, versions_kept
 
-__all__ = [
-    "WRITING",
-    "attempt_given",
-    "attempts_of",
-    "refuse_compared",
-    "refuse_first_versions",
-    "refuse_unversioned",
-    "telling",
-    "update_by_key",
-]
-
-
 WRITING = "Writing rows by primary key"
 
 

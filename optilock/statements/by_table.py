@@ -46,15 +46,6 @@ from optilock.statements.own import keep_promises, note, objects_of, promised_ro
 from optilock.statements.version import unmoved_of_table
 from optilock.undocumented import expire_with_savepoint, now_deleted
 
-__all__ = [
-    "by_table",
-    "in_flush",
-    "of_values",
-    "refuse_apart_in_flush",
-    "refuse_by_key_in_flush",
-    "update_table",
-]
-
 
 class Running(Protocol):
     """The flush that is running, as far as a statement that is sent meanwhile asks it."""

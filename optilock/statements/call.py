@@ -16,8 +16,6 @@ from optilock.session.connections import bind_to_write, own_connection
 from optilock.session.watched import watched
 from optilock.undocumented import is_flushing
 
-__all__ = ["Call", "Execute", "flush_before", "stating"]
-
 Execute = Callable[..., Any]
 
 

@@ -47,8 +47,6 @@ from optilock.statements.refused import refuse_inside, refuse_others
 from optilock.statements.version import column_in
 from optilock.writes.send import read_demanded
 
-__all__ = ["refuse_by_key", "table_under_demands", "under_demands"]
-
 Conditions = tuple[Condition, ...]
 #: Stands for the discriminator beside the attributes of a row; no attribute has a space.
 _KIND = "optilock kind"

@@ -62,8 +62,6 @@ from optilock.statements.refused import refuse_insert, refuse_text, refuse_unask
 from optilock.statements.version import refuse_update_of_table, unmoved_of_table, versioned_children
 from optilock.undocumented import lock_of, resolved, subject_of
 
-__all__ = ["guarded_connection", "guarded_execute"]
-
 
 def guarded_execute(original: Execute) -> Execute:
     """``execute``, ``scalar`` or ``scalars`` of a watched session."""

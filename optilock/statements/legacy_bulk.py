@@ -33,8 +33,6 @@ from optilock.statements.demanded import refuse_by_key
 from optilock.statements.own import Unseen, note, note_unseen, versions_after
 from optilock.undocumented import take_as_stored
 
-__all__ = ["guarded_bulk_insert", "guarded_bulk_save", "guarded_bulk_update"]
-
 
 def guarded_bulk_update(original: Execute) -> Execute:
     """``bulk_update_mappings``: rows without a version are refused before anything is sent."""

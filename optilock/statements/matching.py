@@ -30,8 +30,6 @@ from optilock.mapped import Identity
 from optilock.rows.sides import rows_at
 from optilock.undocumented import criteria_of, loader_options_of, prefixes_of
 
-__all__ = ["finds_twice", "key_named", "rows_found"]
-
 _NONE: Mapping[str, Any] = {}
 
 

@@ -36,8 +36,6 @@ from optilock.statements.own import note_unseen, unseen_of
 from optilock.statements.version import following
 from optilock.writes.answers import onupdate_values
 
-__all__ = ["NewRow", "insert_row", "upsert_row"]
-
 _KEY, _OURS = "optilock_key_", "optilock_ours"
 _TRIES = 3
 

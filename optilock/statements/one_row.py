@@ -44,8 +44,6 @@ from optilock.statements.one_form import EXPECTED, Change, Form, form_of, params
 from optilock.statements.own import note
 from optilock.writes.send import require_row_counts, send
 
-__all__ = ["Written", "look_at", "read_again", "write_row"]
-
 #: Told of a row that was not written, and of one that was, without more.
 _MISSED, _NOTHING = object(), object()
 

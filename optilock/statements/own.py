@@ -38,19 +38,6 @@ from optilock.session.watched import watched
 from optilock.statements.sql_text import calls_code, tables_added_to, tables_changed
 from optilock.undocumented import expire_with_savepoint, upsert_of
 
-__all__ = [
-    "Unseen",
-    "keep_promises",
-    "note",
-    "note_unseen",
-    "objects_of",
-    "promised_rows",
-    "take_over",
-    "unseen_of",
-    "versions_after",
-    "versions_kept",
-]
-
 
 def note(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:
     """If the statement is rolled back, what was read after it has to be read again.

@@ -29,17 +29,6 @@ from optilock.statements.sql_text import may_write, sql_of, tables_written
 from optilock.tokens.timestamp import NextServerTime
 from optilock.undocumented import given_by, names_set_by, prefixes_of, subject_of, upsert_of
 
-__all__ = [
-    "changes_stored_rows",
-    "leaves_version",
-    "refuse_insert",
-    "refuse_inside",
-    "refuse_others",
-    "refuse_text",
-    "refuse_unasked",
-    "replaces",
-]
-
 _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
 

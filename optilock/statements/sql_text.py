@@ -16,16 +16,6 @@ from sqlalchemy.orm import FromStatement
 
 from optilock.mapping.tables import joined_tables, versioned_tables
 
-__all__ = [
-    "calls_code",
-    "may_write",
-    "sql_of",
-    "tables_added_to",
-    "tables_changed",
-    "tables_written",
-    "written_unversioned",
-]
-
 _NOISE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
 _NAME = r"(?:[\w$]+|\"(?:[^\"]|\"\")+\"|`[^`]+`|\[[^\]]+\])"
 _MODIFIERS = (

@@ -37,8 +37,6 @@ from optilock.statements.refused import leaves_version, replaces
 from optilock.statements.sql_text import written_unversioned
 from optilock.undocumented import is_of_the_orm, values_of
 
-__all__ = ["guard_statements"]
-
 _CHANGES = (Update, Delete, Insert)
 Mode = Literal["warn", "forbid"]
 _installed: WeakKeyDictionary[Engine, Callable[..., None]] = WeakKeyDictionary()

@@ -34,22 +34,6 @@ from optilock.session.connections import refuse_autocommit
 from optilock.session.watched import watched
 from optilock.undocumented import criteria_of, is_ordered, names_set_by
 
-__all__ = [
-    "class_stands_still",
-    "column_in",
-    "columns_set",
-    "following",
-    "move_apart",
-    "moving",
-    "refuse_by_key",
-    "refuse_update_of_table",
-    "say_it",
-    "unchanged",
-    "unmoved",
-    "unmoved_of_table",
-    "versioned_children",
-]
-
 
 def columns_set(mapper: Mapper[Any], statement: Update, params: Any) -> set[Any]:
     """The columns that get a new value; what is no column stands for itself."""

@@ -20,8 +20,6 @@ from sqlalchemy.dialects import mysql
 from optilock.tables import Step, TableSet
 from optilock.tokens.timestamp import ServerTime, UtcDateTime
 
-__all__ = ["SET", "commit_tokens"]
-
 _NAME = "optilock_commit_tokens"
 _INDEX = "optilock_commit_tokens_created_at"
 _metadata = MetaData()

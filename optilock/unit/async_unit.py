@@ -34,8 +34,6 @@ from optilock.unit.options import UnitOptions, options_from
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
 
-__all__ = ["AsyncUnitOfWork"]
-
 AS = TypeVar("AS", bound=AsyncSession)
 
 

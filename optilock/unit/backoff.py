@@ -16,8 +16,6 @@ from tenacity.wait import wait_base
 
 from optilock.errors import ConfigurationError
 
-__all__ = ["Seconds", "full_jitter", "in_seconds"]
-
 Seconds = float | timedelta
 
 

@@ -38,8 +38,6 @@ from optilock.session.connections import binds_of_sessions
 from optilock.session.order import at_step
 from optilock.unit import running
 
-__all__ = ["Beside", "tell_of_units_around"]
-
 #: An attribute of a session: its :class:`Beside`, while the unit runs.
 _KEY = "_optilock_beside"
 

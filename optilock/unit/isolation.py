@@ -41,8 +41,6 @@ from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.unit.parts import Part
 
-__all__ = ["AtLevel", "Isolation", "ReadOnly"]
-
 
 class Isolation(Enum):
     """A level of isolation, by its name in the SQL standard (ISO/IEC 9075-2, 4.41.4)."""

@@ -11,8 +11,6 @@ from optilock.unit.options import Options
 from optilock.unit.sessions import owner_of
 from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
 
-__all__ = ["Membership"]
-
 
 class Membership:
     """Which transaction a unit has, and that others find it while it runs."""

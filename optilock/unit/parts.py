@@ -29,8 +29,6 @@ from optilock.mapped import facts, place_of
 from optilock.session.order import ORDER, listen_in
 from optilock.session.records import Promise
 
-__all__ = ["Part", "VerifyReads"]
-
 
 class Part:
     """The moments of a unit of work. One object serves many units: what it notes, it notes on

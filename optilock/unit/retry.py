@@ -42,8 +42,6 @@ from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.unit.backoff import Seconds, full_jitter, in_seconds
 from optilock.unit.running import RunningAttempt, begin_attempt, end_attempt, inside_unit
 
-__all__ = ["Attempt", "On", "Policy", "Run", "retry", "retrying"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 Predicate = Callable[[BaseException], bool]

@@ -25,19 +25,6 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 from weakref import ref
 
-__all__ = [
-    "Running",
-    "RunningAttempt",
-    "begin_attempt",
-    "current_attempt",
-    "end_attempt",
-    "enter",
-    "find",
-    "inside_unit",
-    "leave",
-    "opened_with",
-]
-
 U = TypeVar("U")
 
 

@@ -21,17 +21,6 @@ from optilock.session.connections import refuse_shards
 from optilock.session.watched import KNOWN, Owner, Watched
 from optilock.writes.send import require_row_counts_of
 
-__all__ = [
-    "SyncSessions",
-    "choose_engines",
-    "choose_no_more",
-    "is_async",
-    "make_async_session",
-    "make_session",
-    "owner_of",
-    "with_options",
-]
-
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
 
 #: An attribute of a session class: its guarded subclass.

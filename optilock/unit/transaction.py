@@ -38,8 +38,6 @@ from optilock.unit.options import Options
 from optilock.unit.sessions import choose_engines, choose_no_more, with_options
 from optilock.writes.send import require_row_counts
 
-__all__ = ["Joined", "OwnTransaction", "Savepoint", "Transaction"]
-
 _log = logging.getLogger("optilock")
 
 

@@ -67,8 +67,6 @@ if TYPE_CHECKING:
 
     AS = TypeVar("AS", bound=AsyncSession)
 
-__all__ = ["UnitOfWork", "repeatable_read", "serializable", "unit_of_work"]
-
 S = TypeVar("S", bound=Session)
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -15,16 +15,6 @@ from sqlalchemy import Column, Connection, Table
 
 from optilock.conditions.write import Params, Shape, Write
 
-__all__ = [
-    "Accepted",
-    "Counted",
-    "Nothing",
-    "Unmoved",
-    "default_values",
-    "fill_in",
-    "onupdate_values",
-]
-
 
 class _Columns:
     """In the place of the compiled statement."""

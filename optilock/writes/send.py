@@ -32,16 +32,6 @@ from optilock.session.connections import binds_of_sessions, connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import marked_deleted
 
-__all__ = [
-    "expected_version",
-    "look",
-    "look_again",
-    "require_row_counts",
-    "require_row_counts_of",
-    "send",
-    "send_again",
-]
-
 
 def send(connection: Connection, writes: list[Write]) -> list[Write]:
     """Write the rows of one table; return the ones that were changed or gone."""

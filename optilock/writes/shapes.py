@@ -30,8 +30,6 @@ from optilock.mapped import facts
 from optilock.mapping.tables import is_shared, share_one_table, two_classes
 from optilock.undocumented import returns_values, values_of
 
-__all__ = ["compared_columns", "shape_by_key", "shape_for", "shape_of"]
-
 
 class _Shapes(dict[Any, Shape | None]):
     """The shapes of one statement: they live as long as the mapper's statement does."""

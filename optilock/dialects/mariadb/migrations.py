@@ -41,8 +41,6 @@ from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
 
-__all__ = ["MariaDBGuard", "MariaDBWays"]
-
 #: ER_SPECIFIC_ACCESS_DENIED_ERROR
 _ACCESS_DENIED = 1227
 

@@ -26,8 +26,6 @@ from optilock.dialects.rows import LockAndLook, Locks, judge, mixed, must_match
 from optilock.mapped import key_in
 from optilock.undocumented import has_bind_expression
 
-__all__ = ["JoinedRows", "joined_rows"]
-
 #: One statement stays well below ``max_allowed_packet`` (16 MiB by default).
 _ROWS = 1000
 _BYTES = 1 << 20

@@ -39,8 +39,6 @@ from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
 
-__all__ = ["NO_BUMP", "PostgreSQLGuard", "PostgreSQLWays"]
-
 #: The transaction-local setting that announces ``no_bump``.
 NO_BUMP = "optilock.no_bump"
 

@@ -65,8 +65,6 @@ from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import LockAndLook, Locks, mixed, must_match, native
 from optilock.undocumented import has_bind_expression
 
-__all__ = ["SetForm", "set_form"]
-
 #: A parameter that is called as a column would be taken for a new value of that column.
 _OWN = "optilock_"
 

@@ -44,8 +44,6 @@ from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
 from optilock.undocumented import double_percents
 
-__all__ = ["SQLiteGuard", "SQLiteWays"]
-
 
 @compiles(RandomUuid, "sqlite")
 def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:

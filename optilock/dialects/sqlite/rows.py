@@ -15,8 +15,6 @@ from sqlalchemy import Connection, Dialect, event
 from optilock.conditions.write import Write
 from optilock.dialects.rows import by_shape
 
-__all__ = ["RowByRow"]
-
 _OPTION = "optilock_counts"
 #: Rows of one ``executemany``. SQLAlchemy makes two objects a row for it, and with those of ten
 #: thousand rows at once Python's garbage collector would begin to walk through everything there is.
