@@ -32,7 +32,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
 from optilock.conditions.condition import explained
-from optilock.conditions.write import Lost
+from optilock.conditions.write import Lost, places_of
 from optilock.errors import Action, Entry
 from optilock.mapped import Identity, facts
 from optilock.mapping.compared import values_moved
@@ -136,7 +136,9 @@ def _send(session: Session, connection: Connection, given: Rows) -> dict[int, En
     for write in writes:
         if write.shape.prefetch:
             fill_in(write, connection)
+    before = 0
     if is_watched(session):
+        before = watched(session).at()
         watched(session).sent.extend(writes)
     alone = [write for write in writes if given.alone(write)]
     together = [write for write in writes if not given.alone(write)]
@@ -146,6 +148,8 @@ def _send(session: Session, connection: Connection, given: Rows) -> dict[int, En
         return {}
     places = {id(write.params): place for place, write in enumerate(writes)}
     lost = send_again(connection, look_again(demands, connection, given.mapper, missed))
+    if lost and is_watched(session):
+        watched(session).refused(places_of([one.write for one in lost]), before)
     of = [(places[id(one.write.params)], one) for one in lost]
     return {place: _entry(given, place, one) for place, one in of}
 

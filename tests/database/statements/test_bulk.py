@@ -6,7 +6,15 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Mapped, Session
 
-from optilock import ConfigurationError, RowVersion, Versioned, bulk_delete, bulk_update
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    RowVersion,
+    Versioned,
+    bulk_delete,
+    bulk_update,
+    verify,
+)
 from optilock.statements.bulk import Done
 from optilock.testing import count_statements
 from tests.models import Account, Base, Dog, Kinds, Native, Note, Ranked, Seat, Stamped, Tag, key
@@ -50,6 +58,35 @@ def test_rows_in_another_version_come_back_as_entries(store, watched, other, gon
         assert result.conflicts[1].kind == "deleted"
     assert len(result.updated) == max(0, many - 2)
     assert stored(Account, 0)["owner"] == "theirs"
+
+
+def test_objects_get_what_onupdate_has_made(store, watched):
+    store(Stamped(id=1, name="a"))
+    session = watched()
+    row = session.get_one(Stamped, 1)
+    assert (row.scalar, row.called) == (None, None)
+    bulk_update(session, Stamped, [{"id": 1, "version": 1, "name": "b"}])
+    assert (row.name, row.scalar) == ("b", 7)
+    assert row.called is not None
+    session.commit()
+
+
+@alive
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("change", [bulk_update, bulk_delete])
+def test_a_row_that_missed_keeps_no_promise(store, watched, other, stored, change, many):
+    store(*(Account(id=n) for n in range(many)))
+    session = watched(expire_on_commit=False)
+    first = session.get_one(Account, 0)
+    session.commit()  # what was read is older than the transaction
+    verify(first)
+    other(Account, 0, owner="theirs")
+    given = rows(*range(many), owner="mine") if change is bulk_update else rows(*range(many))
+    assert len(change(session, Account, given).conflicts) == 1
+    with pytest.raises(ConcurrencyError):
+        session.commit()
+    session.rollback()
+    assert stored(Account, many - 1) is not None  # none of them was written
 
 
 def test_each_row_sets_what_it_names(store, watched, stored):
