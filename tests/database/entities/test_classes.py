@@ -113,20 +113,20 @@ class Unversioned(Base):
     id: Mapped[int] = key()
 
 
-class Order(Versioned, Base):
+class Basket(Versioned, Base):
     __tablename__ = "ent_orders"
     __version_root_of__ = ("lines",)
     id: Mapped[int] = key()
     title: Mapped[str | None]
     label: Mapped[str | None] = synonym("title")
-    lines: Mapped[list[Line]] = relationship(back_populates="order")
+    lines: Mapped[list[BasketLine]] = relationship(back_populates="order")
 
 
-class Line(Versioned, Base):
+class BasketLine(Versioned, Base):
     __tablename__ = "ent_lines"
     id: Mapped[int] = key()
     order_id: Mapped[int] = mapped_column(ForeignKey("ent_orders.id"))
-    order: Mapped[Order] = relationship(back_populates="lines")
+    order: Mapped[Basket] = relationship(back_populates="lines")
 
 
 REFUSED: dict[Any, str] = {
@@ -134,7 +134,7 @@ REFUSED: dict[Any, str] = {
     Contract: "Manual",
     Compared: "compares",
     Unversioned: "no version",
-    Line: "Order.lines",
+    BasketLine: "Basket.lines",
     int: "takes a mapped class",
 }
 
@@ -165,13 +165,13 @@ def test_a_row_whose_version_the_application_makes_is_deleted(store, watched, st
 
 @pytest.mark.engines("sqlite-wal")
 def test_the_root_of_an_aggregate_is_an_entity(tables, watched):
-    tables(Order)
+    tables(Basket)
     session = watched()
-    first = entities.insert(session, Order, 1, {"label": "a"})  # a synonym of the title
-    entities.merge(session, Order, 1, {"title": "b"}, if_match=first.etag)
-    assert session.get_one(Order, 1).title == "b"
+    first = entities.insert(session, Basket, 1, {"label": "a"})  # a synonym of the title
+    entities.merge(session, Basket, 1, {"title": "b"}, if_match=first.etag)
+    assert session.get_one(Basket, 1).title == "b"
     with pytest.raises(BadEntity, match="relationship"):
-        entities.merge(session, Order, 1, {"lines": []}, if_match="*")
+        entities.merge(session, Basket, 1, {"lines": []}, if_match="*")
 
 
 @pytest.mark.engines("sqlite-wal")
