@@ -6,12 +6,13 @@ import uuid
 from typing import Any
 
 from sqlalchemy import Computed, Integer, String, func
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
 from optilock.tokens import Counter, RowVersion, Timestamp, Unique
 from tests.hash_token import Hash
-from tests.models import Base, key
+from tests.models import Base as Shared
+from tests.models import key
 from tests.tens_token import Tens
 
 __all__ = ["KINDS", "Reset", "Thing", "Visited"]
@@ -25,6 +26,13 @@ TOKENS = {
     "Tens": Tens(),
     "Hash": Hash("title", "body"),
 }
+
+
+class Base(DeclarativeBase):
+    """A registry of its own, so that names of classes meet no names of other tests."""
+
+    metadata = Shared.metadata
+    type_annotation_map = Shared.type_annotation_map
 
 
 def _kind(name: str, token: Any) -> Any:

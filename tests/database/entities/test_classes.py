@@ -21,8 +21,8 @@ from optilock import (
     entities,
     no_bump,
 )
-from tests.entities import KINDS
-from tests.models import Account, Base, Dog, Ranked, key
+from tests.entities import KINDS, Base
+from tests.models import Account, Dog, Ranked, key
 from tests.tags import tag
 
 # -- one table for several classes -----------------------------------------------------------------

@@ -37,8 +37,8 @@ from optilock.conditions.condition import Given
 from optilock.entities import Version
 from optilock.testing import Wire, count_statements, wire
 from tests.engines import Target
-from tests.entities import KINDS, Visited
-from tests.models import Account, Base, Note, key
+from tests.entities import KINDS, Base, Visited
+from tests.models import Account, Note, key
 from tests.tags import tag
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from optilock import BatchFailed, OptilockError, Unique, Versioned, entities
 from optilock.entities import Operation
-from tests.models import Base
+from tests.entities import Base
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "table.json").read_text())["vectors"]
 #: Reading is :mod:`optilock.http.preconditions`; what an SDK sends is none of ours.

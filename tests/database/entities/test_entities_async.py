@@ -15,8 +15,8 @@ from optilock import (
     entities,
 )
 from optilock.entities import Operation
-from tests.entities import KINDS
-from tests.models import Account, Base, Note
+from tests.entities import KINDS, Base
+from tests.models import Account, Note
 
 pytestmark = pytest.mark.anyio
 CLASSES = {
