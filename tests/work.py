@@ -29,8 +29,7 @@ def lines_of(work: Callable[[], Any]) -> int:
         return line
 
     before = sys.gettrace()
-    gc.collect()  # nobody's finalizers are counted
-    gc.disable()
+    gc.disable()  # nobody's finalizers are counted
     sys.settrace(line)
     try:
         work()
@@ -49,7 +48,7 @@ def calls_of(work: Callable[[], Any]) -> list[tuple[str, str]]:
             called.append((frame.f_code.co_filename, frame.f_code.co_name))
 
     before = sys.getprofile()
-    gc.disable()
+    gc.disable()  # nobody's finalizers are counted
     sys.setprofile(profile)
     try:
         work()

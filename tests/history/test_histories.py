@@ -21,8 +21,8 @@ from tests.history.shrink import finding, shrink
 
 ROOT = Path(__file__).parents[2]
 #: How many, and with ``--full``; more of them with ``python -m tests.history --seeds 2000 …``.
-SEEDS = {"sqlite-wal": (300, 800), "postgresql": (120, 250), "mariadb": (120, 400)}
-IN_A_PROCESS_OF_ITS_OWN = (120, 300)
+SEEDS = {"sqlite-wal": (150, 800), "postgresql": (60, 250), "mariadb": (60, 400)}
+IN_A_PROCESS_OF_ITS_OWN = (60, 300)
 A, B = 0, 1
 
 

@@ -135,6 +135,7 @@ def test_root_hands_mariadb_to_somebody_else() -> None:
         assert owner_of(Path(str(asked(server.url, "SELECT @@datadir")))) != 0
 
 
+@pytest.mark.full
 @as_root
 def test_a_wheel_that_only_root_can_read_is_copied(monkeypatch, tmp_path) -> None:
     """For example in a virtual environment below /root."""

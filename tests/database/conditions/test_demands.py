@@ -370,10 +370,14 @@ CASES = [
     a_row_that_has_moved,
 ]
 cases = pytest.mark.parametrize("case", CASES)
-resolvers = pytest.mark.parametrize("resolver", [None, client_wins])
+resolvers = pytest.mark.parametrize(
+    "resolver", [client_wins, pytest.param(None, marks=pytest.mark.full)]
+)
 #: The part, its error, and what takes away what it demands.
 THEFT = [text(f"UPDATE {table.name} SET holder = 'you'") for table in TABLES if "holder" in table.c]
 parts = pytest.mark.parametrize("part", ["holder", "lease"])
+#: The lease where its values or its clock may matter; otherwise with ``--full``.
+part = pytest.mark.parametrize("part", ["holder", pytest.param("lease", marks=pytest.mark.full)])
 
 
 def part_of(name: str) -> tuple[Any, type[OptilockError], list[Any]]:
@@ -448,7 +452,7 @@ def test_nothing_is_written_of_a_row_that_is_not_as_demanded(
     assert [len(rows) for rows in stored(filled)] == [4, 1, 1, 2, 3, 3]
 
 
-@parts
+@part
 @cases
 @pytest.mark.needs("resolves-in-place")
 def test_what_is_as_demanded_is_written_as_ever(filled: Engine, part: str, case: Any) -> None:
@@ -462,7 +466,7 @@ def test_what_is_as_demanded_is_written_as_ever(filled: Engine, part: str, case:
 
 
 @pytest.mark.anyio
-@parts
+@part
 @cases
 async def test_nothing_is_written_by_an_async_session(
     async_engine: Any, part: str, case: Any

@@ -410,7 +410,13 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("way", TEXTS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        way if way in ("execute", "driver") else pytest.param(way, marks=pytest.mark.full)
+        for way in TEXTS
+    ],
+)
 @pytest.mark.parametrize("sql", WRITES)
 def test_a_text_that_writes_such_a_table_is_refused(rows, watched, engine, way, sql):
     session = demanding(watched, **OF_CREWS)
