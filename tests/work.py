@@ -29,7 +29,8 @@ def lines_of(work: Callable[[], Any]) -> int:
         return line
 
     before = sys.gettrace()
-    gc.disable()  # nobody's finalizers are counted
+    gc.collect()  # nobody's finalizers are counted
+    gc.disable()
     sys.settrace(line)
     try:
         work()
@@ -48,7 +49,7 @@ def calls_of(work: Callable[[], Any]) -> list[tuple[str, str]]:
             called.append((frame.f_code.co_filename, frame.f_code.co_name))
 
     before = sys.getprofile()
-    gc.disable()  # nobody's finalizers are counted
+    gc.disable()
     sys.setprofile(profile)
     try:
         work()

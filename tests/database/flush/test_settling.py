@@ -19,7 +19,7 @@ from tests.work import Counting, lines_of
 
 pytestmark = pytest.mark.needs("resolves-in-place")
 
-N = 25
+N = 50
 
 
 def theirs(session, model, **values):
