@@ -10,27 +10,29 @@ from optilock.conflicts.resolution import OnDelete, Resolution
 from optilock.conflicts.resolvers import client_wins, merge_fields, per_field, reject, store_wins
 from optilock.dialects.transient import is_transient
 from optilock.errors import (
-    AlreadyExists,
-    BadEntity,
-    BadPrecondition,
-    BatchFailed,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     LinkGone,
-    NotFound,
     NotWritten,
     OptilockError,
     PreconditionFailed,
-    PreconditionRequired,
     SeparateUnitWarning,
     UnguardedStatement,
     UnguardedStatementWarning,
 )
 from optilock.guard import watch
 from optilock.guard.no_bump import no_bump
+from optilock.http.errors import (
+    AlreadyExists,
+    BadEntity,
+    BadPrecondition,
+    BatchFailed,
+    NotFound,
+    PreconditionRequired,
+)
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
 from optilock.preconditions.expect import expect, verify

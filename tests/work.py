@@ -29,8 +29,7 @@ def lines_of(work: Callable[[], Any]) -> int:
         return line
 
     before = sys.gettrace()
-    gc.collect()  # nobody's finalizers are counted
-    gc.disable()
+    gc.disable()  # nobody's finalizers are counted
     sys.settrace(line)
     try:
         work()

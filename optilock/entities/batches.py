@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
 from optilock.entities import operations
 from optilock.entities.classes import mapper_of
 from optilock.entities.operations import Stored
-from optilock.errors import BadEntity, BatchFailed, ConfigurationError, OptilockError
+from optilock.errors import ConfigurationError, OptilockError
+from optilock.http.errors import BadEntity, BatchFailed
 from optilock.http.etags import PLAIN, ETags, identity_given
 from optilock.mapped import Place, facts
 from optilock.session.connections import connection_to_write, session_given
@@ -114,14 +114,11 @@ def transaction(session: Session, some: Iterable[Operation]) -> list[Stored]:
             try:
                 _once(operation, seen)
                 stored.append(operation.run(session))
-            except ConfigurationError as error:
+            except Exception as error:
+                if isinstance(error, OptilockError) and not isinstance(error, ConfigurationError):
+                    raise BatchFailed(index, error) from error
                 error.add_note(f"It was operation {index} of the transaction.")
                 raise
-            except Exception as error:
-                if isinstance(error, SQLAlchemyError) and not isinstance(error, OptilockError):
-                    error.add_note(f"It was operation {index} of the transaction.")
-                    raise
-                raise BatchFailed(index, error) from error
     return stored
 
 

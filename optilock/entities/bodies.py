@@ -1,7 +1,7 @@
 """What a client wants stored: the names are looked at, and what is left out gets its value.
 
 Attribute -> value, of plain columns only. A name that is none of these is the client's mistake
-(:class:`~optilock.errors.BadEntity`), and so is NULL where the column takes none.
+(:class:`~optilock.http.errors.BadEntity`), and so is NULL where the column takes none.
 
 *Left out* means one thing in each operation. A new row gets the column's default, or NULL. A merge
 leaves the column as it is. A replacement resets it: to its default, or to NULL; what the class says
@@ -17,7 +17,8 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, DefaultClause, literal_column
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import BadEntity, ConfigurationError
+from optilock.errors import ConfigurationError
+from optilock.http.errors import BadEntity
 from optilock.mapped import facts, is_expression
 from optilock.undocumented import default_in_ddl
 from optilock.writes.answers import default_values

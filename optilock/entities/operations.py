@@ -46,7 +46,8 @@ from optilock.entities.tags import (
     refuse_star,
     versions,
 )
-from optilock.errors import AlreadyExists, PreconditionFailed
+from optilock.errors import PreconditionFailed
+from optilock.http.errors import AlreadyExists
 from optilock.http.etags import PLAIN, ETags, identity_given
 from optilock.mapped import Identity, facts
 from optilock.session.connections import connection_to_write, session_given

@@ -16,7 +16,8 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import BadPrecondition, ConfigurationError, PreconditionRequired, described
+from optilock.errors import ConfigurationError, described
+from optilock.http.errors import BadPrecondition, PreconditionRequired
 from optilock.http.etags import ETags, sent_tags
 from optilock.http.fields import STAR, Tag, tags
 from optilock.mapped import Identity, facts

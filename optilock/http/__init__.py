@@ -4,4 +4,5 @@
 :mod:`~optilock.http.fields` reads the field values of those conditions: lists of tags, and dates.
 :mod:`~optilock.http.etags` makes the tag of a row, and finds the version in a tag that comes back.
 :mod:`~optilock.http.texts` writes versions and keys in characters that a tag can hold.
+:mod:`~optilock.http.errors` has what a client got wrong, each with its status.
 """

@@ -51,7 +51,8 @@ from uuid import UUID
 from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
-from optilock.errors import BadPrecondition, ConfigurationError, described
+from optilock.errors import ConfigurationError, described
+from optilock.http.errors import BadPrecondition
 from optilock.http.fields import STAR, tags
 from optilock.http.texts import key_text, text_of, version_in
 from optilock.mapped import GIVE_ONE, Identity, State, facts, identity_of

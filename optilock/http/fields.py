@@ -1,7 +1,7 @@
 """Field values of conditional requests: a list of entity tags, or a date (RFC 9110).
 
 A list is read as section 13.1.1 writes it: ``*`` alone, or tags with commas between them, each with
-its two quotes. What is not such a list is :class:`~optilock.errors.BadPrecondition`, and the
+its two quotes. What is not such a list is :class:`~optilock.http.errors.BadPrecondition`, and the
 message says which character it was. A comma and a backslash are characters of a tag like others,
 and so are bytes above 127 (``obs-text``), so nothing is ever split at a comma. Reading takes one
 look at each character; a field of more than 8 KiB, or of more than 64 tags, is not read at all, or
@@ -14,7 +14,7 @@ import re
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from optilock.errors import BadPrecondition
+from optilock.http.errors import BadPrecondition
 
 __all__ = ["LONGEST", "MOST", "STAR", "Oversized", "Tag", "date", "tags"]
 

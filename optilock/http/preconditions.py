@@ -54,7 +54,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from optilock.errors import BadPrecondition, ConfigurationError
+from optilock.errors import ConfigurationError
+from optilock.http.errors import BadPrecondition
 from optilock.http.fields import LONGEST, STAR, Oversized, Tag, date, tags
 
 __all__ = ["Answer", "Fields", "Precondition", "evaluate", "required"]

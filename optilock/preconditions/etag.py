@@ -12,7 +12,7 @@ What a client demands is text, and text is a tag, always: with its two quotes, a
 ``If-Match`` has it, as werkzeug has parsed that, or as :mod:`optilock.http.preconditions` has. It
 is compared character by character (strong comparison, RFC 9110 section 8.8.3.2), so a weak one,
 ``W/"gM0kXw2f.3"``, never matches (section 13.1.1). What is no tag is
-:class:`~optilock.errors.BadPrecondition`, with the status to answer.
+:class:`~optilock.http.errors.BadPrecondition`, with the status to answer.
 
 A version itself is for programs: ``version=3``, or a value that is no text. It has to be of the
 version's type; as ``version=`` the text of a UUID or of a time will do. Anything else is the
@@ -29,7 +29,8 @@ from uuid import UUID
 
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import BadPrecondition, ConfigurationError
+from optilock.errors import ConfigurationError
+from optilock.http.errors import BadPrecondition
 from optilock.http.etags import PLAIN, sent_tags
 from optilock.mapped import Identity, State, facts, identity_of
 

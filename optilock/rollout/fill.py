@@ -3,7 +3,7 @@
 A batch holds its row locks until it commits, so its size follows the time it takes. Between two
 batches the roll-out rests for a multiple of the time that it worked, so it rests longer where
 others keep the server busy; and longer still to keep a rate. A transaction that meets a lock of
-others gives up at once, and is tried again (:func:`patiently`).
+others gives up at once, and is tried again (:class:`Attempts`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ version: by one step, to the next random value, or as the database does. ON CONF
 primary key. MariaDB's ON DUPLICATE KEY UPDATE takes any unique key, so that it could change a row
 of another key: there each new value is under the condition that the keys are equal, and RETURNING
 says whether they were. If they were not, nothing was written, and the call ends in
-:class:`~optilock.errors.AlreadyExists`.
+:class:`~optilock.http.errors.AlreadyExists`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.dialects import database_of
 from optilock.dialects.rows import native
-from optilock.errors import AlreadyExists, ConfigurationError
+from optilock.errors import ConfigurationError
+from optilock.http.errors import AlreadyExists
 from optilock.mapped import Identity, facts
 from optilock.rows.sides import read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit

@@ -32,7 +32,8 @@ from optilock.conditions.condition import failed as failed_of
 from optilock.conditions.write import Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import native
-from optilock.errors import Action, NotFound, NotWritten, PreconditionFailed
+from optilock.errors import Action, NotWritten, PreconditionFailed
+from optilock.http.errors import NotFound
 from optilock.mapped import Identity, facts
 from optilock.mapping.moves import not_moved
 from optilock.rows.sides import Attempt, Values, entry_of, read_stored

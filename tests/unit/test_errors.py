@@ -13,22 +13,25 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import errors
 from optilock.errors import (
-    AlreadyExists,
-    BadEntity,
-    BadPrecondition,
-    BatchFailed,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     LinkGone,
-    NotFound,
     NotWritten,
     OptilockError,
     PreconditionFailed,
-    PreconditionRequired,
     UnguardedStatement,
+)
+from optilock.http import errors as client_errors
+from optilock.http.errors import (
+    AlreadyExists,
+    BadEntity,
+    BadPrecondition,
+    BatchFailed,
+    NotFound,
+    PreconditionRequired,
 )
 
 
@@ -81,10 +84,13 @@ copies = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name in errors.__all__ if not name.endswith("Warning"))
+    "name",
+    sorted(
+        name for name in (*errors.__all__, *client_errors.__all__) if not name.endswith("Warning")
+    ),
 )
 def test_every_error_is_an_optilock_error(name: str) -> None:
-    assert issubclass(getattr(errors, name), OptilockError)
+    assert issubclass(getattr(errors, name, None) or getattr(client_errors, name), OptilockError)
 
 
 @pytest.mark.parametrize(
