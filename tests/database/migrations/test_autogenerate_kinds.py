@@ -327,6 +327,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.full  # test_up_down_up.py has each of the changes, without the style
 @each_style
 @pytest.mark.parametrize(
     ("before", "after"), CHANGES, ids=[f"{type(a).__name__}-{type(b).__name__}" for a, b in CHANGES]

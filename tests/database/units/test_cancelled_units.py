@@ -38,7 +38,7 @@ async def test_no_connection_waits_for_the_garbage_collector(
     loop.set_exception_handler(lambda *_: None)
     caplog.set_level(logging.ERROR, logger="sqlalchemy.pool")
     await unit()
-    times = 8 if pytestconfig.option.full else 2
+    times = 8 if pytestconfig.option.full else 1
     for turns in [*range(30)] * times:
         task = asyncio.ensure_future(unit())
         for _ in range(turns):
