@@ -28,7 +28,7 @@ from optilock.dialects import database_of
 from optilock.entities import operations
 from optilock.entities.bodies import named
 from optilock.entities.classes import mapper_of
-from optilock.entities.idempotency import Idempotency, Request, identity_of_new
+from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
 from optilock.entities.operations import Stored, wanted_versions
 from optilock.entities.resent import SentBefore, Whole, whole
 from optilock.entities.tags import only_if_absent
@@ -169,11 +169,16 @@ def _all(session: Session, given: list[Operation], known: Whole | None = None) -
 
 
 def _known(given: list[Operation], idempotency: Idempotency) -> Whole:
-    requests = []
+    """By what it is known again; each operation is looked at before the first one is sent."""
+    requests, data = [], []
     for index, operation in enumerate(given):
         with _naming(index):
-            requests.append(operation.request(idempotency, index))
-    return whole(idempotency, requests)
+            request = operation.request(idempotency, index)
+            mark_of(idempotency, request)  # refuses what cannot be known
+            requests.append(request)
+            if idempotency.key is not None:
+                data.append(request.data)
+    return whole(idempotency, requests, data)
 
 
 @contextmanager

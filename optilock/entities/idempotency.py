@@ -32,6 +32,7 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 from uuid import UUID, uuid4
@@ -159,6 +160,7 @@ class Request:
     values: Mapping[str, Any]
     etags: ETags
 
+    @cached_property
     def data(self) -> bytes:
         """All of it; each part with its length, so that no two requests are one."""
         name = self.mapper.class_.__name__
@@ -221,7 +223,7 @@ def mark_of(idempotency: Idempotency | None, request: Request) -> Mark | None:
         return None
     of_whom = idempotency.principal, idempotency.key, idempotency.batch
     keys: Any = idempotency.keys
-    return Mark(request, keys, _VERSION + counted(request.data(), *of_whom))
+    return Mark(request, keys, _VERSION + counted(request.data, *of_whom))
 
 
 def identity_of_new(

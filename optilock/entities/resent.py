@@ -75,10 +75,8 @@ class Whole:
         return told
 
 
-def whole(idempotency: Idempotency, requests: Sequence[Request]) -> Whole:
-    """Each operation is bound to all of them."""
-    if idempotency.key is not None:
-        data = counted(*(request.data() for request in requests))
-        idempotency = replace(idempotency, batch=sha256(data).digest())
+def whole(idempotency: Idempotency, requests: Sequence[Request], data: Sequence[bytes]) -> Whole:
+    """Each operation is bound to the ``data`` of all of them."""
+    idempotency = replace(idempotency, batch=sha256(counted(*data)).digest())
     marks = [mark_of(idempotency, request) for request in requests]
     return Whole(idempotency, requests, marks)
