@@ -176,8 +176,8 @@ class Mark:
     """The version by which a request is known again, by each of the secrets."""
 
     request: Request
-    keys: tuple[bytes, ...]
-    signed: bytes
+    keys: tuple[bytes, ...] = field(repr=False)
+    signed: bytes = field(repr=False)
 
     @property
     def version(self) -> Any:
@@ -208,6 +208,7 @@ def mark_of(idempotency: Idempotency | None, request: Request) -> Mark | None:
     if idempotency is None:
         return None
     mapper, call = request.mapper, request.call
+    _look_at(call, idempotency)
     if call == "delete":
         return None
     kind = facts(mapper).kind
@@ -224,6 +225,14 @@ def mark_of(idempotency: Idempotency | None, request: Request) -> Mark | None:
     of_whom = idempotency.principal, idempotency.key, idempotency.batch
     keys: Any = idempotency.keys
     return Mark(request, keys, _VERSION + counted(request.data, *of_whom))
+
+
+def _look_at(call: str, given: Any) -> None:
+    if not isinstance(given, Idempotency):
+        raise ConfigurationError(
+            f"entities.{call}() got idempotency={described(given)}: give it"
+            " Idempotency(header, keys=[...], principal=...). Nothing was sent."
+        )
 
 
 def identity_of_new(
@@ -243,6 +252,7 @@ def identity_of_new(
         return identity_given(f"entities.{call}", mapper, key)
     if idempotency is None:
         return None
+    _look_at(call, idempotency)
     if not _is_uuid(mapper):
         raise ConfigurationError(
             f"entities.{call}({mapper.class_.__name__}, None, idempotency=...): the database makes"
