@@ -159,7 +159,7 @@ def test_they_are_the_same_in_every_process_and_release() -> None:
     """Another server, of another Python, may be asked the second time."""
     body = {"b": [1, 2.5, None, True], "a": {"y": "ä", "x": Decimal("1.50")}, "c": date(2025, 1, 2)}
     assert body_bytes(body, "Page") == (
-        b"1:ao24:s1:xd8:0 150 -2s1:ys2:\xc3\xa41:bl16:i1:1f3:2.5n0:b1:11:ct10:2025-01-02"
+        b"1:ao24:s1:xd8:0 150 -2s1:ys2:\xc3\xa41:bl17:i1:1f3:2.5n0:b1:11:ct10:2025-01-02"
     )
 
 
