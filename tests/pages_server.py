@@ -8,8 +8,8 @@ serves until its standard input is closed:
 ``GET /pages/<key>``                            the text, and the tag
 
 The body is the text of the page; ``From`` says who sends it. ``serving(target)`` starts two for a
-test, and ``losing_answers(port)`` gives the port of a proxy in front of it, which cuts the client
-off after the server has answered, and so after COMMIT.
+test, and ``lossy(port)`` a proxy in front of one, which cuts the client off after the server has
+answered, and so after COMMIT.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from optilock.http.preconditions import required
 if TYPE_CHECKING:  # not in the servers, which are to start soon
     from tests.engines import Target
 
-__all__ = ["Page", "Write", "losing_answers", "prepare", "serving"]
+__all__ = ["Lossy", "Page", "Write", "lossy", "prepare", "serving"]
 
 ROOT = Path(__file__).parents[1]
 SECRET = "the same secret for all processes"
@@ -189,36 +189,47 @@ def _started(target: Target) -> subprocess.Popen[str]:
 # -- the proxy -------------------------------------------------------------------------------------
 
 
+class Lossy:
+    """A line to a server. While it is ``losing``, what the server answers cuts the client off."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.losing = threading.Event()
+
+    def pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while data := client.recv(1 << 16):
+                server.sendall(data)
+
+    def answer(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while (data := server.recv(1 << 16)) and not self.losing.is_set():
+                client.sendall(data)
+        for end in (client, server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
-def losing_answers(port: int) -> Iterator[int]:
-    """The port of a proxy that passes requests on, waits for the answer, and keeps it."""
+def lossy(port: int) -> Iterator[Lossy]:
+    """A line to the server at this port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=_lose, args=(listener, port), daemon=True)
+        line = Lossy(listener.getsockname()[1])
+        thread = threading.Thread(target=_accept, args=(listener, port, line), daemon=True)
         thread.start()
-        yield listener.getsockname()[1]
+        yield line
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         thread.join(timeout=5)
 
 
-def _lose(listener: socket.socket, port: int) -> None:
-    with suppress(OSError):  # the listener is closed
+def _accept(listener: socket.socket, port: int, line: Lossy) -> None:
+    with suppress(OSError), ExitStack() as ends:  # the listener is closed
         while True:
-            client, _ = listener.accept()
-            with client, socket.create_connection(("127.0.0.1", port)) as server:
-                passing = threading.Thread(target=_pass_on, args=(client, server), daemon=True)
-                passing.start()
-                while server.recv(1 << 16):  # HTTP/1.0: the server closes after its answer
-                    pass
-                with suppress(OSError):
-                    client.shutdown(socket.SHUT_RDWR)
-                passing.join(timeout=5)
-
-
-def _pass_on(client: socket.socket, server: socket.socket) -> None:
-    with suppress(OSError):
-        while data := client.recv(1 << 16):
-            server.sendall(data)
+            client = ends.enter_context(listener.accept()[0])
+            server = ends.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for work in ((line.pass_on, client, server), (line.answer, server, client)):
+                threading.Thread(target=work[0], args=work[1:], daemon=True).start()
 
 
 if __name__ == "__main__":

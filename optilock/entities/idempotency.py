@@ -199,14 +199,12 @@ class Mark:
         return self.key_of(version) is not None
 
 
-def mark_of(idempotency: Idempotency | None, request: Request) -> Mark | None:
+def mark_of(idempotency: Idempotency, request: Request) -> Mark | None:
     """By what the request is known again; ``None``: by nothing.
 
     Raises:
         ConfigurationError: no version of the class could tell.
     """
-    if idempotency is None:
-        return None
     mapper, call = request.mapper, request.call
     _look_at(call, idempotency)
     if call == "delete":

@@ -37,13 +37,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as with_
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.entities.bodies import is_of_ignored, made_of, named, new, replaced, reset
 from optilock.entities.classes import mapper_of, refuse_still
-from optilock.entities.idempotency import Idempotency, Mark, Request, identity_of_new, mark_of
+from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
 from optilock.entities.tags import (
     none_of,
     only_if_absent,
@@ -70,6 +70,7 @@ __all__ = [
     "replace",
 ]
 
+T = TypeVar("T", Change, NewRow)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -147,12 +148,12 @@ def replace(
     session, mapper, identity = _row(session, "replace", model, key)
     wanted = wanted_versions(mapper, identity, "replace", if_match, if_none_match, etags)
     given = named(mapper, "replace", values)
-    mark = mark_of(idempotency, Request("replace", mapper, identity, wanted, given, etags))
     plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
-    given |= plain
-    made = made_of(mapper, "replace", given, whole=True)
-    change = Change(mapper, identity, given, computed, wanted, made=made)
-    return _write(session, change, etags, mark)
+    values = given | plain
+    made = made_of(mapper, "replace", values, whole=True)
+    change = Change(mapper, identity, values, computed, wanted, made=made)
+    asked = "replace", mapper, identity, wanted, given, etags
+    return _write(session, _known_again(change, idempotency, *asked), etags)
 
 
 def merge(
@@ -173,11 +174,11 @@ def merge(
     session, mapper, identity = _row(session, "merge", model, key)
     wanted = wanted_versions(mapper, identity, "merge", if_match, if_none_match, etags)
     given = named(mapper, "merge", values)
-    mark = mark_of(idempotency, Request("merge", mapper, identity, wanted, given, etags))
     made = made_of(mapper, "merge", given, whole=False)
     still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
     change = Change(mapper, identity, given, versions=wanted, still=still, made=made)
-    return _write(session, change, etags, mark)
+    asked = "merge", mapper, identity, wanted, given, etags
+    return _write(session, _known_again(change, idempotency, *asked), etags)
 
 
 def delete(
@@ -266,10 +267,8 @@ def _insert(
     given = named(mapper, call, values)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=True)
-    mark = mark_of(idempotency, Request(call, mapper, identity or (), (), given, etags))
-    row = NewRow(mapper, identity, given, made)
-    if mark is not None:
-        row = with_(row, made=mark.version, is_ours=mark.is_ours)
+    asked = call, mapper, identity or (), (), given, etags
+    row = _known_again(NewRow(mapper, identity, given, made), idempotency, *asked)
     with _telling(mapper, etags):
         written = insert_row(session, row, status=412 if absent else 409)
     return _stored(mapper, written, etags)
@@ -339,9 +338,13 @@ def wanted_versions(
     return none_of(mapper, identity, call, wanted, if_none_match, etags)
 
 
-def _write(session: Session, change: Change, etags: ETags, mark: Mark | None = None) -> Stored:
-    if mark is not None:
-        change = with_(change, made=mark.version, is_ours=mark.is_ours)
+def _known_again(row: T, idempotency: Idempotency | None, *asked: Any) -> T:
+    """What is to be written, in the version by which the request is known when it comes again."""
+    mark = None if idempotency is None else mark_of(idempotency, Request(*asked))
+    return row if mark is None else with_(row, made=mark.version, is_ours=mark.is_ours)
+
+
+def _write(session: Session, change: Change, etags: ETags) -> Stored:
     with _telling(change.mapper, etags):
         return _stored(change.mapper, write_row(session, change), etags)
 

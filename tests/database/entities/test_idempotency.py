@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
 from dataclasses import replace as with_
 from typing import Any
 
@@ -14,16 +16,17 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from optilock import (
     AlreadyExists,
     BadEntity,
-    CommitOutcomeUnknown,
+    Condition,
     ConfigurationError,
+    Demand,
     NotFound,
     PreconditionFailed,
     Unique,
     Versioned,
     asyncio,
+    demand,
     entities,
     events,
-    retry,
 )
 from optilock.entities import Idempotency, Version
 from optilock.http.etags import ETags
@@ -385,22 +388,55 @@ def test_nobody_tells_such_a_version_from_a_random_one(first, watched):
 # -- around it -------------------------------------------------------------------------------------
 
 
-def test_a_unit_of_which_nobody_knows_may_be_run_again(first, engine, stored):
-    """The work is the same each time: so what it has stored it knows again."""
-    told = []
+def test_what_has_written_the_row_twice_is_not_known(first, watched):
+    """The version that the operation has made is not the one that is stored."""
+    for again in (False, True):
+        session = watched()
+        if again:
+            with pytest.raises(PreconditionFailed):
+                entities.merge(session, Post, 1, {"text": "b"}, if_match=first, idempotency=AGAIN)
+            break
+        entities.merge(session, Post, 1, {"text": "b"}, if_match=first, idempotency=AGAIN)
+        session.get_one(Post, 1).title = "besides"
+        session.commit()
 
-    @retry(on=CommitOutcomeUnknown, wait_initial=0)
-    def work() -> None:
-        with Session(engine) as session, session.begin():
-            values = {"text": "b"}
-            done = entities.merge(session, Post, 1, values, if_match=first, idempotency=AGAIN)
-            told.append(done)
-        if len(told) == 1:  # COMMIT was done, and its answer is lost
-            raise CommitOutcomeUnknown("COMMIT was sent, and no answer came")
 
-    work()
-    assert [one.again for one in told] == [False, True]
-    assert stored(Post, 1)["version"] == told[0].version
+@dataclass(frozen=True)
+class Titled(Condition):
+    """The title must still be the one of the beginning."""
+
+    column: Any
+
+    def clause(self, given: Any) -> Any:
+        return self.column == given("title", self.column.type)
+
+    def explain(self, entry: Any) -> Exception:
+        return LookupError(entry.database["title"])
+
+
+@dataclass(frozen=True)
+class TitleOf(Demand):
+    values: Mapping[str, Any]
+
+    def on(self, mapper: Any) -> Condition | None:
+        return Titled(mapper.columns.title)
+
+
+def test_what_the_session_demands_is_not_asked_again_of_what_is_stored(first, watched, stored):
+    for again in (False, True):
+        session = watched()
+        demand(session, TitleOf({"title": "a"}))
+        values = {"title": "b"}
+        done = entities.merge(session, Post, 1, values, if_match=first, idempotency=AGAIN)
+        session.commit()
+        assert done.again is again
+        version = done.version
+    session = watched()
+    demand(session, TitleOf({"title": "a"}))
+    with pytest.raises(LookupError):
+        entities.merge(session, Post, 1, {"text": "c"}, if_match=done.etag, idempotency=AGAIN)
+    session.rollback()
+    assert stored(Post, 1)["version"] == version
 
 
 @pytest.mark.anyio

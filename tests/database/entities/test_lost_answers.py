@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from sqlalchemy import Engine, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, create_engine, event, func, make_url, select
+from sqlalchemy.orm import Session, sessionmaker
 
+from optilock import CommitOutcomeUnknown, entities, unit_of_work
+from optilock.entities import Idempotency
 from tests.engines import Target
-from tests.pages_server import Page, Write, losing_answers, prepare, serving
+from tests.pages_server import Page, Write, lossy, prepare, serving
 
 
 class Ports(NamedTuple):
@@ -34,8 +36,9 @@ class Answer(NamedTuple):
 @pytest.fixture
 def ports(database: Target, engine: Engine) -> Iterator[Ports]:
     prepare(engine)
-    with serving(database) as (first, second), losing_answers(first) as lossy:
-        yield Ports(lossy, second)
+    with serving(database) as (first, second), lossy(first) as line:
+        line.losing.set()
+        yield Ports(line.port, second)
 
 
 @pytest.fixture
@@ -137,3 +140,30 @@ def deletes(ports: Ports) -> None:
     (_, path, *_), fields = request(ports, 3_003)
     lose(ports, "DELETE", path, **fields)
     assert ask(ports.second, "DELETE", path, **fields).status == 404
+
+
+# -- between the program and its database ----------------------------------------------------------
+
+
+@pytest.mark.needs("server")
+def test_a_unit_whose_commit_was_not_answered_may_be_run_again(tables, database, stored):
+    """The work is the same each time: so it knows again what it has stored."""
+    tables(Page)
+    url, key = make_url(database.url), uuid.uuid4()
+    with lossy(url.port or 0) as line:
+        engine = create_engine(url.set(host="127.0.0.1", port=line.port))
+        sessions = sessionmaker(engine)
+        told = []
+
+        @unit_of_work(sessions, on=CommitOutcomeUnknown)
+        def work(session: Session) -> None:
+            line.losing.clear()
+            again = Idempotency("5b0a", keys=["a secret of the server"], principal="job")
+            told.append(entities.insert(session, Page, key, {"text": "a"}, idempotency=again))
+            if len(told) == 1:
+                event.listen(session, "before_commit", lambda _: line.losing.set())
+
+        work()
+        engine.dispose()
+    assert [one.again for one in told] == [False, True]
+    assert stored(Page, key)["version"] == told[0].version
