@@ -390,15 +390,12 @@ def test_nobody_tells_such_a_version_from_a_random_one(first, watched):
 
 def test_what_has_written_the_row_twice_is_not_known(first, watched):
     """The version that the operation has made is not the one that is stored."""
-    for again in (False, True):
-        session = watched()
-        if again:
-            with pytest.raises(PreconditionFailed):
-                entities.merge(session, Post, 1, {"text": "b"}, if_match=first, idempotency=AGAIN)
-            break
+    session = watched()
+    entities.merge(session, Post, 1, {"text": "b"}, if_match=first, idempotency=AGAIN)
+    session.get_one(Post, 1).title = "besides"
+    session.commit()
+    with pytest.raises(PreconditionFailed):
         entities.merge(session, Post, 1, {"text": "b"}, if_match=first, idempotency=AGAIN)
-        session.get_one(Post, 1).title = "besides"
-        session.commit()
 
 
 @dataclass(frozen=True)
