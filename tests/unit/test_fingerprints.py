@@ -211,3 +211,24 @@ def test_keys_of_new_rows_need_no_secret_so_that_none_is_missing() -> None:
     silent = Idempotency(None, keys=KEYS, principal="ada")
     assert len(keys | {silent.key_for(Page), silent.key_for(Page)}) == 5
     assert {key.version for key in keys} == {4}
+
+
+class Letter(Versioned, Base):
+    __tablename__ = "letters"
+    __version_token__ = Unique()
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "letter"}
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+
+
+class Invoice(Letter):
+    __mapper_args__ = {"polymorphic_identity": "invoice"}
+
+
+def test_a_row_of_another_class_of_the_same_table_is_another_row() -> None:
+    again = Idempotency("5b0a", keys=KEYS, principal="ada")
+    asked = [Request("insert", inspect(cls), (7,), (), {}, PLAIN) for cls in (Letter, Invoice)]
+    one, other = (mark_of(again, request) for request in asked)
+    assert one is not None
+    assert other is not None
+    assert one.version != other.version
