@@ -38,10 +38,10 @@ from tests.models import Account, Note
 AGAIN = Idempotency("5b0a", keys=["an old secret of the server"], principal="ada")
 
 
-class Line(Versioned, Base):
+class Piece(Versioned, Base):
     """The server chooses its key; ``visits`` neither moves the version nor conflicts."""
 
-    __tablename__ = "ent_lines"
+    __tablename__ = "ent_pieces"
     __version_token__ = Unique()
     __version_ignore__ = ("visits",)
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
@@ -52,7 +52,7 @@ class Line(Versioned, Base):
 @pytest.fixture
 def tags(tables: Any, engine: Engine) -> list[Any]:
     """Those of the notes 0 to 4, which are there."""
-    tables(Note, Line)
+    tables(Note, Piece)
     with Session(engine) as session, session.begin():
         return [entities.insert(session, Note, n, {"text": "a"}).etag for n in range(5)]
 
@@ -64,8 +64,8 @@ def batch(tags: list[Any]) -> list[Operation]:
         Operation(replace, Note, 1, {"text": "b"}, if_match="*"),
         Operation(insert_or_merge, Note, 9, {"text": "b"}),
         Operation(merge, Note, 2, {"text": "b"}, if_match=tags[2]),
-        Operation(insert, Line, None, {"text": "one"}),
-        Operation(insert, Line, None, {"text": "two"}),
+        Operation(insert, Piece, None, {"text": "one"}),
+        Operation(insert, Piece, None, {"text": "two"}),
         Operation(replace, Note, 3, {"text": "b"}, if_match=[tags[3]]),
     ]
 
@@ -77,7 +77,7 @@ def sent(engine: Engine, some: list[Operation], idempotency: Any = AGAIN) -> lis
 
 def rows(engine: Engine) -> set[Any]:
     with Session(engine) as session:
-        found = [*session.query(Note), *session.query(Line)]
+        found = [*session.query(Note), *session.query(Piece)]
         return {(type(one).__name__, one.id, one.text, one.version) for one in found}
 
 
@@ -106,8 +106,8 @@ def test_a_secret_that_was_taken_away_recognises_no_batch(tags, engine):
 
 
 def test_a_version_that_did_not_move_shows_nothing(tags, engine):
-    (line,) = sent(engine, [Operation(insert, Line, None, {"text": "one"})])
-    seen = Operation(merge, Line, line.identity, {"visits": 1}, if_match=line.etag)
+    (line,) = sent(engine, [Operation(insert, Piece, None, {"text": "one"})])
+    seen = Operation(merge, Piece, line.identity, {"visits": 1}, if_match=line.etag)
     some = [seen, Operation(merge, Note, 2, {"text": "b"}, if_match=tags[2])]
     first = sent(engine, some)
     told = sent(engine, some)
@@ -121,7 +121,7 @@ def test_one_row_that_nobody_has_written_since_shows_that_all_were_stored(tags, 
     other(Note, 1, text="theirs")
     other(Note, 2, text="theirs")
     for one in (4, 5):
-        other(Line, first[one].identity[0], text="theirs")
+        other(Piece, first[one].identity[0], text="theirs")
     before = rows(engine)
     told = sent(engine, batch(tags))
     assert rows(engine) == before
@@ -222,8 +222,8 @@ def test_classes_whose_versions_tell_nothing_are_refused(tags, tables, engine):
 @pytest.mark.engines("sqlite-wal")
 def test_rows_of_two_databases_are_not_stored_as_one(tags, engine):
     other = create_engine("sqlite://")
-    Line.__table__.create(other)
-    session = Session(binds={Note: engine, Line: other})
+    Piece.__table__.create(other)
+    session = Session(binds={Note: engine, Piece: other})
     with pytest.raises(ConfigurationError, match="several databases"):
         entities.transaction(session, batch(tags), idempotency=AGAIN)
     session.close()
@@ -232,7 +232,7 @@ def test_rows_of_two_databases_are_not_stored_as_one(tags, engine):
 
 @pytest.mark.anyio
 async def test_async_sessions_know_it_again(async_engine: AsyncEngine) -> None:
-    tables: Any = [Note.__table__, Line.__table__]
+    tables: Any = [Note.__table__, Piece.__table__]
     async with async_engine.begin() as connection:
         await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=tables))
     async with AsyncSession(async_engine) as session, session.begin():
