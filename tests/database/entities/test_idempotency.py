@@ -149,6 +149,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.engines("sqlite-wal")
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_differs_in_anything_is_another_request(first, once, watched, name):
     assert _version_of(watched, first) == _version_of(watched, first)
@@ -328,6 +329,7 @@ def test_the_server_makes_the_same_key_for_the_same_request(tables, once):
     assert made.identity == (AGAIN.key_for(Comment, tenant="acme"),) != done.identity
 
 
+@pytest.mark.engines("sqlite-wal")
 @pytest.mark.parametrize("header", ['"5b0a"', None])
 def test_a_key_that_the_database_makes_would_be_another_one(tables, once, engine, header):
     tables(Numbered)
@@ -347,6 +349,7 @@ def test_a_row_that_is_gone_is_not_found(first, once):
         once(entities.delete, Post, 1, if_match=first, idempotency=AGAIN)
 
 
+@pytest.mark.engines("sqlite-wal")
 @pytest.mark.parametrize("write", [entities.insert_or_merge, entities.insert_or_replace])
 def test_an_upsert_takes_none(tables, once, engine, write):
     tables(Post)
@@ -380,6 +383,7 @@ def test_values_without_a_lasting_text_are_refused_before_anything_is_sent(first
         assert sent.count == 0
 
 
+@pytest.mark.engines("sqlite-wal")
 def test_nobody_tells_such_a_version_from_a_random_one(first, watched):
     made = _version_of(watched, first)
     assert (made.version, made.variant) == (4, uuid.RFC_4122)
