@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
@@ -142,7 +143,7 @@ def transaction(
         return _all(session, given, known)
     except SentBefore as sent:
         return known.stored_before(session, sent)
-    except BatchFailed:
+    except (BatchFailed, IntegrityError):  # a value that others have taken since
         found = known.found(session)
         if found is None:
             raise

@@ -7,7 +7,8 @@ from dataclasses import replace as with_
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, String, create_engine
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -47,6 +48,7 @@ class Piece(Versioned, Base):
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
     text: Mapped[str | None]
     visits: Mapped[int] = mapped_column(default=0)
+    name: Mapped[str | None] = mapped_column(String(20), unique=True)
 
 
 @pytest.fixture
@@ -136,6 +138,24 @@ def test_one_row_that_nobody_has_written_since_shows_that_all_were_stored(tags, 
         sent(engine, batch(tags)[1:])
     assert (caught.value.index, caught.value.status) == (2, 412)
     assert rows(engine) == before
+
+
+def test_what_others_have_taken_since_is_no_hindrance(tags, engine, watched):
+    """What is written at first, and taken back, meets their value."""
+    (mine,) = sent(engine, [Operation(insert, Piece, None)])
+    some = [
+        Operation(replace, Piece, mine.identity, {"name": "x"}, if_match="*"),
+        Operation(merge, Note, 2, {"text": "b"}, if_match=tags[2]),
+    ]
+    first = sent(engine, some)
+    with Session(engine) as session, session.begin():
+        entities.merge(session, Piece, mine.identity, {"name": "mine"}, if_match="*")
+        entities.insert(session, Piece, uuid.uuid4(), {"name": "x"})
+    before = rows(engine)
+    assert sent(engine, some)[1] == first[1]
+    assert rows(engine) == before
+    with pytest.raises(IntegrityError):
+        sent(engine, some, with_(AGAIN, header="another"))
 
 
 def test_another_batch_with_the_same_operation_is_another_request(tags, engine):
