@@ -11,10 +11,13 @@
 No object is loaded. ``if_match`` stands in the WHERE of the statement, so that two clients with one
 tag never both write. :mod:`operations` has the operations, :mod:`batches` several of them as one,
 :mod:`tags` reads what a client demands, :mod:`bodies` what it wants stored, and :mod:`classes`
-refuses what cannot be written so. With an ``AsyncSession``: ``await optilock.asyncio.merge(...)``.
+refuses what cannot be written so. :mod:`idempotency` knows a request that is sent again, by the
+:mod:`fingerprints` of its body, and :mod:`resent` knows a whole batch. With an ``AsyncSession``:
+``await optilock.asyncio.merge(...)``.
 """
 
 from optilock.entities.batches import Operation, transaction
+from optilock.entities.idempotency import Idempotency
 from optilock.entities.operations import (
     Stored,
     delete,
@@ -27,6 +30,7 @@ from optilock.entities.operations import (
 from optilock.entities.tags import Version
 
 __all__ = [
+    "Idempotency",
     "Operation",
     "Stored",
     "Version",

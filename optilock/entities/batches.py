@@ -17,16 +17,22 @@ and ``BatchFailed.index`` is its place. A row may be named once; an empty list i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
 from optilock.entities import operations
+from optilock.entities.bodies import named
 from optilock.entities.classes import mapper_of
-from optilock.entities.operations import Stored
+from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
+from optilock.entities.operations import Stored, wanted_versions
+from optilock.entities.resent import SentBefore, Whole, whole
+from optilock.entities.tags import only_if_absent
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.http.errors import BadEntity, BatchFailed
 from optilock.http.etags import PLAIN, ETags, identity_given
@@ -68,7 +74,21 @@ class Operation:
             return None
         return facts(mapper).root, identity_given(self.do.__name__, mapper, self.key)
 
-    def run(self, session: Session) -> Stored:
+    def request(self, idempotency: Idempotency, index: int) -> Request:
+        """What it wants; a new row without a key gets one by the operation's place."""
+        call, key, etags = self.do.__name__, self.key, self.etags
+        mapper = mapper_of(self.model, call)
+        given = named(mapper, call, self.values)
+        if self.do in _CONDITIONAL:
+            identity = identity_given(call, mapper, key)
+            options = self.if_match, self.if_none_match, etags
+            wanted = wanted_versions(mapper, identity, call, *options)
+            return Request(call, mapper, identity, wanted, given, etags)
+        absent = only_if_absent(call, self.if_none_match) or self.do is operations.insert
+        made = identity_of_new(call, mapper, key, idempotency, etags, f"{index}")
+        return Request(call, mapper, made or (), () if absent else None, given, etags)
+
+    def run(self, session: Session, idempotency: Idempotency | None = None) -> Stored:
         """Do it."""
         values = () if self.do is operations.delete else (self.values,)
         return self.do(
@@ -79,9 +99,11 @@ class Operation:
             if_match=self.if_match,
             if_none_match=self.if_none_match,
             etags=self.etags,
+            idempotency=idempotency,
         )
 
 
+_CONDITIONAL = (operations.replace, operations.merge, operations.delete)
 _ALL: tuple[Callable[..., Stored], ...] = (
     operations.insert,
     operations.replace,
@@ -92,8 +114,14 @@ _ALL: tuple[Callable[..., Stored], ...] = (
 )
 
 
-def transaction(session: Session, some: Iterable[Operation]) -> list[Stored]:
+def transaction(
+    session: Session, some: Iterable[Operation], *, idempotency: Idempotency | None = None
+) -> list[Stored]:
     """Do all of these operations, or none; what each has stored, in their order.
+
+    Args:
+        idempotency: by what the batch is known when it is sent again: as a whole, see
+            :mod:`~optilock.entities.resent`.
 
     Raises:
         BatchFailed: one of them failed, or names a row a second time; nothing was written.
@@ -106,23 +134,67 @@ def transaction(session: Session, some: Iterable[Operation]) -> list[Stored]:
     given = list(some)
     if not given:
         return []
-    _begin(session, given)
+    if idempotency is None:
+        _begin(session, given)
+        return _all(session, given)
+    known = _known(given, idempotency)
+    _begin(session, given, as_one=True)
+    try:
+        return _all(session, given, known)
+    except SentBefore as sent:
+        return known.stored_before(session, sent)
+    except (BatchFailed, IntegrityError):  # a value that others have taken since
+        found = known.found(session)
+        if found is None:
+            raise
+        return found
+
+
+def _all(session: Session, given: list[Operation], known: Whole | None = None) -> list[Stored]:
     seen: set[Place] = set()
     stored = []
     with session.begin_nested():
         for index, operation in enumerate(given):
-            try:
+            mark = None if known is None else known.marks[index]
+            with _naming(index):
+                if known is None or mark is None:
+                    _once(operation, seen)
+                    stored.append(operation.run(session))
+                    continue
+                operation = replace(operation, key=mark.request.identity)
                 _once(operation, seen)
-                stored.append(operation.run(session))
-            except Exception as error:
-                if isinstance(error, OptilockError) and not isinstance(error, ConfigurationError):
-                    raise BatchFailed(index, error) from error
-                error.add_note(f"It was operation {index} of the transaction.")
-                raise
+                stored.append(operation.run(session, known.idempotency))
+            if stored[-1].again:
+                raise SentBefore(index, stored[-1].version)
     return stored
 
 
-def _begin(session: Session, given: list[Operation]) -> None:
+def _known(given: list[Operation], idempotency: Idempotency) -> Whole:
+    """By what it is known again; each operation is looked at before the first one is sent."""
+    requests, data = [], []
+    for index, operation in enumerate(given):
+        with _naming(index):
+            request = operation.request(idempotency, index)
+            mark_of(idempotency, request)  # refuses what cannot be known
+            requests.append(request)
+            if idempotency.key is not None:
+                data.append(request.data)
+    return whole(idempotency, requests, data)
+
+
+@contextmanager
+def _naming(index: int) -> Iterator[None]:
+    """Say which operation it was."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OptilockError) and not isinstance(error, ConfigurationError):
+            raise BatchFailed(index, error) from error
+        error.add_note(f"It was operation {index} of the transaction.")
+        raise
+
+
+def _begin(session: Session, given: list[Operation], *, as_one: bool = False) -> None:
     """Let the savepoint stand inside of a transaction, on every connection that is used."""
     begun = set()
     for operation in given:
@@ -131,6 +203,12 @@ def _begin(session: Session, given: list[Operation]) -> None:
         if connection not in begun:
             begun.add(connection)
             database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
+    if as_one and len(begun) > 1:
+        raise ConfigurationError(
+            "transaction(idempotency=...) is refused for rows of several databases: their COMMITs"
+            " are not one, so what one of them has stored says nothing of the others. Write the"
+            " rows of one database, or leave idempotency= away. Nothing was sent."
+        )
 
 
 def _once(operation: Operation, seen: set[Place]) -> None:

@@ -168,7 +168,7 @@ def _require(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> None:
         )
 
 
-def is_of_ignored(mapper: Mapper[Any], values: Values) -> bool:
+def is_of_ignored(mapper: Mapper[Any], values: Mapping[str, Any]) -> bool:
     """Are these ignored columns alone, which leave the version as it is?"""
     known = facts(mapper)
     return bool(values) and all(known.columns[name] in known.ignored for name in values)

@@ -25,20 +25,25 @@ is found before anything is sent, the condition first. Attributes that are left 
 in ``merge`` and get their default, or NULL, in ``replace``; ``None`` is NULL. Each write moves the
 version, also a merge of nothing; but not one of ``__version_ignore__`` columns alone. Validators
 and events of the class are not called: no object is made.
+
+With ``idempotency`` a request that is sent again after its answer was lost counts once; see
+:mod:`~optilock.entities.idempotency`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as with_
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.entities.bodies import is_of_ignored, made_of, named, new, replaced, reset
 from optilock.entities.classes import mapper_of, refuse_still
+from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
 from optilock.entities.tags import (
     none_of,
     only_if_absent,
@@ -46,7 +51,7 @@ from optilock.entities.tags import (
     refuse_star,
     versions,
 )
-from optilock.errors import PreconditionFailed
+from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.http.errors import AlreadyExists
 from optilock.http.etags import PLAIN, ETags, identity_given
 from optilock.mapped import Identity, facts
@@ -65,6 +70,7 @@ __all__ = [
     "replace",
 ]
 
+T = TypeVar("T", Change, NewRow)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -78,6 +84,8 @@ class Stored:
     version: Any
     #: Its tag, quotes included; ``None`` for a row that was deleted.
     etag: str | None
+    #: The request was sent again, and was stored when it came first: nothing was written now.
+    again: bool = field(default=False, compare=False)
 
 
 def insert(
@@ -89,6 +97,7 @@ def insert(
     if_match: Any = None,
     if_none_match: Any = None,
     etags: ETags = PLAIN,
+    idempotency: Idempotency | None = None,
 ) -> Stored:
     """Store a new row. It needs no condition, and takes ``if_none_match="*"``.
 
@@ -98,6 +107,8 @@ def insert(
         key: the primary key, as ``session.get()`` takes it; ``None`` where the database makes it.
         values: attribute -> value.
         etags: how tags are made and read, where they are signed.
+        idempotency: by what the request is known when it is sent again (``Unique`` only): then the
+            row is stored once, and ``again`` is true of what is told.
 
     Raises:
         AlreadyExists: there is a row with this key: 409, or 412 with ``if_none_match``.
@@ -105,7 +116,9 @@ def insert(
         BadPrecondition: ``if_none_match`` is something else.
         ConfigurationError: ``if_match`` was given; or rows of the class cannot be written so.
     """
-    return _insert(session, "insert", model, key, values, if_match, if_none_match, etags)
+    return _insert(
+        session, "insert", model, key, values, if_match, if_none_match, etags, idempotency
+    )
 
 
 def replace(
@@ -117,6 +130,7 @@ def replace(
     if_match: Any = None,
     if_none_match: Any = None,
     etags: ETags = PLAIN,
+    idempotency: Idempotency | None = None,
 ) -> Stored:
     """Give every column of a row a value: the one in ``values``, or its default, or NULL.
 
@@ -132,12 +146,14 @@ def replace(
         ConfigurationError: rows of the class cannot be written so.
     """
     session, mapper, identity = _row(session, "replace", model, key)
-    wanted = _wanted(mapper, identity, "replace", if_match, if_none_match, etags)
+    wanted = wanted_versions(mapper, identity, "replace", if_match, if_none_match, etags)
     given = named(mapper, "replace", values)
     plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
-    given |= plain
-    made = made_of(mapper, "replace", given, whole=True)
-    return _write(session, Change(mapper, identity, given, computed, wanted, made=made), etags)
+    values = given | plain
+    made = made_of(mapper, "replace", values, whole=True)
+    change = Change(mapper, identity, values, computed, wanted, made=made)
+    asked = "replace", mapper, identity, wanted, given, etags
+    return _write(session, _known_again(change, idempotency, *asked), etags)
 
 
 def merge(
@@ -149,18 +165,20 @@ def merge(
     if_match: Any = None,
     if_none_match: Any = None,
     etags: ETags = PLAIN,
+    idempotency: Idempotency | None = None,
 ) -> Stored:
     """Give the columns in ``values`` theirs, and leave the others of the row as they are.
 
     Args and errors are those of :func:`replace`.
     """
     session, mapper, identity = _row(session, "merge", model, key)
-    wanted = _wanted(mapper, identity, "merge", if_match, if_none_match, etags)
+    wanted = wanted_versions(mapper, identity, "merge", if_match, if_none_match, etags)
     given = named(mapper, "merge", values)
     made = made_of(mapper, "merge", given, whole=False)
     still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
     change = Change(mapper, identity, given, versions=wanted, still=still, made=made)
-    return _write(session, change, etags)
+    asked = "merge", mapper, identity, wanted, given, etags
+    return _write(session, _known_again(change, idempotency, *asked), etags)
 
 
 def delete(
@@ -171,13 +189,15 @@ def delete(
     if_match: Any = None,
     if_none_match: Any = None,
     etags: ETags = PLAIN,
+    idempotency: Idempotency | None = None,
 ) -> Stored:
     """Delete a row. What the database does to its dependents, it does.
 
-    Args and errors are those of :func:`replace`, without values.
+    Args and errors are those of :func:`replace`, without values. ``idempotency`` changes nothing: a
+    row that is gone has no version to know the request by, and ``NotFound`` is what is true of it.
     """
     session, mapper, identity = _row(session, "delete", model, key)
-    wanted = _wanted(mapper, identity, "delete", if_match, if_none_match, etags)
+    wanted = wanted_versions(mapper, identity, "delete", if_match, if_none_match, etags)
     return _write(session, Change(mapper, identity, versions=wanted, deletes=True), etags)
 
 
@@ -190,6 +210,7 @@ def insert_or_replace(
     if_match: Any = None,
     if_none_match: Any = None,
     etags: ETags = PLAIN,
+    idempotency: Idempotency | None = None,
 ) -> Stored:
     """Store a new row, or :func:`replace` the one that is there, whatever its version.
 
@@ -201,9 +222,8 @@ def insert_or_replace(
             another key has a value that is to be unique (409).
         BadEntity, BadPrecondition, ConfigurationError: as :func:`insert`.
     """
-    return _upsert(
-        session, "insert_or_replace", model, key, values, if_match, if_none_match, etags, whole=True
-    )
+    given = values, if_match, if_none_match, etags, idempotency
+    return _upsert(session, "insert_or_replace", model, key, *given, whole=True)
 
 
 def insert_or_merge(
@@ -215,14 +235,14 @@ def insert_or_merge(
     if_match: Any = None,
     if_none_match: Any = None,
     etags: ETags = PLAIN,
+    idempotency: Idempotency | None = None,
 ) -> Stored:
     """Store a new row, or :func:`merge` into the one that is there, whatever its version.
 
     Args and errors are those of :func:`insert_or_replace`.
     """
-    return _upsert(
-        session, "insert_or_merge", model, key, values, if_match, if_none_match, etags, whole=False
-    )
+    given = values, if_match, if_none_match, etags, idempotency
+    return _upsert(session, "insert_or_merge", model, key, *given, whole=False)
 
 
 # -- how -------------------------------------------------------------------------------------------
@@ -237,19 +257,20 @@ def _insert(
     if_match: Any,
     if_none_match: Any,
     etags: ETags,
+    idempotency: Idempotency | None,
 ) -> Stored:
     session = _session(session, call)
     mapper = mapper_of(model, call)
-    identity = None if key is None else identity_given(f"entities.{call}", mapper, key)
+    identity = identity_of_new(call, mapper, key, idempotency, etags)
     refuse_if_match(call, if_match)
     absent = only_if_absent(call, if_none_match)
     given = named(mapper, call, values)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=True)
+    asked = call, mapper, identity or (), (), given, etags
+    row = _known_again(NewRow(mapper, identity, given, made), idempotency, *asked)
     with _telling(mapper, etags):
-        written = insert_row(
-            session, NewRow(mapper, identity, given, made), status=412 if absent else 409
-        )
+        written = insert_row(session, row, status=412 if absent else 409)
     return _stored(mapper, written, etags)
 
 
@@ -262,11 +283,15 @@ def _upsert(
     if_match: Any,
     if_none_match: Any,
     etags: ETags,
+    idempotency: Idempotency | None,
     *,
     whole: bool,
 ) -> Stored:
     if only_if_absent(call, if_none_match):
-        return _insert(session, call, model, key, values, if_match, if_none_match, etags)
+        return _insert(
+            session, call, model, key, values, if_match, if_none_match, etags, idempotency
+        )
+    _refuse_again(call, idempotency)
     session, mapper, identity = _row(session, call, model, key)
     refuse_if_match(call, if_match)
     given = named(mapper, call, values)
@@ -276,6 +301,15 @@ def _upsert(
     with _telling(mapper, etags):
         written = upsert_row(session, NewRow(mapper, identity, given, made), frozenset(changed))
     return _stored(mapper, written, etags)
+
+
+def _refuse_again(call: str, idempotency: Idempotency | None) -> None:
+    if idempotency is not None:
+        raise ConfigurationError(
+            f"{call}() takes no idempotency, because the last writer wins: sent again, it writes"
+            " again, over what others have stored in between. With a tag use replace() or merge(),"
+            ' which take it; so does insert(), and this with if_none_match="*". Nothing was sent.'
+        )
 
 
 def _row(session: Any, call: str, model: Any, key: Any) -> tuple[Session, Mapper[Any], Identity]:
@@ -291,7 +325,7 @@ def _session(session: Any, call: str) -> Session:
     )
 
 
-def _wanted(
+def wanted_versions(
     mapper: Mapper[Any],
     identity: Identity,
     call: str,
@@ -302,6 +336,12 @@ def _wanted(
     refuse_star(call, if_none_match)
     wanted = versions(mapper, identity, call, if_match, etags)
     return none_of(mapper, identity, call, wanted, if_none_match, etags)
+
+
+def _known_again(row: T, idempotency: Idempotency | None, *asked: Any) -> T:
+    """What is to be written, in the version by which the request is known when it comes again."""
+    mark = None if idempotency is None else mark_of(idempotency, Request(*asked))
+    return row if mark is None else with_(row, made=mark.version, is_ours=mark.is_ours)
 
 
 def _write(session: Session, change: Change, etags: ETags) -> Stored:
@@ -330,6 +370,6 @@ def _tag_in(
 
 
 def _stored(mapper: Mapper[Any], written: Written, etags: ETags) -> Stored:
-    identity, version = written
+    identity, version, again = written
     tag = None if version is None else etags.tag(mapper, identity, version)
-    return Stored(identity, version, tag)
+    return Stored(identity, version, tag, again)

@@ -54,12 +54,12 @@ from sqlalchemy.orm import InstanceState, Mapper
 from optilock.errors import ConfigurationError, described
 from optilock.http.errors import BadPrecondition
 from optilock.http.fields import STAR, tags
+from optilock.http.keys import secret_keys
 from optilock.http.texts import key_text, text_of, version_in
 from optilock.mapped import GIVE_ONE, Identity, State, facts, identity_of
 
 __all__ = ["PLAIN", "ETags", "identity_given", "not_null", "sent_tags", "state_of"]
 
-_SHORTEST = 16
 _LABEL = b"optilock.etag"
 _NOT_LOADED = object()
 
@@ -81,15 +81,9 @@ class ETags:
     tenant: str = ""
 
     def __post_init__(self) -> None:
-        given = (self.keys,) if isinstance(self.keys, (str, bytes)) else tuple(self.keys)
-        if not all(isinstance(key, (str, bytes)) and len(key) >= _SHORTEST for key in given):
-            raise ConfigurationError(
-                f"ETags(keys=...): a key is text or bytes, at least {_SHORTEST} of them:"
-                " secrets.token_bytes(32) makes one."
-            )
+        keys = secret_keys("ETags", self.keys)
         if not isinstance(self.tenant, str):
             raise ConfigurationError(f"ETags(tenant={self.tenant!r}): the tenant is a text.")
-        keys = tuple(key.encode() if isinstance(key, str) else key for key in given)
         object.__setattr__(self, "keys", keys)
 
     def of(self, obj: object) -> str:
@@ -103,7 +97,7 @@ class ETags:
 
     def tag(self, mapper: Mapper[Any], identity: Identity, version: Any) -> str:
         """The tag of the row of this key in this version."""
-        row, text = self._row(mapper, identity), text_of(version, mapper.class_.__name__)
+        row, text = self.row(mapper, identity), text_of(version, mapper.class_.__name__)
         return f'"{next(self._seals(row, text))}.{text}"'
 
     def versions(self, model: type[Any], key: Any, given: object) -> tuple[Any, ...]:
@@ -131,7 +125,7 @@ class ETags:
         self, mapper: Mapper[Any], identity: Identity, sent: Iterable[str]
     ) -> tuple[Any, ...]:
         """The versions of the row of this key that these tags name, quotes included."""
-        row, kind = self._row(mapper, identity), facts(mapper).version.type
+        row, kind = self.row(mapper, identity), facts(mapper).version.type
         found = []
         for one in sent:
             seal, _, text = one[1:-1].partition(".")
@@ -155,7 +149,7 @@ class ETags:
             signed = b"%b\0%b%b" % (_LABEL, row, _counted(text))
             yield _shown(hmac.digest(key, signed, "sha256")[:16])  # type: ignore[arg-type]
 
-    def _row(self, mapper: Mapper[Any], identity: Identity) -> bytes:
+    def row(self, mapper: Mapper[Any], identity: Identity) -> bytes:
         """Tenant, table and key: each with its length, so that no two rows are one."""
         name = mapper.class_.__name__
         table = facts(mapper).table_if_any

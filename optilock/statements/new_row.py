@@ -13,7 +13,7 @@ says whether they were. If they were not, nothing was written, and the call ends
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -50,8 +50,10 @@ class NewRow:
     identity: Identity | None
     #: Attribute -> value; the others get their defaults.
     values: Mapping[str, Any] = field(default_factory=dict)
-    #: The version, where it is made from the values.
+    #: The version, where it is made from the values, or from the request.
     made: Any = None
+    #: Was a version made by this very request, when it was sent before?
+    is_ours: Callable[[Any], bool] | None = None
 
     def params(self) -> dict[str, Any]:
         known = facts(self.mapper)
@@ -83,6 +85,10 @@ def insert_row(session: Session, new: NewRow, *, status: int = 409) -> Written:
             return written
         assert new.identity is not None
         stored, _ = look_at(connection, mapper, new.identity, of_class=False)
+        version = None if stored is None else stored[facts(mapper).token]
+        if stored is not None and new.is_ours is not None and new.is_ours(version):
+            read_again(session, mapper, new.identity)
+            return Written(new.identity, version, again=True)
         if stored is not None:
             raise AlreadyExists(mapper.class_, new.identity, stored, status)
     raise AlreadyExists(mapper.class_, new.identity or (), None, status)

@@ -8,7 +8,7 @@ RETURNING for an UPDATE; or a SELECT afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -44,8 +44,10 @@ class Change:
     deletes: bool = False
     #: The version is to stay: only ignored columns get a value.
     still: bool = False
-    #: The version that it gets, where it is made from the values of the row.
+    #: The version that it gets, where it is made from the values of the row, or from the request.
     made: Any = None
+    #: Was a version made by this very change, when it was sent before?
+    is_ours: Callable[[Any], bool] | None = None
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class Written(NamedTuple):
     identity: Identity
     #: The version that it has now; ``None`` for a row that was deleted.
     version: Any
+    #: It has had it before: this very change was sent again, and nothing was written.
+    again: bool = False
 
 
 def write_row(session: Session, change: Change) -> Written:
@@ -81,7 +83,10 @@ def write_row(session: Session, change: Change) -> Written:
     told = _sent(connection, form, write)
     if told is _MISSED:
         _forget(session, write)
-        _judge(connection, change, write)
+        ours = _judge(connection, change, write)
+        if ours is not None:
+            read_again(session, mapper, change.identity)
+            return Written(change.identity, ours, again=True)
         write = _noted(session, change, write)
         told = _sent(connection, form, write)  # all is true of it again
     if told is _MISSED:
@@ -150,12 +155,15 @@ def _version(connection: Connection, change: Change, form: Form, write: Write, t
 # -- a miss ----------------------------------------------------------------------------------------
 
 
-def _judge(connection: Connection, change: Change, write: Write) -> None:
-    """Raise what is wrong with the row; nothing, if all is true of it again."""
+def _judge(connection: Connection, change: Change, write: Write) -> Any:
+    """Raise what is wrong with the row. Its version, if this very change has made that before;
+    ``None``, if all is true of the row again."""
     stored, failed = look_at(connection, change.mapper, change.identity, write)
     if stored is None:
         raise NotFound(change.mapper.class_, change.identity)
     version = stored[facts(change.mapper).token]
+    if change.is_ours is not None and change.is_ours(version):
+        return version
     entry = entry_of(_attempt(change), stored)
     if change.versions is not None and version not in change.versions:
         events.emit(lambda: events.Conflict((entry,)))
@@ -166,6 +174,7 @@ def _judge(connection: Connection, change: Change, write: Write) -> None:
     if failed:
         events.emit(lambda: events.Conflict((entry,)))
         raise PreconditionFailed([entry])
+    return None
 
 
 def look_at(

@@ -139,6 +139,13 @@ class Token:
         following = self.following(column) if self.made_by == "database" else None
         return {} if following is None else {column: following}
 
+    def drawn(self, bits: bytes) -> Any:
+        """The version that these 32 bytes make, which stand in the place of chance.
+
+        ``None``: chance makes no versions of this kind, so nothing can be known by them again.
+        """
+        return None
+
     # -- in the database -----------------------------------------------------------------------
 
     @property

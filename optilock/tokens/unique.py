@@ -43,6 +43,10 @@ class Unique(Token):
     def next(self, value: Any) -> uuid.UUID:
         return uuid.uuid4()
 
+    def drawn(self, bits: bytes) -> uuid.UUID:
+        """With the marks of version 4, as the random ones have them."""
+        return uuid.UUID(bytes=bits[:16], version=4)
+
     def first(self) -> ColumnElement[Any]:
         return RandomUuid()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, assert_type
+from uuid import UUID
 
 from sqlalchemy import Engine, Uuid, create_engine
 from sqlalchemy.ext.asyncio import (
@@ -72,7 +73,7 @@ from optilock import (
     verify,
     watch,
 )
-from optilock.entities import Operation, Stored
+from optilock.entities import Idempotency, Operation, Stored
 from optilock.testing import (
     Sent,
     Side,
@@ -372,6 +373,10 @@ def entities_written(session: Session, tag: str) -> None:
     assert_type(entities.delete(session, Page, 7, if_match="*"), Stored)
     some = [Operation(entities.insert_or_merge, Page, 7, {"title": "a"})]
     assert_type(entities.transaction(session, some), list[Stored])
+    again = Idempotency(None, keys=["k" * 16], principal="ada")
+    assert_type(again.key_for(Page), UUID)
+    assert_type(entities.insert(session, Page, None, idempotency=again).again, bool)
+    assert_type(entities.transaction(session, some, idempotency=again), list[Stored])
 
 
 async def entities_written_async(session: AsyncSession, tag: str) -> None:

@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from optilock import OptilockError, entities, is_transient
-from optilock.entities import Stored
+from optilock.entities import Idempotency, Stored
 from tests.engines import Target
-from tests.models import Account
+from tests.models import Account, Note
 from tests.tags import tag
 
 CLIENTS = 8
@@ -109,3 +109,32 @@ def test_upserts_of_one_key_are_all_counted(tables, crowd, stored, rounds):
         assert statuses == {204: CLIENTS}
         assert stored(Account, number)["version"] == CLIENTS
         assert len({*tags}) == CLIENTS
+
+
+@pytest.mark.parametrize("header", ["none", "each its own", "one"])
+def test_equal_requests_are_told_apart_by_their_senders_alone(
+    tables, crowd, stored, rounds, header
+):
+    """Eight clients want the same, with one tag. Only a client that sends one request eight times
+    is told so each time; it is stored once all the same."""
+    tables(Note)
+    told: list[Stored] = []
+
+    def write(session: Session, me: str, number: int) -> Stored:
+        key = {"none": None, "each its own": me, "one": "0"}[header]
+        again = Idempotency(key, keys=["a secret of the server"], principal="ada")
+        done = entities.merge(
+            session, Note, number, {"text": "b"}, if_match=tags[number], idempotency=again
+        )
+        told.append(done)
+        return done
+
+    with Session(crowd) as session, session.begin():
+        tags = [entities.insert(session, Note, number, {"text": "a"}).etag for number in rounds]
+    for number in rounds:
+        told.clear()
+        statuses, _ = race(crowd, write, number)
+        assert statuses == ({204: CLIENTS} if header == "one" else {204: 1, 412: CLIENTS - 1})
+        assert {one.version for one in told} == {stored(Note, number)["version"]}
+        if header != "one":
+            assert not told[0].again
