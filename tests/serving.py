@@ -13,6 +13,7 @@ from http.client import HTTPResponse
 from typing import Any
 
 import uvicorn
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 Lines = Sequence[tuple[str | bytes, str | bytes]]
 
@@ -76,3 +77,22 @@ def asgi(app: Any) -> Iterator[int]:
         server.should_exit = True
         thread.join()
         listening.close()
+
+
+@contextmanager
+def wsgi(app: Any) -> Iterator[int]:
+    """Serve a WSGI application with a thread for each request; the port."""
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, *_: Any) -> None:
+        """Nobody reads it."""
