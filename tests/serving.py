@@ -36,12 +36,20 @@ class Answer:
 
 
 def ask(
-    port: int, method: str, path: str, lines: Lines = (), body: bytes | object | None = None
+    port: int,
+    method: str,
+    path: str,
+    lines: Lines = (),
+    body: bytes | object | None = None,
+    *,
+    raw: bytes = b"",
 ) -> Answer:
-    """Send one request, whose field lines go out byte by byte as they are given."""
-    content = (
-        body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    )
+    """Send one request, whose field lines go out byte by byte as they are given.
+
+    A ``body`` is JSON, and a ``raw`` one what the lines say that it is.
+    """
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    content = raw if body is None else content
     sent = [("Host", f"127.0.0.1:{port}"), ("Connection", "close"), *lines]
     if body is not None:
         sent += [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]

@@ -112,8 +112,10 @@ def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> An
 
     async def read(
         request: Request,
-        if_match: Annotated[str | None, Header(description=IF_MATCH)] = None,
-        if_none_match: Annotated[str | None, Header(description=IF_NONE_MATCH)] = None,
+        if_match: Annotated[str | None, Header(alias="If-Match", description=IF_MATCH)] = None,
+        if_none_match: Annotated[
+            str | None, Header(alias="If-None-Match", description=IF_NONE_MATCH)
+        ] = None,
     ) -> _Conditions:
         installed = _installed(request)
         found = conditions_of(

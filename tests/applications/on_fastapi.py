@@ -58,7 +58,8 @@ def application(sessions: sessionmaker[Session], **installed: Any) -> FastAPI:
     db = Annotated[Session, unit(sessions)]
     router = APIRouter(dependencies=[Depends(who)], route_class=ConditionalRoute)
 
-    @router.api_route("/pages/{key}", methods=["GET", "HEAD"], responses=responses("GET"))
+    @router.head("/pages/{key}", include_in_schema=False)
+    @router.get("/pages/{key}", responses=responses("GET"))
     def read(key: int, session: db, asked: Conditions) -> Response:
         return answer(pages.read(session, asked, key))
 
@@ -80,7 +81,11 @@ def application(sessions: sessionmaker[Session], **installed: Any) -> FastAPI:
         pages.another(sessions.kw["bind"], key)
         return Response("stored")
 
-    @router.api_route("/{kind}/{key}", methods=["GET", "PUT", "PATCH", "DELETE", "POST", "TRACE"])
+    @router.api_route(
+        "/{kind}/{key}",
+        include_in_schema=False,
+        methods=["GET", "PUT", "PATCH", "DELETE", "POST", "TRACE"],
+    )
     def free(kind: str, key: int, request: Request, session: db, asked: Free) -> Response:
         if request.method in ("GET", "TRACE"):
             return answer(pages.read(session, asked, key, own=kind == "own"))
