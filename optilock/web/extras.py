@@ -26,7 +26,7 @@ def extra(name: str) -> Iterator[None]:
     except ModuleNotFoundError as missing:
         package = (missing.name or name).split(".")[0]
         raise ModuleNotFoundError(
-            f"optilock.web.{name} needs {package}, which is not installed:"
+            f"The web layer for {name} needs {package}, which is not installed:"
             f' pip install "optilock[{name}]"',
             name=missing.name,
         ) from missing
