@@ -162,10 +162,12 @@ class Conditions:
         model: type[Any],
         key: Any,
         values: Mapping[str, Any],
+        **options: Any,
     ) -> Stored:
         """Store what a PUT has sent, where PUT makes what is not there.
 
         ``await session.run_sync(conditions.put, Page, key, values)`` with an ``AsyncSession``.
+        ``options`` are further ones of the entity operations.
 
         Raises:
             AlreadyExists: ``If-None-Match: *``, and the row is there (412).
@@ -175,11 +177,13 @@ class Conditions:
         """
         asked = self.asked
         if self.absent:
-            return entities.insert(session, model, key, values, **self.demands)
+            return entities.insert(session, model, key, values, **self.demands, **options)
         if asked.versions is None and not asked.exists and not asked.unless:
-            return entities.insert_or_replace(session, model, key, values, etags=self.etags)
+            return entities.insert_or_replace(
+                session, model, key, values, etags=self.etags, **options
+            )
         try:
-            return entities.replace(session, model, key, values, **self.demands)
+            return entities.replace(session, model, key, values, **self.demands, **options)
         except NotFound as missing:
             raise failed("If-Match demands what is not there.") from missing
 
