@@ -186,11 +186,10 @@ class _Patient(Request):
     """A request whose body is looked at before it matters whether it is JSON."""
 
     async def json(self) -> Any:
+        _raise_broken(self)  # to a dependency that reads the body itself
         try:
             return await super().json()
         except (ValueError, RecursionError) as error:
-            if _BROKEN in self.scope:
-                raise
             self.scope[_BROKEN] = error
             return None
 

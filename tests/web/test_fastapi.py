@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, Body, Depends, FastAPI, Form, HTTPException, Response
+from fastapi import APIRouter, Body, Depends, FastAPI, Form, HTTPException, Request, Response
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -116,14 +116,30 @@ def test_conditions_that_a_test_replaces_are_not_asked() -> None:
     asks = conditions()
 
     @app.put("/pages")
-    def put(asked: Annotated[Asked, asks]) -> str:
+    def put(asked: Annotated[Asked, asks], page: Annotated[Any, Body()] = None) -> str:
         return asked.method
 
     replaced = Asked.of("PUT", [("If-Match", "*")])
     app.dependency_overrides[asks.dependency] = lambda: replaced
     with asgi(app) as port:
         assert ask(port, "PUT", "/pages").status == 200
-        assert ask(port, "PUT", "/pages", [], b"{").status == 200  # it takes no body
+        assert ask(port, "PUT", "/pages", [], b"{").status == 422
+
+
+def test_a_dependency_that_reads_a_broken_body_itself_is_answered_as_fastapi_does() -> None:
+    app = FastAPI()
+    install(app)
+
+    async def signed(request: Request) -> Any:
+        assert await request.body()
+        return await request.json()
+
+    @app.put("/pages", dependencies=[Depends(signed)])
+    def put(asked: Conditions, page: Annotated[Any, Body()] = None) -> None: ...
+
+    with asgi(app) as port:
+        assert ask(port, "PUT", "/pages", [], b"{").status == 422
+        assert ask(port, "PUT", "/pages", [], {}).status == 428
 
 
 # -- one session a request -------------------------------------------------------------------------
