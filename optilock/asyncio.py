@@ -41,11 +41,12 @@ async def apply(
     *,
     expected: object = NOT_GIVEN,
     version: object = NOT_GIVEN,
+    seen: Mapping[str, Any] | None = None,
 ) -> T:
     """:func:`optilock.apply` for an ``AsyncSession``: same arguments, rules and errors."""
 
     def edit(sync: Session) -> T:
-        return edit_row(sync, model, pk, changes, expected=expected, version=version)
+        return edit_row(sync, model, pk, changes, expected=expected, version=version, seen=seen)
 
     return await session.run_sync(edit)
 

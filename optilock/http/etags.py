@@ -40,6 +40,7 @@ a text that is no version of the class, a number that its column cannot hold. It
 from __future__ import annotations
 
 import hmac
+import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ from types import NoneType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import inspect
+from sqlalchemy import Integer, inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError, described
@@ -274,10 +275,17 @@ def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
 
 
 def _as_loaded(column: Any, value: Any) -> Any:
-    """A UUID that was given as text, as a URL has it."""
+    """A UUID or a whole number that was given as text, as a URL has it."""
+    if not isinstance(value, str):
+        return value
+    if isinstance(column.type, Integer):
+        return int(value) if _WHOLE.fullmatch(value) else value
     try:
-        if isinstance(value, str) and column.type.python_type is UUID:
+        if column.type.python_type is UUID:
             return UUID(value)
     except (NotImplementedError, ValueError):
         pass
     return value
+
+
+_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
