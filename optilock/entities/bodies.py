@@ -19,10 +19,9 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     DefaultClause,
-    Dialect,
     literal_column,
 )
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError
 from optilock.http.errors import BadEntity
@@ -36,7 +35,7 @@ __all__ = ["is_of_ignored", "made_of", "named", "new", "replaced", "reset"]
 Values = dict[str, Any]
 
 
-def named(mapper: Mapper[Any], call: str, values: Any, dialect: Dialect) -> Values:
+def named(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Values:
     """The values by attribute.
 
     Raises:
@@ -64,7 +63,7 @@ def named(mapper: Mapper[Any], call: str, values: Any, dialect: Dialect) -> Valu
             )
         if value is None and not _takes_null(facts(mapper).columns[name]):
             raise BadEntity(f"{cls}.{name} cannot be null. Nothing was sent.", (name,))
-        refuse_unfit(mapper, name, value, dialect)
+        refuse_unfit(session, mapper, name, value)
         found[name] = value
     return found
 

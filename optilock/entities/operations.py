@@ -50,7 +50,7 @@ from optilock.errors import PreconditionFailed
 from optilock.http.errors import AlreadyExists, NotFound
 from optilock.http.etags import PLAIN, ETags, identity_given
 from optilock.mapped import Identity, facts
-from optilock.preconditions.values import can_be_key, dialect_of, refuse_unfit_key
+from optilock.preconditions.values import can_be_key, refuse_unfit_key
 from optilock.session.connections import connection_to_write, session_given
 from optilock.statements.new_row import NewRow, insert_row, upsert_row
 from optilock.statements.one_form import Change
@@ -134,7 +134,7 @@ def replace(
     """
     session, mapper, identity = _row(session, "replace", model, key)
     wanted = _wanted(mapper, identity, "replace", if_match, if_none_match, etags)
-    given = named(mapper, "replace", values, dialect_of(session, mapper))
+    given = named(mapper, "replace", values, session)
     plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
     given |= plain
     made = made_of(mapper, "replace", given, whole=True)
@@ -157,7 +157,7 @@ def merge(
     """
     session, mapper, identity = _row(session, "merge", model, key)
     wanted = _wanted(mapper, identity, "merge", if_match, if_none_match, etags)
-    given = named(mapper, "merge", values, dialect_of(session, mapper))
+    given = named(mapper, "merge", values, session)
     made = made_of(mapper, "merge", given, whole=False)
     still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
     change = Change(mapper, identity, given, versions=wanted, still=still, made=made)
@@ -244,7 +244,7 @@ def _insert(
     identity = None if key is None else identity_given(f"entities.{call}", mapper, key)
     refuse_if_match(call, if_match)
     absent = only_if_absent(call, if_none_match)
-    given = named(mapper, call, values, dialect_of(session, mapper))
+    given = named(mapper, call, values, session)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=True)
     refuse_unfit_key(session, mapper, identity)
@@ -271,7 +271,7 @@ def _upsert(
         return _insert(session, call, model, key, values, if_match, if_none_match, etags)
     session, mapper, identity = _row(session, call, model, key)
     refuse_if_match(call, if_match)
-    given = named(mapper, call, values, dialect_of(session, mapper))
+    given = named(mapper, call, values, session)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=whole)
     refuse_unfit_key(session, mapper, identity)

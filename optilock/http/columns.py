@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum as PythonEnum
@@ -48,7 +48,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from optilock.undocumented import json_writer
 
-__all__ = ["STRICTEST", "Limits", "holds", "takes"]
+__all__ = ["STRICTEST", "Limits", "holds", "surely_holds", "takes"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Limits:
 
 
 STRICTEST = Limits()
+_CERTAIN = replace(STRICTEST, digits=(10, 0), zones=True)
 
 Check = Callable[[Any, Any, Limits, Any], bool]
 
@@ -110,6 +111,14 @@ def holds(
     return dialect is None or _is_bound(value, kind, dialect)
 
 
+def surely_holds(value: Any, kind: TypeEngine[Any]) -> bool:
+    """Can a column of this type hold the value in whatever database? Nothing has to be asked."""
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
+        return True
+    check, _ = _family(kind)
+    return check is not None and check(value, kind, _CERTAIN, None)
+
+
 def takes(kind: TypeEngine[Any]) -> str:
     """What a column of this type takes, in words for the client."""
     length = getattr(kind, "length", None)
@@ -117,7 +126,10 @@ def takes(kind: TypeEngine[Any]) -> str:
 
 
 def _family(kind: TypeEngine[Any]) -> tuple[Check | None, str]:
-    return next((found for cls, found in _FAMILIES.items() if isinstance(kind, cls)), _UNKNOWN)
+    for cls in type(kind).__mro__:
+        if cls in _FAMILIES:
+            return _FAMILIES[cls]
+    return _UNKNOWN
 
 
 def _is_bound(value: Any, kind: TypeEngine[Any], dialect: Dialect) -> bool:
@@ -188,8 +200,10 @@ def _float(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
         return found is not None and limits.nan
     if isinf(found):
         return limits.infinity and not isinstance(number, int) and Decimal(number).is_infinite()
-    if dialect is None or limits.single is None or found == 0 or 1e-37 < abs(found) < 3.4e38:
+    if found == 0 or 1e-37 < abs(found) < 3.4e38:
         return True
+    if dialect is None or limits.single is None:
+        return dialect is not None
     declared = kind.compile(dialect=dialect).upper()
     bits = re.fullmatch(r"FLOAT\((\d+)\)", declared)
     return not (declared == limits.single or (bits and int(bits[1]) <= 24))
@@ -231,11 +245,14 @@ def _string(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
         octets = len(value.encode())
     except UnicodeEncodeError:  # half of a pair: it has no UTF-8
         return False
-    if limits.octets is not None and octets > 255:
+    length = _length(kind)
+    if octets > 255 and not length and dialect is None:
+        return False
+    if octets > 255 and limits.octets is not None:
         most = limits.octets(kind, dialect)
         if most is not None:
             return octets <= most
-    return not (limits.lengths and _length(kind) and len(value) > _length(kind))
+    return not (limits.lengths and length and len(value) > length)
 
 
 def _length(kind: Any) -> int:
@@ -281,6 +298,8 @@ def _bytes(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return False
     size = memoryview(value).nbytes
+    if dialect is None and size > 255:
+        return False
     most = limits.octets(kind, dialect) if limits.octets is not None and size > 255 else None
     if most is None and limits.lengths and not isinstance(kind, LargeBinary):
         most = kind.length
@@ -299,10 +318,9 @@ def _uuid(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     if not isinstance(value, str) or (kind.as_uuid and not limits.converts):
         return False
     try:
-        UUID(value)
+        return value.lower() in (str(UUID(value)), UUID(value).hex)
     except ValueError:
         return False
-    return True
 
 
 def _json(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
@@ -357,11 +375,12 @@ def _time(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
 
 
 def _interval(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
-    return isinstance(value, timedelta)
+    if not isinstance(value, timedelta):
+        return False
+    return dialect is not None or -700_000 < value.days < 2_900_000  # or a moment since 1970
 
 
 _UNKNOWN: tuple[Check | None, str] = (None, "another value")
-#: Those come first that are of a later one, too.
 _FAMILIES: dict[type[Any], tuple[Check | None, str]] = {
     ARRAY: _UNKNOWN,
     Interval: (_interval, "a length of time"),

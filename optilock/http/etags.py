@@ -62,6 +62,7 @@ __all__ = ["PLAIN", "ETags", "identity_given", "not_null", "sent_tags", "state_o
 
 _SHORTEST = 16
 _LABEL = b"optilock.etag"
+_TEXT = b"optilock.seen"
 _NOT_LOADED = object()
 
 
@@ -141,19 +142,29 @@ class ETags:
                 found.append(version)
         return tuple(found)
 
-    def _is_ours(self, seal: str, row: bytes, text: str) -> bool:
+    def sign(self, mapper: Mapper[Any], identity: Identity, text: str) -> str:
+        """A text for the client, signed for the row of this key; it needs ``keys``."""
+        return f"{next(self._seals(self._row(mapper, identity), text, _TEXT))}.{text}"
+
+    def signed(self, mapper: Mapper[Any], identity: Identity, sent: str) -> str | None:
+        """The text that was signed for the row of this key; ``None``: it was not."""
+        seal, _, text = sent.partition(".")
+        ours = bool(self.keys) and self._is_ours(seal, self._row(mapper, identity), text, _TEXT)
+        return text if ours else None
+
+    def _is_ours(self, seal: str, row: bytes, text: str, label: bytes = _LABEL) -> bool:
         """Every key is tried, so that the time tells nothing."""
         sent, found = seal.encode("latin-1", "replace"), False
-        for own in self._seals(row, text):
+        for own in self._seals(row, text, label):
             found |= hmac.compare_digest(sent, own.encode())
         return found
 
-    def _seals(self, row: bytes, text: str) -> Iterator[str]:
+    def _seals(self, row: bytes, text: str, label: bytes = _LABEL) -> Iterator[str]:
         """What stands before the point, by each key."""
         if not self.keys:
             yield _shown(blake2b(row, digest_size=6, person=_LABEL).digest())
         for key in self.keys:
-            signed = b"%b\0%b%b" % (_LABEL, row, _counted(text))
+            signed = b"%b\0%b%b" % (label, row, _counted(text))
             yield _shown(hmac.digest(key, signed, "sha256")[:16])  # type: ignore[arg-type]
 
     def _row(self, mapper: Mapper[Any], identity: Identity) -> bytes:

@@ -18,7 +18,8 @@ application to say: pass it what is allowed, and not the whole form. What a clie
 ``seen`` is what the client had loaded, attribute -> value, from the fields of a form for example.
 It tells what the client has changed, and what the other writer has, so the entry of a refused edit
 is right; it does nothing else. Without it nobody knows, and each attribute that differs from what
-is stored counts as changed by both. The row stays refused, whatever ``seen`` says.
+is stored counts as changed by both. The row stays refused, whatever ``seen`` says: to merge what a
+client sends is :func:`optilock.merge_changes`, and needs a ``seen`` that was signed.
 
 With an ``AsyncSession``: ``await optilock.asyncio.apply(session, Page, 7, ...)``.
 """
@@ -37,7 +38,7 @@ from optilock.mapped import GIVE_ONE, Identity, State, facts, is_expression
 from optilock.preconditions.etag import NOT_GIVEN, Wanted, matches, wanted
 from optilock.preconditions.expect import expect, failed, gone, loaded_version, seen_values
 from optilock.preconditions.names import check_names, columns_of
-from optilock.preconditions.values import can_be_key, dialect_of, refuse_unfit
+from optilock.preconditions.values import can_be_key, refuse_unfit
 from optilock.session.connections import session_given
 from optilock.session.watched import is_watched
 
@@ -77,42 +78,56 @@ def apply(
             version, there is no such kind of key, or ``version`` cannot be one.
     """
     session = session_given(session, "apply", "await optilock.asyncio.apply(session, ...)")
-    mapper = _checked(session, model)
+    mapper = checked(session, model, "apply")
     check_names(mapper, changes, "changed")
     known = seen_values(mapper, seen)
     identity = identity_given("apply", mapper, pk)
     want = wanted("apply", model.__name__, expected, version)
     if not can_be_key(session, mapper, identity):
         raise gone(mapper, identity, "update", want, changes, known)
-    read_before = _held(session, mapper, identity)
-    obj = session.get(model, identity)
+    obj = row_to_edit(session, mapper, identity, want)
     if obj is None:
         raise gone(mapper, identity, "update", want, changes, known)
     state = inspect(obj)
-    if read_before is obj or state.key != mapper.identity_key_from_primary_key(identity):
-        _read_again_if_older(session, state, want)
     loaded = loaded_version(state, "apply")
     if not matches(state, loaded, want):
         raise failed(session, state, loaded, want, changes=changes, seen=known)
     expect(obj, version=loaded)
     set_all(session, obj, changes)
-    return obj
+    return obj  # type: ignore[no-any-return]
 
 
-def _checked(session: Session, model: Any) -> Mapper[Any]:
+def checked(session: Session, model: Any, call: str) -> Mapper[Any]:
+    """The mapper of a class with a version, where somebody checks it at the write.
+
+    Raises:
+        ConfigurationError: it has none, or nobody does.
+    """
     if not is_watched(session):
         raise ConfigurationError(
-            "apply() got a session that is not watched, where nobody would check the version at"
+            f"{call}() got a session that is not watched, where nobody would check the version at"
             " the write: use a UnitOfWork, or optilock.watch() on the session factory."
         )
     mapper = inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):
-        raise ConfigurationError(f"apply() got {model!r}, which is not a mapped class.")
+        raise ConfigurationError(f"{call}() got {model!r}, which is not a mapped class.")
     if not facts(mapper).token:
         raise ConfigurationError(
-            f"apply() got {mapper.class_.__name__}, whose rows have no version: {GIVE_ONE}."
+            f"{call}() got {mapper.class_.__name__}, whose rows have no version: {GIVE_ONE}."
         )
     return mapper
+
+
+def row_to_edit(session: Session, mapper: Mapper[Any], identity: Identity, want: Wanted) -> Any:
+    """The object of the row, read if the session has an older one than was wanted, or ``None``."""
+    read_before = _held(session, mapper, identity)
+    obj = session.get(mapper.class_, identity)
+    if obj is None:
+        return None
+    state = inspect(obj)
+    if read_before is obj or state.key != mapper.identity_key_from_primary_key(identity):
+        _read_again_if_older(session, state, want)
+    return obj
 
 
 def _held(session: Session, mapper: Mapper[Any], identity: Identity) -> object:
@@ -126,7 +141,7 @@ def _read_again_if_older(session: Session, state: State, want: Wanted) -> None:
     obj = state.obj()
     if state.modified or obj is None or obj in session.deleted:
         return
-    if not matches(state, loaded_version(state, "apply"), want):
+    if not matches(state, loaded_version(state, want.call), want):
         session.refresh(obj)
 
 
@@ -150,8 +165,7 @@ def set_all(session: Session, obj: object, changes: Mapping[str, Any]) -> None:
 
 def _refuse_unfit(session: Session, state: State, changes: Iterable[str]) -> None:
     mapper = state.mapper
-    dialect = dialect_of(session, mapper)
     for name in {one for named in changes for one in columns_of(mapper, named)}:
         value = state.dict.get(name)
         if name in facts(mapper).columns and not is_expression(value):
-            refuse_unfit(mapper, name, value, dialect)
+            refuse_unfit(session, mapper, name, value)

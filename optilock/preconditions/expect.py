@@ -188,8 +188,8 @@ def failed(
     edits = {**ours.changes, **by_column(mapper, changes)}
     current = {**ours.current, **seen, **edits}
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
-    attempt = Attempt(mapper, identity, action, original, current, _changed(mapper, edits, seen))
-    return PreconditionFailed([entry_of(attempt, _as_loaded(session, state, ours.original))])
+    attempt = Attempt(mapper, identity, action, original, current, changed(mapper, edits, seen))
+    return PreconditionFailed([entry_of(attempt, as_loaded(session, state, ours.original))])
 
 
 def gone(
@@ -203,8 +203,8 @@ def gone(
     """The error for a row that is not there."""
     edits = by_column(mapper, changes)
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
-    changed = _changed(mapper, edits, seen)
-    attempt = Attempt(mapper, identity, action, original, {**original, **edits}, changed)
+    current, changes = {**original, **edits}, changed(mapper, edits, seen)
+    attempt = Attempt(mapper, identity, action, original, current, changes)
     return PreconditionFailed([entry_of(attempt, None)])
 
 
@@ -220,7 +220,7 @@ def seen_values(mapper: Mapper[Any], seen: Mapping[str, Any] | None) -> Values:
     return by_column(mapper, seen)
 
 
-def _changed(mapper: Mapper[Any], edits: Values, seen: Values) -> Values:
+def changed(mapper: Mapper[Any], edits: Values, seen: Values) -> Values:
     """The edits that are other values than the client had seen."""
     known = facts(mapper)
     return {
@@ -232,7 +232,7 @@ def _changed(mapper: Mapper[Any], edits: Values, seen: Values) -> Values:
     }
 
 
-def _as_loaded(session: Session, state: State, loaded: Values) -> Values:
+def as_loaded(session: Session, state: State, loaded: Values) -> Values:
     """The row as this transaction sees it."""
     return loaded if _must_wait(session, state) else stored_or_loaded(session, state, loaded)
 

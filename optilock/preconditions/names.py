@@ -18,7 +18,7 @@ from optilock.mapped import facts
 from optilock.rows.sides import Values, detached
 from optilock.undocumented import names_in_composite
 
-__all__ = ["by_column", "check_names", "columns_of"]
+__all__ = ["by_column", "check_names", "columns_of", "why_not"]
 
 
 def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
@@ -34,7 +34,7 @@ def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
             f" {{'title': 'New'}}, and not as {type(given).__name__}. Nothing was read."
         )
     for name in given:
-        reason = _why_not(mapper, name)
+        reason = why_not(mapper, name)
         if reason is not None:
             raise BadEntity(
                 f"{cls}.{name} cannot be {what}: {reason}. Nothing was read. Columns that can be:"
@@ -44,17 +44,17 @@ def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
 
 
 def _editable(mapper: Mapper[Any]) -> Iterable[str]:
-    return (one.key for one in mapper.column_attrs if _why_not(mapper, one.key) is None)
+    return (one.key for one in mapper.column_attrs if why_not(mapper, one.key) is None)
 
 
-def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
+def why_not(mapper: Mapper[Any], name: Any) -> str | None:
     """Why a client cannot name the attribute; ``None`` if it can."""
     if not isinstance(name, str) or name not in mapper.attrs:
         return "there is no such mapped attribute"
     if name in mapper.composites:
         return None
     if name in mapper.synonyms:
-        return _why_not(mapper, mapper.synonyms[name].name)
+        return why_not(mapper, mapper.synonyms[name].name)
     if name not in mapper.column_attrs:
         return "it is a relationship, and other rows are edited with their own versions"
     columns = mapper.column_attrs[name].columns

@@ -10,31 +10,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Dialect
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.types import TypeEngine
 
 from optilock.dialects import database_of
-from optilock.http.columns import holds, takes
+from optilock.http.columns import holds, surely_holds, takes
 from optilock.http.errors import BadEntity
 from optilock.mapped import Identity, facts
 from optilock.session.connections import engine_to_write
 
-__all__ = ["can_be_key", "dialect_of", "refuse_unfit", "refuse_unfit_key"]
+__all__ = ["can_be_key", "refuse_unfit", "refuse_unfit_key"]
 
 
-def dialect_of(session: Session, mapper: Mapper[Any]) -> Dialect:
-    """How the session writes rows of the class."""
-    return engine_to_write(session, mapper).dialect
-
-
-def refuse_unfit(mapper: Mapper[Any], name: str, value: Any, dialect: Dialect) -> None:
+def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -> None:
     """Refuse a value that the column of the attribute cannot hold. NULL is not looked at.
 
     Raises:
         BadEntity: it cannot.
     """
     kind = facts(mapper).columns[name].type
-    if value is None or holds(value, kind, database_of(dialect).limits(dialect), dialect):
+    if value is None or _holds(session, mapper, value, kind):
         return
     raise BadEntity(
         f"{mapper.class_.__name__}.{name} takes {takes(kind)}, and something else was sent: a"
@@ -65,9 +60,15 @@ def refuse_unfit_key(session: Session, mapper: Mapper[Any], identity: Identity |
 
 
 def _unfit(session: Session, mapper: Mapper[Any], identity: Identity) -> str | None:
-    dialect = dialect_of(session, mapper)
-    limits = database_of(dialect).limits(dialect)
-    for name, column, value in zip(facts(mapper).keys, mapper.primary_key, identity, strict=True):
-        if not holds(value, column.type, limits, dialect):
-            return name
+    for column, value in zip(mapper.primary_key, identity, strict=True):
+        if not _holds(session, mapper, value, column.type):
+            return facts(mapper).names[column]
     return None
+
+
+def _holds(session: Session, mapper: Mapper[Any], value: Any, kind: TypeEngine[Any]) -> bool:
+    """Most values need no look at the database."""
+    if surely_holds(value, kind):
+        return True
+    dialect = engine_to_write(session, mapper).dialect
+    return holds(value, kind, database_of(dialect).limits(dialect), dialect)

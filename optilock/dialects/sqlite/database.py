@@ -39,6 +39,22 @@ from optilock.http.columns import Limits
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 
+_LIMITS = Limits(
+    bits=(64, 64, 64),
+    converts=True,
+    as_text=(int, float, date),
+    bools=(types.Integer, types.Numeric, types.Float),
+    decimal_text=True,
+    infinity=True,
+    counts_digits=False,
+    most_digits=308,  # of a float, which it makes of a Decimal
+    lengths=False,
+    nul=True,
+    long_numbers=False,
+    json_nan=True,
+    json_surrogates=True,
+)
+
 
 @register
 class SQLite(Database):
@@ -50,21 +66,7 @@ class SQLite(Database):
 
     def limits(self, dialect: Dialect) -> Limits:
         """Its types are hints, but for the 64 bits of a number; NaN is stored as NULL."""
-        return Limits(
-            bits=(64, 64, 64),
-            converts=True,
-            as_text=(int, float, date),
-            bools=(types.Integer, types.Numeric, types.Float),
-            decimal_text=True,
-            infinity=True,
-            counts_digits=False,
-            most_digits=308,  # of a float, which it makes of a Decimal
-            lengths=False,
-            nul=True,
-            long_numbers=False,
-            json_nan=True,
-            json_surrogates=True,
-        )
+        return _LIMITS
 
     # -- versions that the database makes --------------------------------------------------------
 
