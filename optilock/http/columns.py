@@ -160,10 +160,14 @@ def _integer(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
     return whole is not None and _in_range(whole, kind, limits)
 
 
+_BITS = {"TINYINT": 8, "MEDIUMINT": 24}  # MariaDB
+
+
 def _in_range(whole: int, kind: Any, limits: Limits) -> bool:
     small, bits, big = limits.bits
     if isinstance(kind, (SmallInteger, BigInteger)):
         bits = big if isinstance(kind, BigInteger) else small
+    bits = _BITS.get(kind.__visit_name__, bits)
     if getattr(kind, "unsigned", False):  # MariaDB
         return 0 <= whole < 1 << bits
     return -1 << (bits - 1) <= whole < 1 << (bits - 1)
@@ -324,15 +328,16 @@ def _uuid(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
 
 
 def _json(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    binary = kind.__visit_name__ == "JSONB"  # it keeps texts, and not what was written
     try:
         text = json_writer(dialect)(value)
         text = text.decode() if isinstance(text, bytes) else text
         read = json.loads(text, parse_constant=None if limits.json_nan else _refuse)
-        if not limits.json_surrogates and "\\u" in text:
+        if "\\u" in text and (binary or not limits.json_surrogates):
             json.dumps(read, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
         return False
-    return limits.nul or "\\u0000" not in text or kind.__visit_name__ != "JSONB"
+    return not binary or "\\u0000" not in text
 
 
 def _refuse(constant: str) -> None:
