@@ -74,11 +74,11 @@ class Operation:
             return None
         return facts(mapper).root, identity_given(self.do.__name__, mapper, self.key)
 
-    def request(self, idempotency: Idempotency, index: int) -> Request:
+    def request(self, session: Session, idempotency: Idempotency, index: int) -> Request:
         """What it wants; a new row without a key gets one by the operation's place."""
         call, key, etags = self.do.__name__, self.key, self.etags
         mapper = mapper_of(self.model, call)
-        given = named(mapper, call, self.values)
+        given = named(mapper, call, self.values, session)
         if self.do in _CONDITIONAL:
             identity = identity_given(call, mapper, key)
             options = self.if_match, self.if_none_match, etags
@@ -137,7 +137,7 @@ def transaction(
     if idempotency is None:
         _begin(session, given)
         return _all(session, given)
-    known = _known(given, idempotency)
+    known = _known(session, given, idempotency)
     _begin(session, given, as_one=True)
     try:
         return _all(session, given, known)
@@ -169,12 +169,12 @@ def _all(session: Session, given: list[Operation], known: Whole | None = None) -
     return stored
 
 
-def _known(given: list[Operation], idempotency: Idempotency) -> Whole:
+def _known(session: Session, given: list[Operation], idempotency: Idempotency) -> Whole:
     """By what it is known again; each operation is looked at before the first one is sent."""
     requests, data = [], []
     for index, operation in enumerate(given):
         with _naming(index):
-            request = operation.request(idempotency, index)
+            request = operation.request(session, idempotency, index)
             mark_of(idempotency, request)  # refuses what cannot be known
             requests.append(request)
             if idempotency.key is not None:

@@ -52,9 +52,10 @@ from optilock.entities.tags import (
     versions,
 )
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.http.errors import AlreadyExists
+from optilock.http.errors import AlreadyExists, NotFound
 from optilock.http.etags import PLAIN, ETags, identity_given
 from optilock.mapped import Identity, facts
+from optilock.preconditions.values import can_be_key, refuse_unfit_key
 from optilock.session.connections import connection_to_write, session_given
 from optilock.statements.new_row import NewRow, insert_row, upsert_row
 from optilock.statements.one_form import Change
@@ -147,7 +148,7 @@ def replace(
     """
     session, mapper, identity = _row(session, "replace", model, key)
     wanted = wanted_versions(mapper, identity, "replace", if_match, if_none_match, etags)
-    given = named(mapper, "replace", values)
+    given = named(mapper, "replace", values, session)
     plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
     values = given | plain
     made = made_of(mapper, "replace", values, whole=True)
@@ -173,7 +174,7 @@ def merge(
     """
     session, mapper, identity = _row(session, "merge", model, key)
     wanted = wanted_versions(mapper, identity, "merge", if_match, if_none_match, etags)
-    given = named(mapper, "merge", values)
+    given = named(mapper, "merge", values, session)
     made = made_of(mapper, "merge", given, whole=False)
     still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
     change = Change(mapper, identity, given, versions=wanted, still=still, made=made)
@@ -264,9 +265,10 @@ def _insert(
     identity = identity_of_new(call, mapper, key, idempotency, etags)
     refuse_if_match(call, if_match)
     absent = only_if_absent(call, if_none_match)
-    given = named(mapper, call, values)
+    given = named(mapper, call, values, session)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=True)
+    refuse_unfit_key(session, mapper, identity)
     asked = call, mapper, identity or (), (), given, etags
     row = _known_again(NewRow(mapper, identity, given, made), idempotency, *asked)
     with _telling(mapper, etags):
@@ -294,9 +296,10 @@ def _upsert(
     _refuse_again(call, idempotency)
     session, mapper, identity = _row(session, call, model, key)
     refuse_if_match(call, if_match)
-    given = named(mapper, call, values)
+    given = named(mapper, call, values, session)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=whole)
+    refuse_unfit_key(session, mapper, identity)
     changed = {*given, *(replaced(mapper, given) if whole else ())}
     with _telling(mapper, etags):
         written = upsert_row(session, NewRow(mapper, identity, given, made), frozenset(changed))
@@ -345,6 +348,8 @@ def _known_again(row: T, idempotency: Idempotency | None, *asked: Any) -> T:
 
 
 def _write(session: Session, change: Change, etags: ETags) -> Stored:
+    if not can_be_key(session, change.mapper, change.identity):
+        raise NotFound(change.mapper.class_, change.identity)
     with _telling(change.mapper, etags):
         return _stored(change.mapper, write_row(session, change), etags)
 

@@ -56,6 +56,7 @@ from optilock import (
     events,
     expect,
     is_transient,
+    merge_changes,
     merge_fields,
     merge_json,
     merge_set,
@@ -67,6 +68,7 @@ from optilock import (
     retry,
     retrying,
     serializable,
+    sign_seen,
     store_wins,
     touch,
     unit_of_work,
@@ -74,6 +76,7 @@ from optilock import (
     watch,
 )
 from optilock.entities import Idempotency, Operation, Stored
+from optilock.http.etags import ETags
 from optilock.testing import (
     Sent,
     Side,
@@ -332,6 +335,9 @@ assert_type(expect(Page(), '"3"'), None)
 assert_type(expect(Page(), version=3), None)
 assert_type(verify(Page()), None)
 assert_type(apply(sessions(), Page, 1, {"title": "New"}, expected=3), Page)
+assert_type(apply(sessions(), Page, 1, {}, expected="", seen={"title": "Old"}), Page)
+assert_type(merge_changes(sessions(), Page, 1, {}, seen="", etags=ETags()), Page)
+assert_type(sign_seen(Page(), ["title"], etags=ETags()), str)
 
 
 @events.listen
