@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from optilock.http.typed_json import read, written
+from tests.ids import told
 
 
 class Colour(enum.Enum):
@@ -45,7 +46,7 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=told)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     text = written({"a": value, "": value})
     assert text.isascii()
@@ -58,7 +59,7 @@ class Text(str):
     __slots__ = ()
 
 
-@pytest.mark.parametrize("value", [object(), Text("a"), 1j, [object()], {"a": range(3)}], ids=repr)
+@pytest.mark.parametrize("value", [object(), Text("a"), 1j, [object()], {"a": range(3)}], ids=told)
 def test_a_type_that_has_no_text_is_refused(value: Any) -> None:
     with pytest.raises(TypeError):
         written({"a": value})

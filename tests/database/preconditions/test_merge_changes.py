@@ -40,6 +40,7 @@ from optilock import (
 from optilock.http.etags import PLAIN, ETags
 from optilock.preconditions.signed import LONGEST
 from optilock.testing import count_statements
+from tests.ids import told
 from tests.models import Account, Dog
 from tests.models import Base as Shared
 from tests.two_writers import Do
@@ -300,7 +301,7 @@ def test_without_keys_nothing_is_signed_or_merged(account: Any, watched: Do) -> 
         ({}, {"on_conflict": per_field(nothing=merge_text)}, ConfigurationError),
         ({}, {"on_conflict": None}, ConfigurationError),
     ],
-    ids=str,
+    ids=told,
 )
 def test_what_cannot_be_merged_is_refused(
     account: Any, watched: Do, changes: Any, options: Any, error: type[Exception]
