@@ -21,10 +21,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from os.path import commonprefix
 from typing import Literal, NamedTuple
 
-from optilock.conflicts.diff3 import Effort, TooMuchWork, chunks
+from optilock.conflicts.diff3 import Effort, TooMuchWork, chunks, common_ends
 from optilock.conflicts.merge import LINES, WORDS
 
 __all__ = ["Mark", "marks"]
@@ -79,8 +78,7 @@ def _aligned(pattern: re.Pattern[str], old: str, new: str, effort: Effort) -> li
 
 def _changed(old: list[str], new: list[str]) -> Iterator[Mark]:
     """The parts that both begin with and end with are equal."""
-    head = len(commonprefix([old, new]))
-    tail = len(commonprefix([old[head:][::-1], new[head:][::-1]]))
+    head, tail = common_ends(old, new)
     yield Mark("equal", "".join(old[:head]))
     yield Mark("deleted", "".join(old[head : len(old) - tail]))
     yield Mark("inserted", "".join(new[head : len(new) - tail]))
