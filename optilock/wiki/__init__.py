@@ -24,7 +24,10 @@ forms         what a browser has sent in a form
 seals         the text that was edited, signed together with its tag
 marks         which words were deleted and inserted (values only)
 conflict      one conflict: what both began from, yours, theirs, and the merge (values only)
+dependencies  what views ask of a request besides its form
+html          a template as an answer
 views         the pages for people: read, edit, save, delete
+api           the pages for programs, in JSON
 protection    forms of other sites, requests that are too large, headers of each answer
 app           the application, put together
 command       the command line

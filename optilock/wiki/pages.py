@@ -33,6 +33,8 @@ class Page(Versioned, Base):
     __tablename__ = "optilock_wiki_pages"
     __table_args__ = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
     __version_token__ = Unique()
+    #: A program that comes second is told what is stored.
+    __problem_fields__ = ("body",)
 
     name: Mapped[str] = mapped_column(_NAME, primary_key=True)
     body: Mapped[str] = mapped_column(_BODY)

@@ -14,8 +14,6 @@ page of this one inside of its own.
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from fastapi import HTTPException, Request
 
 __all__ = ["HEADERS", "refusal"]
@@ -53,4 +51,5 @@ def _is_ours(request: Request) -> bool:
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         return site in ("same-origin", "none")  # "none": the person, and no page
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    host = request.headers.get("host")
+    return origin in (None, f"http://{host}", f"https://{host}")

@@ -7,17 +7,14 @@ conflict, 400 or 413 for a text that no page can have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
-from fastapi.templating import Jinja2Templates
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import select
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.exc import DBAPIError
 
 from optilock import (
     AlreadyExists,
@@ -26,61 +23,26 @@ from optilock import (
     PreconditionFailed,
     entities,
     etag_of,
+    is_transient,
 )
 from optilock.http.preconditions import evaluate
 from optilock.wiki.conflict import Conflict
+from optilock.wiki.dependencies import InWiki, Name, Wiki
 from optilock.wiki.forms import Form, Sent
-from optilock.wiki.pages import CREDIT, Page
-from optilock.wiki.seals import Seals
+from optilock.wiki.html import show
+from optilock.wiki.pages import Page
 from optilock.wiki.texts import BadText, name_of, text_of
 
-__all__ = ["Wiki", "router", "show"]
+__all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 _read = partial(router.api_route, methods=["GET", "HEAD"])
-
-_environment = Environment(
-    loader=PackageLoader("optilock.wiki"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_environment.globals["credit"] = CREDIT
-_templates = Jinja2Templates(env=_environment)
 
 _NO_TAG = (
     "This form does not say which version of the page it is about, so nothing was saved. What you"
     " typed is below: copy it, and edit the page anew."
 )
-
-
-@dataclass(frozen=True)
-class Wiki:
-    """What the views need besides a request."""
-
-    sessions: sessionmaker[Session]
-    seals: Seals
-
-    def form(self, name: str, body: str, tag: str, base: str) -> Form:
-        """A form for ``body``, which began from ``base`` in the version of this tag."""
-        return Form(name, body, tag, base, self.seals.of(tag, base))
-
-
-def _wiki(request: Request) -> Wiki:
-    found: Wiki = request.app.state.wiki
-    return found
-
-
-def _name(name: str) -> str:
-    try:
-        return name_of(name)
-    except BadText as error:
-        raise HTTPException(404, str(error)) from None
-
-
-InWiki = Annotated[Wiki, Depends(_wiki)]
-Name = Annotated[str, Depends(_name)]
+_BUSY = "Others are writing at the same time, so nothing was saved. Save it again."
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -122,18 +84,23 @@ def edit(request: Request, wiki: InWiki, name: Name) -> Response:
     found = _found(wiki, name)
     if found is None:
         return show(request, "missing.html", 404, name=name)
-    form = wiki.form(name, found.body, etag_of(found), base=found.body)
+    form = _form(wiki, name, found.body, etag_of(found), base=found.body)
     return show(request, "edit.html", form=form)
+
+
+def _form(wiki: Wiki, name: str, body: str, tag: str, base: str) -> Form:
+    """For the text ``body``, which began from ``base`` in the version of this tag."""
+    return Form(name, body, tag, base, wiki.seals.of(tag, base))
 
 
 @router.post("/pages/{name}/edit")
 def save(request: Request, wiki: InWiki, name: Name, form: Sent) -> Response:
     form = replace(form, name=name)
     try:
-        body = text_of(form.body)
+        form = replace(form, body=text_of(form.body))
         with wiki.sessions.begin() as session:
             # In a list, "*" is no tag: whoever sends it has not seen what he would overwrite.
-            entities.merge(session, Page, name, {"body": body}, if_match=[form.tag])
+            entities.merge(session, Page, name, {"body": form.body}, if_match=[form.tag])
     except BadText as error:
         return show(request, "edit.html", error.status, form=form, wrong=str(error))
     except BadPrecondition as error:
@@ -142,25 +109,28 @@ def save(request: Request, wiki: InWiki, name: Name, form: Sent) -> Response:
         return show(request, "deleted.html", 409, form=form)
     except PreconditionFailed as error:
         base = wiki.seals.proven(form.tag, form.base, form.seal)
-        stored = error.entries[0].database
-        return _conflict(request, wiki, name, body, stored, error.etag, base)
+        return _conflict(request, wiki, form, error, base)
+    except DBAPIError as error:
+        if not is_transient(error):
+            raise
+        return show(request, "edit.html", 503, form=form, wrong=_BUSY)
     return RedirectResponse(_address(name), 303)
 
 
 def _conflict(
     request: Request,
     wiki: Wiki,
-    name: str,
-    yours: str,
-    stored: Any,
-    tag: str | None,
+    form: Form,
+    error: PreconditionFailed | AlreadyExists,
     base: str | None,
 ) -> Response:
     """Goes on from what is stored now: its tag, and its text as the new base."""
-    assert tag is not None
-    conflict = Conflict(yours=yours, theirs=stored["body"], base=base)
-    form = wiki.form(name, conflict.box, tag, base=conflict.theirs)
-    return show(request, "conflict.html", 409, form=form, conflict=conflict)
+    stored = error.database if isinstance(error, AlreadyExists) else error.entries[0].database
+    if stored is None or error.etag is None:  # it has gone again, in this moment
+        return show(request, "deleted.html", 409, form=form)
+    conflict = Conflict(yours=form.body, theirs=stored["body"], base=base)
+    now = _form(wiki, form.name, conflict.box, error.etag, base=conflict.theirs)
+    return show(request, "conflict.html", 409, form=now, conflict=conflict)
 
 
 # -- making and deleting ---------------------------------------------------------------------------
@@ -174,16 +144,18 @@ def new(request: Request, name: str = "") -> Response:
 @router.post("/new")
 def make(request: Request, wiki: InWiki, form: Sent) -> Response:
     try:
-        name, body = name_of(form.name), text_of(form.body)
+        form = replace(form, name=name_of(form.name), body=text_of(form.body))
         with wiki.sessions.begin() as session:
-            entities.insert(session, Page, name, {"body": body}, if_none_match="*")
+            entities.insert(session, Page, form.name, {"body": form.body}, if_none_match="*")
     except BadText as error:
         return show(request, "new.html", error.status, form=form, wrong=str(error))
     except AlreadyExists as error:
-        if error.database is None:  # made and deleted, all in this moment
-            return show(request, "deleted.html", 409, form=form)
-        return _conflict(request, wiki, name, body, error.database, error.etag, base=None)
-    return RedirectResponse(_address(name), 303)
+        return _conflict(request, wiki, form, error, base=None)
+    except DBAPIError as error:
+        if not is_transient(error):
+            raise
+        return show(request, "new.html", 503, form=form, wrong=_BUSY)
+    return RedirectResponse(_address(form.name), 303)
 
 
 @router.post("/pages/{name}/delete")
@@ -199,22 +171,6 @@ def delete(request: Request, wiki: InWiki, name: Name, form: Sent) -> Response:
         stored = error.entries[0].database
         return show(request, "changed.html", 409, name=name, stored=stored, tag=error.etag)
     return RedirectResponse("/", 303)
-
-
-# -- answers ---------------------------------------------------------------------------------------
-
-
-def show(
-    request: Request,
-    template: str,
-    status: int = 200,
-    headers: dict[str, str] | None = None,
-    **values: Any,
-) -> Response:
-    """A page. Without headers of its own no browser keeps it: a form has the newest tag."""
-    kept = {"Cache-Control": "no-store"} if headers is None else headers
-    values.setdefault("wrong", None)
-    return _templates.TemplateResponse(request, template, values, status, kept)
 
 
 def _address(name: str) -> str:
