@@ -71,7 +71,7 @@ def _refused(request: Request, error: Exception) -> Response:
     if request.url.path.startswith("/api/"):
         return ProblemResponse(problem, request.method)
     said = problem.body["detail"]
-    return show(request, "message.html", problem.status, problem.headers, said=said)
+    return show("message.html", problem.status, problem.headers, said=said)
 
 
 def _problem(error: Exception) -> Problem | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.templating import Jinja2Templates
+from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from optilock.wiki.pages import CREDIT
@@ -20,19 +19,15 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.globals["credit"] = CREDIT
-_templates = Jinja2Templates(env=_environment)
+_environment.globals |= {"credit": CREDIT, "wrong": None}
 
 
 def show(
-    request: Request,
     template: str,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
     **values: Any,
-) -> Response:
+) -> HTMLResponse:
     """The template with these values. Browsers ask again before they show it a second time."""
-    fields = {"Cache-Control": "no-cache", **(headers or {})}
-    return _templates.TemplateResponse(
-        request, template, {"wrong": None, **values}, status_code=status, headers=fields
-    )
+    html = _environment.get_template(template).render(values)
+    return HTMLResponse(html, status, {"Cache-Control": "no-cache", **(headers or {})})

@@ -38,10 +38,8 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False)
 _read = partial(router.api_route, methods=["GET", "HEAD"])
 
-_NO_TAG = (
-    "This form does not say which version of the page it is about, so nothing was saved. What you"
-    " typed is below: copy it, and edit the page anew."
-)
+_NO_TAG = "This form does not say which version of the page it is about, so nothing was done."
+_COPY = f"{_NO_TAG} What you typed is below: copy it, and edit the page anew."
 _BUSY = "Others are writing at the same time, so nothing was saved. Save it again."
 
 
@@ -49,17 +47,17 @@ _BUSY = "Others are writing at the same time, so nothing was saved. Save it agai
 
 
 @_read("/")
-def index(request: Request, wiki: InWiki) -> Response:
+def index(wiki: InWiki) -> Response:
     with wiki.sessions() as session:
         names = session.scalars(select(Page.name).order_by(Page.name)).all()
-    return show(request, "index.html", names=names)
+    return show("index.html", names=names)
 
 
 @_read("/pages/{name}")
 def page(request: Request, wiki: InWiki, name: Name) -> Response:
     found = _found(wiki, name)
     if found is None:
-        return show(request, "missing.html", 404, name=name)
+        return show("missing.html", 404, name=name)
     tag = etag_of(found)
     # Weak: of one version there can be two pages, from before and after an upgrade of the wiki.
     headers = {"ETag": f"W/{tag}", "Cache-Control": "no-cache"}
@@ -68,7 +66,7 @@ def page(request: Request, wiki: InWiki, name: Name) -> Response:
         return Response(status_code=304, headers=headers)
     if answer.status is not None:
         raise HTTPException(answer.status, answer.reason)
-    return show(request, "page.html", headers=headers, page=found, tag=tag)
+    return show("page.html", headers=headers, page=found, tag=tag)
 
 
 def _found(wiki: Wiki, name: str) -> Page | None:
@@ -80,12 +78,12 @@ def _found(wiki: Wiki, name: str) -> Page | None:
 
 
 @_read("/pages/{name}/edit")
-def edit(request: Request, wiki: InWiki, name: Name) -> Response:
+def edit(wiki: InWiki, name: Name) -> Response:
     found = _found(wiki, name)
     if found is None:
-        return show(request, "missing.html", 404, name=name)
+        return show("missing.html", 404, name=name)
     form = _form(wiki, name, found.body, etag_of(found), base=found.body)
-    return show(request, "edit.html", form=form)
+    return show("edit.html", form=form)
 
 
 def _form(wiki: Wiki, name: str, body: str, tag: str, base: str) -> Form:
@@ -94,7 +92,7 @@ def _form(wiki: Wiki, name: str, body: str, tag: str, base: str) -> Form:
 
 
 @router.post("/pages/{name}/edit")
-def save(request: Request, wiki: InWiki, name: Name, form: Sent) -> Response:
+def save(wiki: InWiki, name: Name, form: Sent) -> Response:
     form = replace(form, name=name)
     try:
         form = replace(form, body=text_of(form.body))
@@ -102,23 +100,20 @@ def save(request: Request, wiki: InWiki, name: Name, form: Sent) -> Response:
             # In a list, "*" is no tag: whoever sends it has not seen what he would overwrite.
             entities.merge(session, Page, name, {"body": form.body}, if_match=[form.tag])
     except BadText as error:
-        return show(request, "edit.html", error.status, form=form, wrong=str(error))
+        return show("edit.html", error.status, form=form, wrong=str(error))
     except BadPrecondition as error:
-        return show(request, "edit.html", error.status, form=form, wrong=_NO_TAG)
+        return show("edit.html", error.status, form=form, wrong=_COPY)
     except NotFound:
-        return show(request, "deleted.html", 409, form=form)
+        return show("deleted.html", 409, form=form)
     except PreconditionFailed as error:
         base = wiki.seals.proven(form.tag, form.base, form.seal)
-        return _conflict(request, wiki, form, error, base)
+        return _conflict(wiki, form, error, base)
     except DBAPIError as error:
-        if not is_transient(error):
-            raise
-        return show(request, "edit.html", 503, form=form, wrong=_BUSY)
+        return _busy("edit.html", form, error)
     return RedirectResponse(_address(name), 303)
 
 
 def _conflict(
-    request: Request,
     wiki: Wiki,
     form: Form,
     error: PreconditionFailed | AlreadyExists,
@@ -127,39 +122,43 @@ def _conflict(
     """Goes on from what is stored now: its tag, and its text as the new base."""
     stored = error.database if isinstance(error, AlreadyExists) else error.entries[0].database
     if stored is None or error.etag is None:  # it has gone again, in this moment
-        return show(request, "deleted.html", 409, form=form)
+        return show("deleted.html", 409, form=form)
     conflict = Conflict(yours=form.body, theirs=stored["body"], base=base)
     now = _form(wiki, form.name, conflict.box, error.etag, base=conflict.theirs)
-    return show(request, "conflict.html", 409, form=now, conflict=conflict)
+    return show("conflict.html", 409, form=now, conflict=conflict)
+
+
+def _busy(template: str, form: Form, error: DBAPIError) -> Response:
+    if not is_transient(error):
+        raise error
+    return show(template, 503, form=form, wrong=_BUSY)
 
 
 # -- making and deleting ---------------------------------------------------------------------------
 
 
 @_read("/new")
-def new(request: Request, name: str = "") -> Response:
-    return show(request, "new.html", form=Form(name=name))
+def new(name: str = "") -> Response:
+    return show("new.html", form=Form(name=name))
 
 
 @router.post("/new")
-def make(request: Request, wiki: InWiki, form: Sent) -> Response:
+def make(wiki: InWiki, form: Sent) -> Response:
     try:
         form = replace(form, name=name_of(form.name), body=text_of(form.body))
         with wiki.sessions.begin() as session:
             entities.insert(session, Page, form.name, {"body": form.body}, if_none_match="*")
     except BadText as error:
-        return show(request, "new.html", error.status, form=form, wrong=str(error))
+        return show("new.html", error.status, form=form, wrong=str(error))
     except AlreadyExists as error:
-        return _conflict(request, wiki, form, error, base=None)
+        return _conflict(wiki, form, error, base=None)
     except DBAPIError as error:
-        if not is_transient(error):
-            raise
-        return show(request, "new.html", 503, form=form, wrong=_BUSY)
+        return _busy("new.html", form, error)
     return RedirectResponse(_address(form.name), 303)
 
 
 @router.post("/pages/{name}/delete")
-def delete(request: Request, wiki: InWiki, name: Name, form: Sent) -> Response:
+def delete(wiki: InWiki, name: Name, form: Sent) -> Response:
     try:
         with wiki.sessions.begin() as session:
             entities.delete(session, Page, name, if_match=[form.tag])
@@ -169,7 +168,7 @@ def delete(request: Request, wiki: InWiki, name: Name, form: Sent) -> Response:
         pass  # somebody else has deleted it, as was wanted
     except PreconditionFailed as error:
         stored = error.entries[0].database
-        return show(request, "changed.html", 409, name=name, stored=stored, tag=error.etag)
+        return show("changed.html", 409, name=name, stored=stored, tag=error.etag)
     return RedirectResponse("/", 303)
 
 
