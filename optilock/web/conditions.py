@@ -25,9 +25,10 @@ edits a loaded object      ``expect(page, conditions.expected)``, ``apply(..., e
 
 ``Policy(require=None)`` takes writes without a condition: the last writer wins, and is then not
 asked. What such a request may demand besides (a date, or ``If-None-Match`` with tags) is no WHERE
-of one row in one version, so the row is read first: :meth:`Conditions.seen` compares, and gives the
-demands that let nobody else write in between. ``demands`` refuses such tags (400), and takes no
-notice of dates, as the RFC wants it where a row has none.
+of one statement (:attr:`~Conditions.needs_a_look`), so the row is read first:
+:meth:`Conditions.seen` compares, and gives the demands that let nobody else write in between.
+Otherwise ``demands`` lets such tags be refused (400), and takes no notice of dates, as the RFC
+wants it where a row has none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from sqlalchemy.orm import Session
 
@@ -47,7 +48,7 @@ from optilock.http.etags import PLAIN, ETags
 from optilock.http.fields import STAR
 from optilock.http.preconditions import Fields, Precondition, Profile, Require, required
 
-__all__ = ["Conditions", "Policy"]
+__all__ = ["STRICT", "Conditions", "Policy"]
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,15 @@ class Policy:
     proxies: tuple[str, ...] = ()
 
 
+#: RFC 9110, and a condition for every write.
+STRICT: Final = Policy()
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What a request demands of its row: of one request, and good for one row."""
 
+    method: str
     asked: Precondition
     etags: ETags = PLAIN
 
@@ -77,7 +83,7 @@ class Conditions:
         fields: Fields,
         *,
         etags: ETags = PLAIN,
-        policy: Policy = Policy(),
+        policy: Policy = STRICT,
     ) -> Conditions:
         """Read them from the method and the raw field lines of a request.
 
@@ -98,14 +104,15 @@ class Conditions:
             error = kind(asked.reason, asked.status)
             error.detail = asked.reason
             raise error
-        return cls(asked, etags)
+        return cls(method, asked, etags)
 
     # -- of a write --------------------------------------------------------------------------------
 
     @property
     def absent(self) -> bool:
-        """Is it demanded that there is no such row (``If-None-Match: *``)?"""
-        return self.asked.absent
+        """Is it demanded that there is no such row (``If-None-Match: *``), and nothing else?"""
+        asked = self.asked
+        return asked.absent and asked.versions is None and not asked.exists
 
     @property
     def unconditional(self) -> bool:
@@ -113,16 +120,26 @@ class Conditions:
         return self.asked.unconditional
 
     @property
+    def needs_a_look(self) -> bool:
+        """Is something demanded that no WHERE has: a date, or only that a tag is not there?
+
+        Only where the policy asks for nothing: read the row, and write with :meth:`seen`.
+        """
+        asked = self.asked
+        dated = asked.unmodified_since is not None or asked.modified_since is not None
+        return dated or bool(asked.unless and asked.versions is None)
+
+    @property
     def demands(self) -> dict[str, Any]:
         """The keyword arguments of the entity operation that answers the request."""
         asked = self.asked
-        if asked.absent and asked.versions is None and not asked.exists:
+        if self.absent and self.method != "DELETE":
             return {"if_none_match": STAR, "etags": self.etags}
         found: dict[str, Any] = {
             "if_match": STAR if asked.versions is None else asked.versions,
             "etags": self.etags,
         }
-        if asked.absent:  # there is a row and there is none: of no version this is true
+        if asked.absent:  # of a row that is there this is true in no version
             found["if_match"] = ()
         elif asked.unless:
             found["if_none_match"] = asked.unless
@@ -153,10 +170,11 @@ class Conditions:
         Raises:
             AlreadyExists: ``If-None-Match: *``, and the row is there (412).
             PreconditionFailed: the row is in another version, or not there (412).
+            BadPrecondition: tags must not be there, and none has to be (400).
             Errors of the body: those of :func:`optilock.entities.replace`.
         """
         asked = self.asked
-        if asked.absent and not asked.exists and asked.versions is None:
+        if self.absent:
             return entities.insert(session, model, key, values, **self.demands)
         if asked.versions is None and not asked.exists and not asked.unless:
             return entities.insert_or_replace(session, model, key, values, etags=self.etags)

@@ -30,21 +30,18 @@ runs the function again: the body is consumed, and only the function knows what 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import Annotated, Any
 
-from sqlalchemy.orm import scoped_session
-
-from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.http.etags import PLAIN
-from optilock.unit.sessions import is_async
+from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
-from optilock.web.conditions import Policy
 from optilock.web.extras import extra
 from optilock.web.openapi import IF_MATCH, IF_NONE_MATCH, answers
+from optilock.web.units import session_of_request
 
 with extra("fastapi"):
     from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
@@ -52,7 +49,7 @@ with extra("fastapi"):
     from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
 
-from optilock.web.starlette import ANY, Tags, conditions_of, exception_handlers, not_modified
+from optilock.web.starlette import Tags, conditions_of, exception_handlers, not_modified
 
 __all__ = [
     "ConditionalRoute",
@@ -78,7 +75,7 @@ class _Installed:
     policy: Policy
 
 
-def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = ANY) -> None:
+def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> None:
     """Let an application answer errors with problem documents, and read conditions.
 
     Args:
@@ -115,8 +112,10 @@ def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> An
 
     async def read(
         request: Request,
-        if_match: Annotated[str | None, Header(description=IF_MATCH)] = None,
-        if_none_match: Annotated[str | None, Header(description=IF_NONE_MATCH)] = None,
+        if_match: Annotated[str | None, Header(alias="If-Match", description=IF_MATCH)] = None,
+        if_none_match: Annotated[
+            str | None, Header(alias="If-None-Match", description=IF_NONE_MATCH)
+        ] = None,
     ) -> _Conditions:
         installed = _installed(request)
         found = conditions_of(
@@ -159,25 +158,7 @@ def unit(sessions: Any, **options: Any) -> Any:
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
     """
-    if isinstance(sessions, scoped_session):
-        raise ConfigurationError(
-            "unit() got a scoped_session, and the parts of one request run in several threads:"
-            " give it the sessionmaker."
-        )
-    if is_async(sessions):
-        from optilock.asyncio import AsyncUnitOfWork
-
-        async def async_session() -> AsyncIterator[Any]:
-            async with AsyncUnitOfWork(sessions, **options) as session:
-                yield session
-
-        return Depends(async_session, scope="function")
-
-    def session() -> Iterator[Any]:
-        with UnitOfWork(sessions, **options) as session:
-            yield session
-
-    return Depends(session, scope="function")
+    return Depends(session_of_request(sessions, options), scope="function")
 
 
 # -- the body comes last ---------------------------------------------------------------------------
@@ -241,4 +222,4 @@ def responses(method: str, *, status_code: int = 200) -> dict[int | str, dict[st
 
     ``status_code`` is that of the route, whose answer has an ETag.
     """
-    return {status: answer for status, answer in answers(method, status_code).items()}
+    return answers(method, status_code)

@@ -8,16 +8,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Required, TypedDict
 
 from optilock.web.problems import MEDIA_TYPE
 
-__all__ = ["ANSWERS", "ETAG", "IF_MATCH", "IF_NONE_MATCH", "SCHEMA", "answers", "told"]
+__all__ = [
+    "ANSWERS",
+    "ETAG",
+    "IF_MATCH",
+    "IF_NONE_MATCH",
+    "_SCHEMA",
+    "ProblemDocument",
+    "answers",
+    "told",
+]
 
 IF_MATCH: Final = "The ETag of the version that is to be changed."
 IF_NONE_MATCH: Final = "* to make what is not there; to read: the ETag that is known already."
 ETAG: Final = "The version, to be sent in If-Match."
-SCHEMA: Final[Mapping[str, Any]] = {
+
+
+class ProblemDocument(TypedDict, total=False):
+    """A problem document, for whoever makes schemas of types."""
+
+    type: Required[str]
+    title: Required[str]
+    status: Required[int]
+    detail: Required[str]
+    etag: str
+    conflicts: dict[str, dict[str, Any]]
+
+
+_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "title": "Problem",
     "required": ["type", "title", "status", "detail"],
@@ -47,9 +69,9 @@ def told(method: str) -> tuple[int, ...]:
     return (304, 400, 404, 412) if method.upper() in _READS else (400, 404, 409, 412, 428)
 
 
-def answers(method: str, success: int) -> dict[int, dict[str, Any]]:
+def answers(method: str, success: int) -> dict[int | str, dict[str, Any]]:
     """The responses of an operation, by status; ``success`` has an ETag, unless it is a DELETE."""
-    found = {status: _answer(status) for status in told(method)}
+    found: dict[int | str, dict[str, Any]] = {one: _answer(one) for one in told(method)}
     if method.upper() != "DELETE":
         found[success] = {"description": "Done.", "headers": _etag()}
     return found
@@ -60,7 +82,7 @@ def _answer(status: int) -> dict[str, Any]:
     if status in (304, 412):
         found["headers"] = _etag()
     if status != 304:
-        found["content"] = {MEDIA_TYPE: {"schema": dict(SCHEMA)}}
+        found["content"] = {MEDIA_TYPE: {"schema": dict(_SCHEMA)}}
     return found
 
 

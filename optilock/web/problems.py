@@ -105,9 +105,9 @@ class Problem:
     body: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def content(self, method: str = "GET") -> bytes:
-        """The document as it is sent; nothing for HEAD."""
-        return b"" if method == "HEAD" else json.dumps(dict(self.body)).encode()
+    def content(self) -> bytes:
+        """The document as it is sent."""
+        return json.dumps(dict(self.body)).encode()
 
 
 @dataclass(frozen=True)

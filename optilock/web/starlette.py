@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from optilock.http.etags import PLAIN, ETags
-from optilock.web.conditions import Conditions, Policy
+from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.extras import extra
 from optilock.web.problems import ERRORS, MEDIA_TYPE, Problem, problem_of
 
@@ -32,14 +32,13 @@ with extra("starlette"):
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["ANY", "ProblemResponse", "Tags", "conditions_of", "exception_handlers", "not_modified"]
+__all__ = ["ProblemResponse", "Tags", "conditions_of", "exception_handlers", "not_modified"]
 
 #: How tags are made and read, or a function of the request that says so.
 Tags = ETags | Callable[[Request], ETags]
-ANY = Policy()
 
 
-def conditions_of(request: Request, *, etags: Tags = PLAIN, policy: Policy = ANY) -> Conditions:
+def conditions_of(request: Request, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> Conditions:
     """What the request demands of its row.
 
     Raises:
@@ -54,9 +53,9 @@ def _tags(etags: Tags, request: Request) -> ETags:
     return etags if isinstance(etags, ETags) else etags(request)
 
 
-def not_modified(etag: str) -> Response:
+def not_modified(etag: str | None) -> Response:
     """304: the client has this version already."""
-    return Response(status_code=304, headers={"ETag": etag})
+    return Response(status_code=304, headers={} if etag is None else {"ETag": etag})
 
 
 class ProblemResponse(Response):
@@ -65,8 +64,9 @@ class ProblemResponse(Response):
     media_type = MEDIA_TYPE
 
     def __init__(self, problem: Problem, method: str = "GET") -> None:
-        headers = dict(problem.headers)
-        super().__init__(problem.content(method), problem.status, headers)
+        super().__init__(problem.content(), problem.status, dict(problem.headers))
+        if method == "HEAD":
+            self.body = b""
 
 
 def exception_handlers(
