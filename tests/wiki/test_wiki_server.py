@@ -78,6 +78,7 @@ def test_curl_sends_the_form_of_a_person(address: str) -> None:
     assert "Nothing of yours is lost" in page
 
 
+@pytest.mark.full
 def test_a_database_file_is_made_and_kept(folder: Path) -> None:
     for expected in (200, 404):
         with wiki_at("--database", "kept.db", folder=folder) as here, visitor(here) as ada:
@@ -86,6 +87,12 @@ def test_a_database_file_is_made_and_kept(folder: Path) -> None:
             if page.forms:
                 ada.send(page.form)
     (folder / "kept.db").unlink()
+
+
+def test_help_names_the_options(tmp_path: Path) -> None:
+    done = in_process.optilock("wiki", "--help", folder=tmp_path)
+    assert done.exit_code == 0
+    assert all(option in done.stdout for option in ("--host", "--port", "--database", "--url"))
 
 
 # -- what cannot begin -----------------------------------------------------------------------------
@@ -126,7 +133,10 @@ def test_a_port_that_somebody_listens_on_is_named(tmp_path: Path) -> None:
     assert f"Cannot listen on 127.0.0.1, port {port}" in done.stderr
 
 
-@pytest.mark.parametrize("absent", ["fastapi", "jinja2", "uvicorn"])
+@pytest.mark.parametrize(
+    "absent",
+    ["jinja2", *(pytest.param(name, marks=pytest.mark.full) for name in ("fastapi", "uvicorn"))],
+)
 def test_without_the_extra_the_wiki_says_what_to_install(absent: str) -> None:
     code = (
         f"import sys; sys.modules[{absent!r}] = None; sys.argv = ['optilock', 'wiki'];"

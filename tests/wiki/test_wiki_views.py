@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from typing import Any
@@ -228,6 +229,34 @@ def test_every_answer_forbids_scripts_frames_and_guesses(client: TestClient, pat
         assert rule in policy
     assert "unsafe" not in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("text", "ground"),
+    [
+        ("ink", "paper"),
+        ("quiet", "paper"),
+        ("link", "paper"),
+        ("paper", "link"),
+        ("ink", "notice"),
+        ("ink", "inserted"),
+        ("ink", "deleted"),
+    ],
+)
+def test_each_colour_can_be_read_on_its_ground(client: TestClient, text: str, ground: str) -> None:
+    """4.5 to 1 and more (WCAG 2.2, 1.4.3)."""
+    style = client.get("/static/style.css").text
+    colours = dict(re.findall(r"--(\w+): #(\w{6});", style))
+    one, other = sorted(luminance(colours[name]) for name in (text, ground))
+    assert (other + 0.05) / (one + 0.05) >= 4.5
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_no_page_loads_anything_from_elsewhere(ada: Visitor) -> None:
