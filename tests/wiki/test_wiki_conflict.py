@@ -202,7 +202,7 @@ def test_a_text_does_not_pass_with_the_tag_of_another_version(ada: Visitor) -> N
     before = ada.edit("tea")
     ada.send(ada.edit("tea"), body=EARLY)
     now = ada.edit("tea")
-    ada.send(ada.edit("tea"), body=CLASH)
+    ada.send(ada.edit("tea"), body="First: " + EARLY)
     crossed = {name: before.fields[name] for name in ("base", "seal")}
     assert ada.send(now, body=LATE, **crossed).box == LATE
 
