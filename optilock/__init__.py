@@ -36,6 +36,8 @@ from optilock.http.errors import (
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
 from optilock.preconditions.expect import expect, verify
+from optilock.preconditions.merge import merge_changes
+from optilock.preconditions.signed import sign_seen
 from optilock.rows.touch import touch
 from optilock.session.watched import demand
 from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
@@ -97,6 +99,7 @@ __all__ = [
     "expect",
     "guard_statements",
     "is_transient",
+    "merge_changes",
     "merge_fields",
     "merge_json",
     "merge_set",
@@ -108,6 +111,7 @@ __all__ = [
     "retry",
     "retrying",
     "serializable",
+    "sign_seen",
     "store_wins",
     "touch",
     "unchanged",

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from optilock import entities
 from optilock.preconditions.apply import apply as edit_row
 from optilock.preconditions.etag import NOT_GIVEN
+from optilock.preconditions.merge import merge_changes as merge_row
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "insert_or_merge",
     "insert_or_replace",
     "merge",
+    "merge_changes",
     "replace",
     "transaction",
 ]
@@ -41,11 +43,12 @@ async def apply(
     *,
     expected: object = NOT_GIVEN,
     version: object = NOT_GIVEN,
+    seen: Mapping[str, Any] | None = None,
 ) -> T:
     """:func:`optilock.apply` for an ``AsyncSession``: same arguments, rules and errors."""
 
     def edit(sync: Session) -> T:
-        return edit_row(sync, model, pk, changes, expected=expected, version=version)
+        return edit_row(sync, model, pk, changes, expected=expected, version=version, seen=seen)
 
     return await session.run_sync(edit)
 
@@ -62,6 +65,7 @@ def _awaited(
     return awaited
 
 
+merge_changes = _awaited(merge_row)
 insert = _awaited(entities.insert)
 replace = _awaited(entities.replace)
 merge = _awaited(entities.merge)

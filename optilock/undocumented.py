@@ -8,6 +8,7 @@ itself stands on events, and on what the unit of work asks of a result
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -202,6 +203,11 @@ def mapped_key(mapper: Mapper[Any]) -> Any:
     return getattr(mapper, "_primary_key_argument", None)
 
 
+def names_in_composite(mapper: Mapper[Any], name: str) -> list[str]:
+    """The attributes of the columns that a composite is made of, in its order."""
+    return [attribute.key for attribute in mapper.composites[name].props]
+
+
 def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
     """The columns that no ``load_only()`` and no ``defer("*")`` leaves out."""
     mapper.__dict__["_should_undefer_in_wildcard"] = columns
@@ -379,6 +385,11 @@ def default_in_ddl(column: Column[Any], dialect: Dialect) -> str:
     found = compiler.get_column_default_string(column)
     assert found is not None  # of columns that have one
     return found.replace("%%", "%") if double_percents(dialect) else found
+
+
+def json_writer(dialect: Dialect | None) -> Callable[[Any], Any]:
+    """What makes the text of a JSON value: ``create_engine(json_serializer=...)``, or Python's."""
+    return getattr(dialect, "_json_serializer", None) or json.dumps
 
 
 def level_on_connect(dialect: Dialect) -> str | None:

@@ -27,11 +27,31 @@ from optilock.dialects.causes import ErrorCodes, error_chain, raised_by
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook, require_locks, sends_for_update
 from optilock.errors import ConfigurationError
+from optilock.http.columns import Limits
 
 _BITS = re.compile(r"FLOAT\((\d+)\)")
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
 Changes = Callable[[Any], Mapping[str, Any]]
+
+#: Nothing is certain, so little is refused.
+_UNKNOWN = Limits(
+    bits=(64, 64, 64),
+    converts=True,
+    as_text=(object,),
+    bools=(types.Integer, types.Numeric, types.Float),
+    decimals=True,
+    decimal_text=True,
+    nan=True,
+    infinity=True,
+    counts_digits=False,
+    most_digits=1_000_000,
+    lengths=False,
+    nul=True,
+    offsets=True,
+    json_nan=True,
+    json_surrogates=True,
+)
 
 
 class Weakness(NamedTuple):
@@ -161,6 +181,12 @@ class Database(ErrorCodes):
 
     #: May a locking read show a row that plain reads of the same transaction do not show?
     locks_show_newer: bool = False
+
+    # -- what a client sends ---------------------------------------------------------------------
+
+    def limits(self, dialect: Dialect) -> Limits:
+        """What its columns can hold of that, over this dialect."""
+        return _UNKNOWN
 
     # -- one row by its key (asked by optilock.statements) ---------------------------------------
 

@@ -14,12 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, DefaultClause, literal_column
-from sqlalchemy.orm import Mapper
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    DefaultClause,
+    literal_column,
+)
+from sqlalchemy.orm import Mapper, Session
 
 from optilock.errors import ConfigurationError
 from optilock.http.errors import BadEntity
 from optilock.mapped import facts, is_expression
+from optilock.preconditions.values import refuse_unfit
 from optilock.undocumented import default_in_ddl
 from optilock.writes.answers import default_values
 
@@ -28,11 +35,12 @@ __all__ = ["is_of_ignored", "made_of", "named", "new", "replaced", "reset"]
 Values = dict[str, Any]
 
 
-def named(mapper: Mapper[Any], call: str, values: Any) -> Values:
+def named(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Values:
     """The values by attribute.
 
     Raises:
-        BadEntity: a name is no column that can be written, or a value is NULL that must not be.
+        BadEntity: a name is no column that can be written, or a value is NULL that must not be,
+            or what its column cannot hold.
         ConfigurationError: a value is SQL.
     """
     cls = mapper.class_.__name__
@@ -55,6 +63,7 @@ def named(mapper: Mapper[Any], call: str, values: Any) -> Values:
             )
         if value is None and not _takes_null(facts(mapper).columns[name]):
             raise BadEntity(f"{cls}.{name} cannot be null. Nothing was sent.", (name,))
+        refuse_unfit(session, mapper, name, value)
         found[name] = value
     return found
 

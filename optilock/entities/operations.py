@@ -47,9 +47,10 @@ from optilock.entities.tags import (
     versions,
 )
 from optilock.errors import PreconditionFailed
-from optilock.http.errors import AlreadyExists
+from optilock.http.errors import AlreadyExists, NotFound
 from optilock.http.etags import PLAIN, ETags, identity_given
 from optilock.mapped import Identity, facts
+from optilock.preconditions.values import can_be_key, refuse_unfit_key
 from optilock.session.connections import connection_to_write, session_given
 from optilock.statements.new_row import NewRow, insert_row, upsert_row
 from optilock.statements.one_form import Change
@@ -133,7 +134,7 @@ def replace(
     """
     session, mapper, identity = _row(session, "replace", model, key)
     wanted = _wanted(mapper, identity, "replace", if_match, if_none_match, etags)
-    given = named(mapper, "replace", values)
+    given = named(mapper, "replace", values, session)
     plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
     given |= plain
     made = made_of(mapper, "replace", given, whole=True)
@@ -156,7 +157,7 @@ def merge(
     """
     session, mapper, identity = _row(session, "merge", model, key)
     wanted = _wanted(mapper, identity, "merge", if_match, if_none_match, etags)
-    given = named(mapper, "merge", values)
+    given = named(mapper, "merge", values, session)
     made = made_of(mapper, "merge", given, whole=False)
     still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
     change = Change(mapper, identity, given, versions=wanted, still=still, made=made)
@@ -243,9 +244,10 @@ def _insert(
     identity = None if key is None else identity_given(f"entities.{call}", mapper, key)
     refuse_if_match(call, if_match)
     absent = only_if_absent(call, if_none_match)
-    given = named(mapper, call, values)
+    given = named(mapper, call, values, session)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=True)
+    refuse_unfit_key(session, mapper, identity)
     with _telling(mapper, etags):
         written = insert_row(
             session, NewRow(mapper, identity, given, made), status=412 if absent else 409
@@ -269,9 +271,10 @@ def _upsert(
         return _insert(session, call, model, key, values, if_match, if_none_match, etags)
     session, mapper, identity = _row(session, call, model, key)
     refuse_if_match(call, if_match)
-    given = named(mapper, call, values)
+    given = named(mapper, call, values, session)
     new(mapper, given)
     made = made_of(mapper, call, given, whole=whole)
+    refuse_unfit_key(session, mapper, identity)
     changed = {*given, *(replaced(mapper, given) if whole else ())}
     with _telling(mapper, etags):
         written = upsert_row(session, NewRow(mapper, identity, given, made), frozenset(changed))
@@ -305,6 +308,8 @@ def _wanted(
 
 
 def _write(session: Session, change: Change, etags: ETags) -> Stored:
+    if not can_be_key(session, change.mapper, change.identity):
+        raise NotFound(change.mapper.class_, change.identity)
     with _telling(change.mapper, etags):
         return _stored(change.mapper, write_row(session, change), etags)
 

@@ -3,6 +3,8 @@
 :mod:`~optilock.http.preconditions` says what a request demands of a row, and what to answer.
 :mod:`~optilock.http.fields` reads the field values of those conditions: lists of tags, and dates.
 :mod:`~optilock.http.etags` makes the tag of a row, and finds the version in a tag that comes back.
+:mod:`~optilock.http.columns` knows what a column can hold of what a client sends.
 :mod:`~optilock.http.texts` writes versions and keys in characters that a tag can hold.
+:mod:`~optilock.http.typed_json` writes values as JSON, so that they come back in their types.
 :mod:`~optilock.http.errors` has what a client got wrong, each with its status.
 """

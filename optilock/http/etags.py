@@ -40,6 +40,7 @@ a text that is no version of the class, a number that its column cannot hold. It
 from __future__ import annotations
 
 import hmac
+import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ from types import NoneType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import inspect
+from sqlalchemy import Integer, inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError, described
@@ -61,6 +62,7 @@ __all__ = ["PLAIN", "ETags", "identity_given", "not_null", "sent_tags", "state_o
 
 _SHORTEST = 16
 _LABEL = b"optilock.etag"
+_TEXT = b"optilock.seen"
 _NOT_LOADED = object()
 
 
@@ -140,19 +142,29 @@ class ETags:
                 found.append(version)
         return tuple(found)
 
-    def _is_ours(self, seal: str, row: bytes, text: str) -> bool:
+    def sign(self, mapper: Mapper[Any], identity: Identity, text: str) -> str:
+        """A text for the client, signed for the row of this key; it needs ``keys``."""
+        return f"{next(self._seals(self._row(mapper, identity), text, _TEXT))}.{text}"
+
+    def signed(self, mapper: Mapper[Any], identity: Identity, sent: str) -> str | None:
+        """The text that was signed for the row of this key; ``None``: it was not."""
+        seal, _, text = sent.partition(".")
+        ours = bool(self.keys) and self._is_ours(seal, self._row(mapper, identity), text, _TEXT)
+        return text if ours else None
+
+    def _is_ours(self, seal: str, row: bytes, text: str, label: bytes = _LABEL) -> bool:
         """Every key is tried, so that the time tells nothing."""
         sent, found = seal.encode("latin-1", "replace"), False
-        for own in self._seals(row, text):
+        for own in self._seals(row, text, label):
             found |= hmac.compare_digest(sent, own.encode())
         return found
 
-    def _seals(self, row: bytes, text: str) -> Iterator[str]:
+    def _seals(self, row: bytes, text: str, label: bytes = _LABEL) -> Iterator[str]:
         """What stands before the point, by each key."""
         if not self.keys:
             yield _shown(blake2b(row, digest_size=6, person=_LABEL).digest())
         for key in self.keys:
-            signed = b"%b\0%b%b" % (_LABEL, row, _counted(text))
+            signed = b"%b\0%b%b" % (label, row, _counted(text))
             yield _shown(hmac.digest(key, signed, "sha256")[:16])  # type: ignore[arg-type]
 
     def _row(self, mapper: Mapper[Any], identity: Identity) -> bytes:
@@ -274,10 +286,17 @@ def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
 
 
 def _as_loaded(column: Any, value: Any) -> Any:
-    """A UUID that was given as text, as a URL has it."""
+    """A UUID or a whole number that was given as text, as a URL has it."""
+    if not isinstance(value, str):
+        return value
+    if isinstance(column.type, Integer):
+        return int(value) if _WHOLE.fullmatch(value) else value
     try:
-        if isinstance(value, str) and column.type.python_type is UUID:
+        if column.type.python_type is UUID:
             return UUID(value)
     except (NotImplementedError, ValueError):
         pass
     return value
+
+
+_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)

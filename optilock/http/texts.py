@@ -15,15 +15,15 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum as PythonEnum
-from math import isfinite
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from sqlalchemy import BigInteger, DateTime, Enum, Integer, Numeric, SmallInteger, Uuid
+from sqlalchemy import DateTime, Uuid
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from optilock.errors import ConfigurationError
+from optilock.http.columns import holds
 from optilock.tokens.row_version import TransactionId
 
 __all__ = ["key_text", "text_of", "version_in"]
@@ -153,39 +153,16 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
 
 
 def _fits(version: Any, kind: TypeEngine[Any]) -> bool:
-    """Can a column of this type hold it, whatever the database?"""
+    """Can a column of this type hold it, whatever the database, and is this its form there?"""
     if isinstance(kind, TransactionId):
         return bool(0 <= version < 1 << 32)
     if isinstance(kind, TypeDecorator):
         return _fits(version, kind.impl_instance)
+    if not holds(version, kind):
+        return False
     match version:
-        case int():
-            return _in_range(version, kind)
-        case float():
-            return isfinite(version)
-        case Decimal():
-            return _has_places(version, kind)
         case datetime():
             return isinstance(kind, DateTime) and kind.timezone is (version.tzinfo is not None)
         case str() if isinstance(kind, Uuid):
             return str(UUID(version)) == version
-        case str() if isinstance(kind, Enum):
-            return version in kind.enums
-        case str():
-            return "\0" not in version
     return True
-
-
-def _in_range(version: int, kind: TypeEngine[Any]) -> bool:
-    bits = 64 if isinstance(kind, BigInteger) else 16 if isinstance(kind, SmallInteger) else 32
-    if not isinstance(kind, Integer):
-        bits = 64
-    if getattr(kind, "unsigned", False):  # MariaDB
-        return 0 <= version < 1 << bits
-    return -1 << (bits - 1) <= version < 1 << (bits - 1)
-
-
-def _has_places(version: Decimal, kind: TypeEngine[Any]) -> bool:
-    precision = kind.precision if isinstance(kind, Numeric) else None
-    places = precision - (kind.scale or 0) if precision else 65  # type: ignore[attr-defined]
-    return version.adjusted() < places

@@ -12,25 +12,33 @@ the session's business: the flush writes it, and there the version still is a co
 
 ``changes`` come from outside, so only columns may be named, and neither the key, nor the version,
 nor the column that says which class the row is. Which of the others a client may edit is for the
-application to say: pass it what is allowed, and not the whole form.
+application to say: pass it what is allowed, and not the whole form. What a client got wrong is
+:class:`~optilock.http.errors.BadEntity`, a value that its column cannot hold as well.
+
+``seen`` is what the client had loaded, attribute -> value, from the fields of a form for example.
+It tells what the client has changed, and what the other writer has, so the entry of a refused edit
+is right; it does nothing else. Without it nobody knows, and each attribute that differs from what
+is stored counts as changed by both. The row stays refused, whatever ``seen`` says: to merge what a
+client sends is :func:`optilock.merge_changes`, and needs a ``seen`` that was signed.
 
 With an ``AsyncSession``: ``await optilock.asyncio.apply(session, Page, 7, ...)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, inspect
+from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.errors import ConfigurationError, PreconditionFailed
+from optilock.errors import ConfigurationError
 from optilock.http.etags import identity_given
-from optilock.mapped import GIVE_ONE, Identity, State, facts
-from optilock.preconditions.etag import NOT_GIVEN, Wanted, demanded, matches, wanted
-from optilock.preconditions.expect import expect, failed, loaded_version
-from optilock.rows.sides import Attempt, entry_of
+from optilock.mapped import GIVE_ONE, Identity, State, facts, is_expression
+from optilock.preconditions.etag import NOT_GIVEN, Wanted, matches, wanted
+from optilock.preconditions.expect import expect, failed, gone, loaded_version, seen_values
+from optilock.preconditions.names import check_names, columns_of
+from optilock.preconditions.values import can_be_key, refuse_unfit
 from optilock.session.connections import session_given
 from optilock.session.watched import is_watched
 
@@ -45,6 +53,7 @@ def apply(
     *,
     expected: object = NOT_GIVEN,
     version: object = NOT_GIVEN,
+    seen: Mapping[str, Any] | None = None,
 ) -> T:
     """The object of the row ``pk`` with ``changes`` set, if the row is the version that was seen.
 
@@ -55,89 +64,70 @@ def apply(
         expected: what the client has sent, strong ETags, quotes included; or a version that is no
             text: as :func:`optilock.expect` takes it.
         version: the version itself, instead of ``expected``.
+        seen: attribute -> value that the client had loaded, of columns that may be changed. It is
+            compared with what is stored, as it is, and reaches nothing but the error's entry.
 
     Raises:
-        PreconditionFailed: the row is another version, or gone; its entry holds ``changes``.
+        PreconditionFailed: the row is another version, or gone; its entry holds ``changes``. A
+            key that no row can have is that of a row that is gone.
+        BadEntity: before anything is read: a name in ``changes`` or ``seen`` is no column, or may
+            not be edited. With the row in hand, and nothing set: its column cannot hold a value.
         BadPrecondition: before anything is read: the client's text is no tag (400), or there is
             none, or ``*`` (428).
         ConfigurationError: before anything is read: the session is not watched, the class has no
-            version, a name is no column or may not be edited, the key or ``version`` cannot be one.
+            version, there is no such kind of key, or ``version`` cannot be one.
     """
     session = session_given(session, "apply", "await optilock.asyncio.apply(session, ...)")
-    mapper = _checked(session, model)
-    _check_names(mapper, changes)
+    mapper = checked(session, model, "apply")
+    check_names(mapper, changes, "changed")
+    known = seen_values(mapper, seen)
     identity = identity_given("apply", mapper, pk)
     want = wanted("apply", model.__name__, expected, version)
-    read_before = _held(session, mapper, identity)
-    obj = session.get(model, identity)
+    if not can_be_key(session, mapper, identity):
+        raise gone(mapper, identity, "update", want, changes, known)
+    obj = row_to_edit(session, mapper, identity, want)
     if obj is None:
-        raise _gone(mapper, identity, changes, want)
+        raise gone(mapper, identity, "update", want, changes, known)
     state = inspect(obj)
-    if read_before is obj or state.key != mapper.identity_key_from_primary_key(identity):
-        _read_again_if_older(session, state, want)
     loaded = loaded_version(state, "apply")
     if not matches(state, loaded, want):
-        raise failed(session, state, loaded, want, changes=changes)
+        raise failed(session, state, loaded, want, changes=changes, seen=known)
     expect(obj, version=loaded)
-    _set(session, obj, changes)
-    return obj
+    set_all(session, obj, changes)
+    return obj  # type: ignore[no-any-return]
 
 
-def _checked(session: Session, model: Any) -> Mapper[Any]:
+def checked(session: Session, model: Any, call: str) -> Mapper[Any]:
+    """The mapper of a class with a version, where somebody checks it at the write.
+
+    Raises:
+        ConfigurationError: it has none, or nobody does.
+    """
     if not is_watched(session):
         raise ConfigurationError(
-            "apply() got a session that is not watched, where nobody would check the version at"
+            f"{call}() got a session that is not watched, where nobody would check the version at"
             " the write: use a UnitOfWork, or optilock.watch() on the session factory."
         )
     mapper = inspect(model, raiseerr=False)
     if not isinstance(mapper, Mapper):
-        raise ConfigurationError(f"apply() got {model!r}, which is not a mapped class.")
+        raise ConfigurationError(f"{call}() got {model!r}, which is not a mapped class.")
     if not facts(mapper).token:
         raise ConfigurationError(
-            f"apply() got {mapper.class_.__name__}, whose rows have no version: {GIVE_ONE}."
+            f"{call}() got {mapper.class_.__name__}, whose rows have no version: {GIVE_ONE}."
         )
     return mapper
 
 
-def _check_names(mapper: Mapper[Any], changes: Mapping[str, Any]) -> None:
-    if not isinstance(changes, Mapping):
-        raise ConfigurationError(
-            f"apply() got {type(changes).__name__} as changes: write a mapping of attributes to"
-            " values, {'title': 'New'}."
-        )
-    for name in changes:
-        reason = _why_not(mapper, name)
-        if reason is not None:
-            raise ConfigurationError(
-                f"apply() cannot change {mapper.class_.__name__}.{name}: {reason}. Nothing was"
-                f" read. Columns that can be changed: {', '.join(sorted(_editable(mapper)))}."
-            )
-
-
-def _editable(mapper: Mapper[Any]) -> list[str]:
-    return [one.key for one in mapper.column_attrs if _why_not(mapper, one.key) is None]
-
-
-def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
-    """Why the attribute cannot be edited by name; ``None`` if it can."""
-    if not isinstance(name, str) or name not in mapper.attrs:
-        return "there is no such mapped attribute"
-    if name in mapper.composites:
+def row_to_edit(session: Session, mapper: Mapper[Any], identity: Identity, want: Wanted) -> Any:
+    """The object of the row, read if the session has an older one than was wanted, or ``None``."""
+    read_before = _held(session, mapper, identity)
+    obj = session.get(mapper.class_, identity)
+    if obj is None:
         return None
-    if name in mapper.synonyms:
-        return _why_not(mapper, mapper.synonyms[name].name)
-    if name not in mapper.column_attrs:
-        return "it is a relationship, and other rows are edited with their own versions"
-    columns = mapper.column_attrs[name].columns
-    if any(column in mapper.primary_key for column in columns):
-        return "it is the primary key, by which the row is found"
-    if name == facts(mapper).token:
-        return "it is the version, which moves by itself"
-    if mapper.polymorphic_on is not None and mapper.polymorphic_on in columns:
-        return "it says which class the row is"
-    if not isinstance(columns[0], Column):
-        return "it is computed, and not a column"
-    return None
+    state = inspect(obj)
+    if read_before is obj or state.key != mapper.identity_key_from_primary_key(identity):
+        _read_again_if_older(session, state, want)
+    return obj
 
 
 def _held(session: Session, mapper: Mapper[Any], identity: Identity) -> object:
@@ -151,26 +141,31 @@ def _read_again_if_older(session: Session, state: State, want: Wanted) -> None:
     obj = state.obj()
     if state.modified or obj is None or obj in session.deleted:
         return
-    if not matches(state, loaded_version(state, "apply"), want):
+    if not matches(state, loaded_version(state, want.call), want):
         session.refresh(obj)
 
 
-def _gone(
-    mapper: Mapper[Any], identity: Identity, changes: Mapping[str, Any], want: Wanted
-) -> PreconditionFailed:
-    token = facts(mapper).token
-    seen = {token: demanded(mapper, identity, want)}
-    attempt = Attempt(mapper, identity, "update", seen, {**seen, **changes}, dict(changes))
-    return PreconditionFailed([entry_of(attempt, None)])
+def set_all(session: Session, obj: object, changes: Mapping[str, Any]) -> None:
+    """All of the changes, or none: a validator, or a column, may refuse one of them.
 
-
-def _set(session: Session, obj: object, changes: Mapping[str, Any]) -> None:
-    """All of the changes, or none: a validator may refuse one of them."""
+    Raises:
+        BadEntity: a column cannot hold what the object has made of a value.
+    """
     begun: list[str] = []
+    state: State = inspect(obj)
     try:
         for name, value in changes.items():
             begun.append(name)
             setattr(obj, name, value)
+        _refuse_unfit(session, state, changes)
     except BaseException:
         session.expire(obj, begun)
         raise
+
+
+def _refuse_unfit(session: Session, state: State, changes: Iterable[str]) -> None:
+    mapper = state.mapper
+    for name in {one for named in changes for one in columns_of(mapper, named)}:
+        value = state.dict.get(name)
+        if name in facts(mapper).columns and not is_expression(value):
+            refuse_unfit(session, mapper, name, value)

@@ -52,14 +52,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.exc import ObjectDeletedError
 
-from optilock.errors import Action, ConcurrencyError, ConfigurationError, PreconditionFailed
+from optilock.errors import (
+    Action,
+    Computed,
+    ConcurrencyError,
+    ConfigurationError,
+    PreconditionFailed,
+)
 from optilock.guard.promises import promise
 from optilock.http.etags import not_null, state_of
-from optilock.mapped import GIVE_ONE, State, facts, identity_of
+from optilock.mapped import GIVE_ONE, Identity, State, facts, identity_of
 from optilock.preconditions.etag import GONE, NOT_GIVEN, Wanted, demanded, matches, wanted
+from optilock.preconditions.names import by_column, check_names
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
 from optilock.undocumented import in_greenlet
@@ -67,27 +74,38 @@ from optilock.writes.send import expected_version
 
 
 def expect(
-    obj: object, etag_or_version: object = NOT_GIVEN, *, version: object = NOT_GIVEN
+    obj: object,
+    etag_or_version: object = NOT_GIVEN,
+    *,
+    version: object = NOT_GIVEN,
+    seen: Mapping[str, Any] | None = None,
 ) -> None:
     """Demand that the row of ``obj`` is this version, now and until our transaction is over.
 
     ``etag_or_version`` is what a client has sent: strong ETags as :func:`optilock.etag_of` gives
     them, quotes included, in a text, or as werkzeug or :mod:`optilock.http.preconditions` has
     parsed them. A value that is no text, or ``version``, is the version itself: an integer, a UUID,
-    a datetime, bytes; as ``version`` also a string, and the text of a UUID or of a datetime.
+    a datetime, bytes; as ``version`` also a string, and the text of a UUID or of a datetime. A
+    number out of a client's JSON looks like any number and is bound to no row, so pass on only text
+    from a client, ``expect(page, str(body["etag"]))``.
+
+    ``seen`` is what the client had loaded, attribute -> value: with it the entry of a refused edit
+    says what the client and the other writer have changed. It does nothing else.
 
     Raises:
         PreconditionFailed: the loaded version is another one, the tag is of another row, or the
             row is gone; later, at the flush or COMMIT, the row has moved since.
         BadPrecondition: the client's text is no tag (400), or there is none, or ``*`` (428).
+        BadEntity: a name in ``seen`` is no column, or may not be edited.
         ConfigurationError: the object is new, deleted, detached, in a session that is not watched,
             or of a class without a version; or the version is of a type that it cannot have.
     """
     state, session = state_in_watched_session(obj, "expect")
+    known = seen_values(state.mapper, seen)
     want = wanted("expect", state.class_.__name__, etag_or_version, version)
     loaded = loaded_version(state, "expect")
     if loaded is GONE or not matches(state, loaded, want):
-        raise failed(session, state, loaded, want)
+        raise failed(session, state, loaded, want, seen=known)
     promise(session, state, loaded, demanded=True)
 
 
@@ -156,24 +174,65 @@ def failed(
     want: Wanted,
     *,
     changes: Mapping[str, Any] = MappingProxyType({}),
+    seen: Values,
 ) -> PreconditionFailed:
     """The error for another version than the one wanted, which was meant for ``changes``."""
+    mapper = state.mapper
     identity = identity_of(state)
     action: Action = "delete" if state.obj() in session.deleted else "verify"
     if action == "verify" and (state.modified or changes):
         action = "update"
-    seen = {facts(state.mapper).token: demanded(state.mapper, identity, want)}
-    attempt = Attempt(state.mapper, identity, action, seen, {**seen, **changes}, dict(changes))
     if version is GONE:
-        return PreconditionFailed([entry_of(attempt, None)])
+        return gone(mapper, identity, action, want, changes, seen)
     ours = attempt_of(state, action, version)
-    ours.current.update(changes)
-    ours.changes.update(changes)
-    attempt = Attempt(state.mapper, identity, action, seen, ours.current, ours.changes)
-    return PreconditionFailed([entry_of(attempt, _as_loaded(session, state, ours.original))])
+    edits = {**ours.changes, **by_column(mapper, changes)}
+    current = {**ours.current, **seen, **edits}
+    original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
+    attempt = Attempt(mapper, identity, action, original, current, changed(mapper, edits, seen))
+    return PreconditionFailed([entry_of(attempt, as_loaded(session, state, ours.original))])
 
 
-def _as_loaded(session: Session, state: State, loaded: Values) -> Values:
+def gone(
+    mapper: Mapper[Any],
+    identity: Identity,
+    action: Action,
+    want: Wanted,
+    changes: Mapping[str, Any],
+    seen: Values,
+) -> PreconditionFailed:
+    """The error for a row that is not there."""
+    edits = by_column(mapper, changes)
+    original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
+    current, changes = {**original, **edits}, changed(mapper, edits, seen)
+    attempt = Attempt(mapper, identity, action, original, current, changes)
+    return PreconditionFailed([entry_of(attempt, None)])
+
+
+def seen_values(mapper: Mapper[Any], seen: Mapping[str, Any] | None) -> Values:
+    """What a client had loaded, by the attributes of columns.
+
+    Raises:
+        BadEntity: it names something else, or what no client can change.
+    """
+    if seen is None:
+        return {}
+    check_names(mapper, seen, "seen")
+    return by_column(mapper, seen)
+
+
+def changed(mapper: Mapper[Any], edits: Values, seen: Values) -> Values:
+    """The edits that are other values than the client had seen."""
+    known = facts(mapper)
+    return {
+        name: value
+        for name, value in edits.items()
+        if name not in seen
+        or isinstance(value, Computed)
+        or not known.same(name, value, seen[name])
+    }
+
+
+def as_loaded(session: Session, state: State, loaded: Values) -> Values:
     """The row as this transaction sees it."""
     return loaded if _must_wait(session, state) else stored_or_loaded(session, state, loaded)
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     delete,
     event,
     insert,
+    inspect,
     select,
     text,
     update,
@@ -28,6 +29,7 @@ from sqlalchemy.orm import (
     Mapper,
     Session,
     aliased,
+    composite,
     defer,
     load_only,
     mapped_column,
@@ -396,3 +398,24 @@ def test_an_engine_tells_its_first_level_and_who_hears_of_its_transactions():
     event.listen(engine, "begin", lambda connection: None)
     assert undocumented.has_begin_listeners(engine)
     assert undocumented.has_begin_listeners(engine.execution_options(logging_token="x"))
+
+
+def test_the_writer_of_json_is_that_of_the_engine() -> None:
+    assert undocumented.json_writer(create_engine("sqlite://").dialect)([1]) == "[1]"
+    engine = create_engine("sqlite://", json_serializer=lambda value: "own")
+    assert undocumented.json_writer(engine.dialect)([1]) == "own"
+
+
+def test_a_composite_tells_the_attributes_that_it_is_made_of() -> None:
+    class Other(DeclarativeBase):
+        pass
+
+    class Shift(Other):
+        __tablename__ = "shifts"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        last: Mapped[int] = mapped_column("other_name")
+        first: Mapped[int]
+        span = composite(tuple, "first", "last")
+
+    inspect(Shift).registry.configure()
+    assert undocumented.names_in_composite(inspect(Shift), "span") == ["first", "last"]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -17,9 +21,11 @@ from sqlalchemy import (
     and_,
     func,
     text,
+    types,
 )
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Weakness, register
@@ -29,15 +35,51 @@ from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, vers
 from optilock.dialects.mariadb.rows import joined_rows
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.errors import ConfigurationError
+from optilock.http.columns import Limits
 
 #: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
 _FOUND_ROWS = 2
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
 
+_SIZED = re.compile(r"(TINY|MEDIUM|LONG)?(TEXT|BLOB)(?:\((\d+)\))?")
+#: Bytes (https://mariadb.com/kb/en/data-type-storage-requirements/#string-data-types).
+_SIZES = {"TINY": (1 << 8) - 1, None: (1 << 16) - 1, "MEDIUM": (1 << 24) - 1, "LONG": (1 << 32) - 1}
+
+
+def _octets(kind: TypeEngine[Any], dialect: Dialect) -> int | None:
+    """How many bytes a TEXT or BLOB holds; with a length it is the smallest that has room."""
+    declared = _SIZED.match(kind.compile(dialect=dialect).upper())
+    if declared is None:
+        return None
+    size, what, length = declared.groups()
+    if length is None:
+        return _SIZES[size]
+    least = int(length) * (4 if what == "TEXT" else 1)
+    return next((most for most in _SIZES.values() if most >= least), None)
+
+
+_LIMITS = Limits(
+    converts=True,
+    as_text=(int, float, Decimal, date, time, timedelta, UUID, Enum),
+    bools=(types.Integer, types.Numeric, types.Float),
+    decimals=True,
+    decimal_text=True,
+    digits=(10, 0),
+    single="FLOAT",
+    nul=True,
+    octets=_octets,
+)
+
 
 @register
 class MariaDB(Database):
     names = ("mysql", "mariadb")
+
+    # -- what a client sends ---------------------------------------------------------------------
+
+    def limits(self, dialect: Dialect) -> Limits:
+        """As in its strict mode, which is the usual one."""
+        return _LIMITS
 
     # -- versions that the database makes --------------------------------------------------------
 

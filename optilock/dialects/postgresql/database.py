@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, Dialect, Insert, Table, func, select, text, types
 from sqlalchemy.dialects.postgresql import insert
@@ -22,14 +27,40 @@ from optilock.dialects.postgresql.migrations import (
 )
 from optilock.dialects.postgresql.sets import set_form
 from optilock.errors import ConfigurationError
+from optilock.http.columns import Limits
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3
 
 
+_OF_ASYNCPG = Limits(
+    nan=True, infinity=True, most_digits=131_072, single="REAL", zones=True, json_surrogates=True
+)
+_OF_OTHERS = replace(
+    _OF_ASYNCPG,
+    converts=True,
+    as_text=(int, float, Decimal, date, time, timedelta, UUID, Enum),
+    decimals=True,
+    offsets=True,
+    zones=False,
+)
+#: SQLAlchemy casts what it sends as an INTEGER, where True then is 1.
+_OF_PSYCOPG = replace(
+    _OF_OTHERS, bools=(types.Integer,), no_bools=(types.SmallInteger, types.BigInteger)
+)
+
+
 @register
 class PostgreSQL(Database):
     names = ("postgresql",)
+
+    # -- what a client sends ---------------------------------------------------------------------
+
+    def limits(self, dialect: Dialect) -> Limits:
+        """asyncpg encodes each value as its column's type, and converts nothing."""
+        if dialect.driver == "asyncpg":
+            return _OF_ASYNCPG
+        return _OF_PSYCOPG if dialect.driver == "psycopg" else _OF_OTHERS
 
     # -- versions that the database makes --------------------------------------------------------
 

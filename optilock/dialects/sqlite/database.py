@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from datetime import date
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -33,9 +34,26 @@ from optilock.dialects.rows import require_locks
 from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version_trigger
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.errors import ConfigurationError
+from optilock.http.columns import Limits
 
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
+
+_LIMITS = Limits(
+    bits=(64, 64, 64),
+    converts=True,
+    as_text=(int, float, date),
+    bools=(types.Integer, types.Numeric, types.Float),
+    decimal_text=True,
+    infinity=True,
+    counts_digits=False,
+    most_digits=308,  # of a float, which it makes of a Decimal
+    lengths=False,
+    nul=True,
+    long_numbers=False,
+    json_nan=True,
+    json_surrogates=True,
+)
 
 
 @register
@@ -43,6 +61,12 @@ class SQLite(Database):
     names = ("sqlite",)
     cased_columns = False
     keeps_types = False  # any value in any column (https://sqlite.org/flextypegood.html)
+
+    # -- what a client sends ---------------------------------------------------------------------
+
+    def limits(self, dialect: Dialect) -> Limits:
+        """Its types are hints, but for the 64 bits of a number; NaN is stored as NULL."""
+        return _LIMITS
 
     # -- versions that the database makes --------------------------------------------------------
 

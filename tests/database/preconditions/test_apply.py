@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
+    BadEntity,
     BadPrecondition,
     ConfigurationError,
     PreconditionFailed,
@@ -129,25 +130,27 @@ def test_the_client_may_have_seen_more_than_the_session(
 def test_a_name_that_cannot_be_edited_is_refused_before_anything_is_read(
     account: Any, watched: Do, engine: Engine, name: Any, why: str
 ) -> None:
-    with count_statements(engine) as sent, pytest.raises(ConfigurationError, match=why):
-        apply(watched(), Account, 1, {"owner": "Eve", name: 1}, expected=1)
-    assert sent.count == 0
+    for given in ({"changes": {"owner": "Eve", name: 1}}, {"changes": {}, "seen": {name: 1}}):
+        with count_statements(engine) as sent, pytest.raises(BadEntity, match=why) as caught:
+            apply(watched(), Account, 1, **given, expected=1)
+        assert sent.count == 0
+        assert (caught.value.status, caught.value.names) == (400, (str(name),))
 
 
 @pytest.mark.parametrize(
-    ("model", "changes", "why"),
+    ("model", "changes", "error", "why"),
     [
-        (Post, {"comments": []}, "relationship"),
-        (Dog, {"kind": "cat"}, "which class"),
-        (Tag, {"name": "x"}, "no version"),
-        (int, {}, "mapped class"),
-        (Account, ["owner"], "mapping"),
+        (Post, {"comments": []}, BadEntity, "relationship"),
+        (Dog, {"kind": "cat"}, BadEntity, "which class"),
+        (Tag, {"name": "x"}, ConfigurationError, "no version"),
+        (int, {}, ConfigurationError, "mapped class"),
+        (Account, ["owner"], BadEntity, "mapping"),
     ],
 )
 def test_what_cannot_be_edited_this_way_is_refused(
-    watched: Do, model: Any, changes: Any, why: str
+    watched: Do, model: Any, changes: Any, error: type[Exception], why: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=why):
+    with pytest.raises(error, match=why):
         apply(watched(), model, 1, changes, expected=1)
 
 

@@ -1,0 +1,161 @@
+"""Merge what a client sends into a row that has moved since: a three-way merge, asked for by name.
+
+::
+
+    form["seen"] = sign_seen(page, ["title", "body"], etags=tags)       # when it is shown
+
+    with UnitOfWork(SessionLocal) as session:                           # when it comes back
+        merge_changes(
+            session, Page, 7, {"title": form["title"], "body": form["body"]},
+            seen=form["seen"], etags=tags, on_conflict=per_field(body=merge_text),
+        )
+
+The three sides are those of any conflict (:class:`~optilock.errors.Entry`): ``original`` is what
+the client had seen, ``current`` what it wants, ``database`` what is stored, and a resolver settles
+them. A form may send back every field: what is as it was seen is no change.
+
+The base of a merge decides whose work is overwritten, so it has to be true. From the client it
+would be whatever the client says; here it is what :func:`~optilock.preconditions.signed.sign_seen`
+has signed. A row that still is what was seen is edited as :func:`optilock.apply` does it.
+
+What was merged is written by the flush, in the version that the row was read in just now. If it has
+moved again by then, the error is ``ConcurrencyError``, whatever resolvers the session has:
+:func:`optilock.retry` may run the unit again, which merges with what is stored then. What the
+resolver refuses is ``PreconditionFailed``, because to run that again would meet the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import Session
+
+from optilock import events
+from optilock.conflicts.resolution import DeletePolicies, OnConflict, Resolver
+from optilock.conflicts.resolvers import check_resolver_for, merge_fields
+from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
+from optilock.guard.corrections import plan_update
+from optilock.guard.decide import decide
+from optilock.guard.promises import promise
+from optilock.http.etags import ETags, identity_given
+from optilock.mapped import State, facts, identity_of, is_expression
+from optilock.preconditions.apply import checked, row_to_edit, set_all
+from optilock.preconditions.etag import GONE, Wanted
+from optilock.preconditions.expect import as_loaded, changed, gone, loaded_version
+from optilock.preconditions.names import by_column, check_names
+from optilock.preconditions.signed import read_seen
+from optilock.rows.sides import Attempt, Missed, Values, attempt_of
+from optilock.session.connections import connection_to_write, session_given
+from optilock.session.records import Promises
+
+__all__ = ["merge_changes"]
+
+T = TypeVar("T")
+_CALL = "merge_changes"
+
+
+def merge_changes(
+    session: Session,
+    model: type[T],
+    pk: Any,
+    changes: Mapping[str, Any],
+    *,
+    seen: str | None,
+    etags: ETags,
+    on_conflict: Resolver = merge_fields,
+) -> T:
+    """The object of the row ``pk`` with ``changes`` set, merged if the row has moved since.
+
+    Args:
+        session: a watched session (a ``scoped_session`` too), or that of a unit of work.
+        pk: the primary key, as ``session.get()`` takes it.
+        changes: attribute -> new value.
+        seen: what the client has sent back, as :func:`~optilock.preconditions.signed.sign_seen`
+            made it.
+        etags: with the keys that sign it.
+        on_conflict: a resolver; of these the unit's and the class's are not asked.
+
+    Raises:
+        PreconditionFailed: the resolver has refused, its entry has the three values; or the row is
+            gone, and no resolver was asked. Nothing was set.
+        ConcurrencyError: later, at the flush or COMMIT: the row has moved again.
+        BadPrecondition: before anything is read: ``seen`` was not signed for this row, or is not
+            whole (400), or is missing (428).
+        BadEntity: as of :func:`optilock.apply`.
+        ConfigurationError: as of :func:`optilock.apply`; there are no keys; ``on_conflict`` is no
+            resolver; or a change is SQL.
+    """
+    session = session_given(session, _CALL, f"await optilock.asyncio.{_CALL}(session, ...)")
+    mapper = checked(session, model, _CALL)
+    check_names(mapper, changes, "changed")
+    for name, value in changes.items():
+        if is_expression(value):
+            raise ConfigurationError(
+                f"{_CALL}() got SQL as the value of {model.__name__}.{name}: only values can be"
+                " merged."
+            )
+    resolver = check_resolver_for(on_conflict, model, facts(mapper).columns.keys())
+    identity = identity_given(_CALL, mapper, pk)
+    version, base = read_seen(_CALL, mapper, identity, seen, etags)
+    want = Wanted(_CALL, version=version, said=True)
+    obj = row_to_edit(session, mapper, identity, want)
+    state = None if obj is None else inspect(obj)
+    loaded = GONE if state is None else loaded_version(state, _CALL)
+    if state is None or loaded is GONE:
+        raise gone(mapper, identity, "update", want, changes, base)
+    missed = _missed(session, state, loaded, {facts(mapper).token: version, **base}, changes)
+    values = dict(changes) if missed is None else _settled(missed, resolver)
+    promise(session, state, loaded, demanded=False)
+    set_all(session, obj, values)
+    return obj  # type: ignore[no-any-return]
+
+
+def _missed(
+    session: Session, state: State, loaded: Any, original: Values, changes: Mapping[str, Any]
+) -> Missed | None:
+    """The conflict; ``None`` where the row is as it was seen.
+
+    With a counter a row that was deleted and made again can be in the same version.
+    """
+    mapper, known = state.mapper, facts(state.mapper)
+    stored = as_loaded(session, state, attempt_of(state, "update", loaded).original)
+    if all(n in stored and known.same(n, value, stored[n]) for n, value in original.items()):
+        return None
+    edits = by_column(mapper, changes)
+    attempt = Attempt(
+        mapper,
+        identity_of(state),
+        "update",
+        original,
+        {**original, **edits},
+        changed(mapper, edits, original),
+    )
+    connection = connection_to_write(session, mapper)
+    return Missed(state, state.obj(), connection, attempt, stored=stored)
+
+
+@dataclass
+class _Rules:
+    """What was said about this conflict alone."""
+
+    on_conflict: OnConflict
+    on_delete: DeletePolicies = None
+    promises: Promises | None = None
+
+
+def _settled(missed: Missed, resolver: Resolver) -> Values:
+    """The values that the row gets."""
+    events.emit(lambda: events.Conflict((missed.entry,)))
+    error = decide([missed], _Rules(resolver))
+    if isinstance(error, ConcurrencyError):
+        refused = PreconditionFailed(error.entries)
+        for note in getattr(error, "__notes__", ()):
+            refused.add_note(note)
+        raise refused from error.__cause__
+    if error is not None:
+        raise error
+    events.emit(lambda: events.Resolved((missed.entry,)))
+    return plan_update(missed).values

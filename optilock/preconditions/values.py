@@ -1,0 +1,74 @@
+"""Keys and values that a client has sent: can the columns hold them?
+
+:mod:`optilock.http.columns` knows what a column can hold, and the database of the session what it
+takes besides. A value that its column cannot hold is :class:`~optilock.http.errors.BadEntity`. A
+key that no row can have is a key that no row has, as a tag that no row can have is that of another
+version: nobody asks the database for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.types import TypeEngine
+
+from optilock.dialects import database_of
+from optilock.http.columns import holds, surely_holds, takes
+from optilock.http.errors import BadEntity
+from optilock.mapped import Identity, facts
+from optilock.session.connections import engine_to_write
+
+__all__ = ["can_be_key", "refuse_unfit", "refuse_unfit_key"]
+
+
+def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -> None:
+    """Refuse a value that the column of the attribute cannot hold. NULL is not looked at.
+
+    Raises:
+        BadEntity: it cannot.
+    """
+    kind = facts(mapper).columns[name].type
+    if value is None or _holds(session, mapper, value, kind):
+        return
+    raise BadEntity(
+        f"{mapper.class_.__name__}.{name} takes {takes(kind)}, and something else was sent: a"
+        f" value of type {type(value).__name__} that the column cannot hold. Nothing was written.",
+        (name,),
+    )
+
+
+def can_be_key(session: Session, mapper: Mapper[Any], identity: Identity) -> bool:
+    """Can a row of the class have this key?"""
+    return _unfit(session, mapper, identity) is None
+
+
+def refuse_unfit_key(session: Session, mapper: Mapper[Any], identity: Identity | None) -> None:
+    """Refuse the key of a new row that none can have; ``None`` is made by the database.
+
+    Raises:
+        BadEntity: none can.
+    """
+    name = None if identity is None else _unfit(session, mapper, identity)
+    if name is not None:
+        raise BadEntity(
+            f"{mapper.class_.__name__}.{name}, a part of the key, takes"
+            f" {takes(facts(mapper).columns[name].type)}, and something else was sent. Nothing was"
+            " written.",
+            (name,),
+        )
+
+
+def _unfit(session: Session, mapper: Mapper[Any], identity: Identity) -> str | None:
+    for column, value in zip(mapper.primary_key, identity, strict=True):
+        if not _holds(session, mapper, value, column.type):
+            return facts(mapper).names[column]
+    return None
+
+
+def _holds(session: Session, mapper: Mapper[Any], value: Any, kind: TypeEngine[Any]) -> bool:
+    """Most values need no look at the database."""
+    if surely_holds(value, kind):
+        return True
+    dialect = engine_to_write(session, mapper).dialect
+    return holds(value, kind, database_of(dialect).limits(dialect), dialect)
