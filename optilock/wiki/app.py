@@ -20,6 +20,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 from starlette.exceptions import HTTPException
 
+from optilock.http.etags import ETags
 from optilock.web.fastapi import install
 from optilock.web.problems import ERRORS, Problem, problem_of
 from optilock.web.starlette import ProblemResponse
@@ -38,14 +39,16 @@ def wiki(engine: Engine, *, secret: str | bytes | None = None) -> FastAPI:
 
     Args:
         engine: of a database that :func:`optilock.wiki.pages.prepare` has seen.
-        secret: signs the texts in the forms, and is the same in all processes of one wiki. Without
-            one, a new one is made: forms from before a restart then open no merge.
+        secret: of 16 characters or more. It signs the texts in the forms, and is the same in all
+            processes of one wiki. Without one, a new one is made: forms from before a restart then
+            open no merge.
+
+    Raises:
+        ConfigurationError: the secret is too short.
     """
-    made = secrets.token_bytes(32) if secret is None else secret
     app = FastAPI(title="optilock wiki", docs_url=None, redoc_url=None)
-    app.state.wiki = Wiki(
-        sessionmaker(engine), Seals(made.encode() if isinstance(made, str) else made)
-    )
+    keys = secrets.token_bytes(32) if secret is None else secret
+    app.state.wiki = Wiki(sessionmaker(engine), Seals(ETags([keys])))
     install(app)
     for kind in (HTTPException, RequestValidationError, BadText, *ERRORS):
         app.add_exception_handler(kind, _refused)

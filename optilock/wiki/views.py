@@ -88,7 +88,7 @@ def edit(wiki: InWiki, name: Name) -> Response:
 
 def _form(wiki: Wiki, name: str, body: str, tag: str, base: str) -> Form:
     """For the text ``body``, which began from ``base`` in the version of this tag."""
-    return Form(name, body, tag, base, wiki.seals.of(tag, base))
+    return Form(name, body, tag, base, wiki.seals.of(name, tag, base))
 
 
 @router.post("/pages/{name}/edit")
@@ -106,8 +106,8 @@ def save(wiki: InWiki, name: Name, form: Sent) -> Response:
     except NotFound:
         return show("deleted.html", 409, form=form)
     except PreconditionFailed as error:
-        base = wiki.seals.proven(form.tag, form.base, form.seal)
-        return _conflict(wiki, form, error, base)
+        proven = wiki.seals.hold(name, form.tag, form.base, form.seal)
+        return _conflict(wiki, form, error, form.base if proven else None)
     except DBAPIError as error:
         return _busy("edit.html", form, error)
     return RedirectResponse(_address(name), 303)

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from optilock.errors import ConfigurationError
 from optilock.testing import count_statements
 from optilock.wiki.conflict import Conflict
 from tests.wiki.browsing import Visitor
@@ -207,6 +208,19 @@ def test_a_text_does_not_pass_with_the_tag_of_another_version(ada: Visitor) -> N
     assert ada.send(now, body=LATE, **crossed).box == LATE
 
 
+def test_a_text_of_one_page_opens_no_merge_of_another(ada: Visitor) -> None:
+    ada.send(ada.open("/new").form, name="coffee", body=TEA)
+    crossed = ada.edit("coffee")
+    crossed.action = "/pages/tea/edit"
+    ada.send(ada.edit("tea"), body=EARLY)
+    assert ada.send(crossed, body=LATE).box == LATE
+
+
+def test_a_short_secret_is_refused(memory: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="at least 16"):
+        wiki_on(memory, secret="short")
+
+
 def test_processes_with_one_secret_take_each_others_forms(memory: Engine) -> None:
     one, other = (Visitor(wiki_on(memory, secret="of all processes")) for _ in range(2))
     mine = one.edit("tea")
@@ -215,7 +229,9 @@ def test_processes_with_one_secret_take_each_others_forms(memory: Engine) -> Non
 
 
 def test_after_a_restart_with_another_secret_nothing_is_lost(memory: Engine) -> None:
-    before, after = (Visitor(wiki_on(memory, secret=secret)) for secret in ("before", "after"))
+    before, after = (
+        Visitor(wiki_on(memory, secret=secret)) for secret in ("before" * 9, "after" * 9)
+    )
     unchanged = before.edit("tea")
     assert after.send(unchanged, body=EARLY).status == 200
     assert after.send(unchanged, body=LATE).box == LATE
