@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from optilock.wiki.pages import CREDIT
+from optilock.wiki.pages import FIRST_PAGES
 
 __all__ = ["show"]
 
@@ -19,7 +19,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.globals |= {"credit": CREDIT, "wrong": None}
+_environment.globals |= {"credit": FIRST_PAGES, "wrong": None}
 
 
 def show(

@@ -14,7 +14,10 @@ from optilock import Unique, Versioned, entities
 from optilock.demo.wiki import CREDIT, hot_pages
 from optilock.wiki.texts import LONGEST_NAME
 
-__all__ = ["CREDIT", "Base", "Page", "prepare"]
+__all__ = ["FIRST_PAGES", "Base", "Page", "prepare"]
+
+#: Whose texts a new wiki begins with.
+FIRST_PAGES = f"The first {CREDIT[0].lower()}{CREDIT[1:]}"
 
 #: MariaDB would take "With" for "with", and end a text at 64 KB.
 _NAME = String(LONGEST_NAME).with_variant(

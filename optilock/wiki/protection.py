@@ -42,7 +42,7 @@ def refusal(request: Request) -> HTTPException | None:
     length = request.headers.get("content-length", "")
     if "transfer-encoding" in request.headers and not length:
         return HTTPException(411, "Say how long the request is. Nothing was saved.")
-    if length and (not length.isdecimal() or int(length) > _LARGEST):
+    if length and (not length.isdecimal() or int(length[:20]) > _LARGEST):
         return HTTPException(413, "This is more than a page can hold. Nothing was saved.")
     return None
 

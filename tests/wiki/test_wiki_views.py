@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from optilock.wiki.texts import LONGEST, LONGEST_NAME
 from tests.wiki.browsing import Visitor
+from tests.wiki.programs import ROOT
 from tests.wiki.wikis import TEA, wiki_on
 
 Stored = Callable[[str], str | None]
@@ -147,6 +148,7 @@ def test_the_tag_of_one_page_does_not_pass_for_that_of_another(
         (b"body=x", {}, 415),
         (b"x" * (4 * 1024 * 1024 + 1), FORM, 413),
         (b"body=x", {**FORM, "content-length": "-1"}, 413),
+        (b"body=x", {**FORM, "content-length": "9" * 5_000}, 413),
         (iter([b"body=", b"x"]), FORM, 411),  # its length is not announced
         (b"", FORM, 400),
     ],
@@ -272,3 +274,9 @@ def test_no_page_loads_anything_from_elsewhere(ada: Visitor) -> None:
         assert "<script" not in html
         assert "http:" not in html
         assert "https:" not in html
+
+
+def test_the_pictures_in_the_documentation_are_small() -> None:
+    shown = re.findall(r"\]\((pictures/[\w-]+\.png)\)", (ROOT / "docs" / "wiki.md").read_text())
+    assert len(shown) == 2
+    assert all((ROOT / "docs" / picture).stat().st_size < 200_000 for picture in shown)
