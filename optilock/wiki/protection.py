@@ -6,7 +6,8 @@ at it. Browsers say where a request comes from, so a request that may write is r
 program such as curl sends neither, and no page steers it. (A cookie marked ``SameSite`` would not
 be enough: it counts other ports and subdomains as the same site, and this wiki has no cookies.)
 
-**Large requests** are refused before they are read, by the length that they announce (413).
+**Large requests** are refused before they are read, by the length that they announce (413); what
+announces none is refused, too (411).
 
 **Headers.** No script runs, nothing is loaded from another server, and no other site can show a
 page of this one inside of its own.
@@ -40,7 +41,7 @@ def refusal(request: Request) -> HTTPException | None:
     if not _is_ours(request):
         return HTTPException(403, "A page of another site has sent this. Nothing was saved.")
     length = request.headers.get("content-length", "")
-    if "transfer-encoding" in request.headers and not length:
+    if "transfer-encoding" in request.headers:  # whatever length it says besides
         return HTTPException(411, "Say how long the request is. Nothing was saved.")
     if length and (not length.isdecimal() or int(length[:20]) > _LARGEST):
         return HTTPException(413, "This is more than a page can hold. Nothing was saved.")

@@ -150,6 +150,7 @@ def test_the_tag_of_one_page_does_not_pass_for_that_of_another(
         (b"body=x", {**FORM, "content-length": "-1"}, 413),
         (b"body=x", {**FORM, "content-length": "9" * 5_000}, 413),
         (iter([b"body=", b"x"]), FORM, 411),  # its length is not announced
+        (b"body=x", {**FORM, "content-length": "6", "transfer-encoding": "chunked"}, 411),
         (b"", FORM, 400),
     ],
 )
