@@ -33,6 +33,9 @@ from optilock.wiki.texts import BadText
 
 __all__ = ["wiki"]
 
+#: Characters of a name that a client has sent, where it is told that there is no such name.
+_LONGEST = 64
+
 
 def wiki(engine: Engine, *, secret: str | bytes | None = None) -> FastAPI:
     """The application.
@@ -86,7 +89,7 @@ def _problem(error: Exception) -> Problem | None:
         case RequestValidationError():
             wrong = error.errors()[0]
             where = ".".join(str(part) for part in wrong["loc"])
-            return _plain(422, f"{where}: {wrong['msg']}")
+            return _plain(422, f"{where[:_LONGEST]}: {wrong['msg']}")
     return problem_of(error)
 
 

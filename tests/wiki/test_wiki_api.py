@@ -92,6 +92,7 @@ def test_people_and_programs_see_each_others_edits(client: TestClient) -> None:
         ("PUT", "tea", {"If-Match": "*"}, {}, 422),
         ("PUT", "tea", {"If-Match": "*"}, {"body": "x", "name": "y"}, 422),
         ("PUT", "tea", {"If-Match": "*"}, {"body": "x", "version": "y"}, 422),
+        ("PUT", "tea", {"If-Match": "*"}, {"body": "x", "y" * 9_000: "z"}, 422),
         ("PUT", "tea", {"If-Match": "*"}, b'{"body": "\\ud800"}', 400),
         ("PUT", "tea", {"If-Match": "*"}, b"{", 422),
         ("PUT", "tea", {"If-Match": "*"}, b"[" * 200_000, 400),
