@@ -1,7 +1,7 @@
-"""The command line: ``optilock check``, ``demo``, ``migrate``, and what later joins them.
+"""The command line: ``optilock check``, ``demo``, ``migrate``, ``wiki``, and what later joins them.
 
-The commands need click and rich, which the library itself does not; without them the program
-says how to get them instead of showing a traceback.
+The commands need click and rich, and the wiki needs more, which the library itself does not;
+without them the program says how to get them instead of showing a traceback.
 """
 
 from __future__ import annotations
@@ -12,24 +12,33 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich_click import RichGroup
 
-#: Top-level modules that come with the extra ``cli``.
-_EXTRAS = ("click", "rich", "rich_click")
+#: The extra that each top-level module comes with.
+_EXTRAS = {
+    "click": "cli",
+    "rich": "cli",
+    "rich_click": "cli",
+    "fastapi": "wiki",
+    "jinja2": "wiki",
+    "starlette": "wiki",
+    "uvicorn": "wiki",
+}
 
 
 def main() -> None:
     """Run the program named on the command line."""
     try:
-        group = commands()
+        commands()(prog_name="optilock")
     except ModuleNotFoundError as missing:
-        if (missing.name or "").split(".")[0] not in _EXTRAS:
+        extra = _EXTRAS.get((missing.name or "").split(".")[0])
+        if extra is None:
             raise
+        what = "the wiki" if extra == "wiki" else "the command line"
         print(
-            f"optilock: the command line needs {missing.name}, which is not installed:"
-            ' pip install "optilock[cli]"',
+            f"optilock: {what} needs {missing.name}, which is not installed:"
+            f' pip install "optilock[{extra}]"',
             file=sys.stderr,
         )
         sys.exit(2)
-    group(prog_name="optilock")
 
 
 def commands() -> RichGroup:
@@ -39,6 +48,7 @@ def commands() -> RichGroup:
     from optilock.check.command import check
     from optilock.demo.command import demo
     from optilock.rollout.command import migrate
+    from optilock.wiki.command import wiki
 
     group = click.RichGroup(
         name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update."
@@ -46,6 +56,7 @@ def commands() -> RichGroup:
     group.add_command(check)
     group.add_command(demo)
     group.add_command(migrate)
+    group.add_command(wiki)
     return group
 
 

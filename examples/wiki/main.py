@@ -1,0 +1,14 @@
+"""The wiki on a database of one's own, for a server with several processes: see README.md."""
+
+import os
+
+from sqlalchemy import create_engine
+
+from optilock.wiki.app import wiki
+from optilock.wiki.pages import prepare
+
+engine = create_engine(os.environ["WIKI_DATABASE"], pool_pre_ping=True)
+app = wiki(engine, secret=os.environ["WIKI_SECRET"])
+
+if __name__ == "__main__":
+    prepare(engine)

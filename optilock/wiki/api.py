@@ -1,0 +1,94 @@
+"""The pages for programs: JSON, conditional requests, and problem documents.
+
+::
+
+    $ curl -i localhost:8000/api/pages/with
+    ETag: "otOdEsr8.6efcdedd4bf14ef4a1381fafc0e3c6c5"
+
+    $ curl -i localhost:8000/api/pages/with -X PATCH -d '{"body": "..."}' \
+        -H 'Content-Type: application/json' \
+        -H 'If-Match: "otOdEsr8.6efcdedd4bf14ef4a1381fafc0e3c6c5"'
+    204, or 412 with the text that is stored now
+
+The tag goes from the header into the WHERE of the one statement that writes
+(:mod:`optilock.web.fastapi`).
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import select
+from sqlalchemy.orm import load_only
+
+from optilock import NotFound, entities
+from optilock.web.fastapi import ConditionalRoute, Conditions, not_modified, responses
+from optilock.wiki.dependencies import Db, Name
+from optilock.wiki.pages import Page
+from optilock.wiki.texts import text_of
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/pages", route_class=ConditionalRoute)
+
+
+class Item(BaseModel):
+    """A page in the list. No proxy weakens a tag in the body of an answer."""
+
+    name: str
+    etag: str
+
+
+class Text(BaseModel):
+    """What a page says."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    body: str
+
+
+class Whole(Text):
+    """A page."""
+
+    name: str
+    etag: str
+
+
+@router.get("")
+def listing(db: Db, conditions: Conditions) -> list[Item]:
+    pages = db.scalars(select(Page).options(load_only(Page.name)).order_by(Page.name))
+    return [Item(name=page.name, etag=conditions.tag_of(page)) for page in pages]
+
+
+@router.head("/{name}", response_model=None, include_in_schema=False)
+@router.get("/{name}", response_model=Whole, responses=responses("GET"))
+def get(name: Name, conditions: Conditions, db: Db, response: Response) -> Whole | Response:
+    page = db.get(Page, name)
+    if page is None:
+        raise NotFound(Page, (name,))
+    tag = conditions.tag_of(page)
+    if conditions.not_modified(tag):
+        return not_modified(tag)
+    response.headers["ETag"] = tag
+    response.headers["Cache-Control"] = "no-cache"
+    return Whole(name=page.name, body=page.body, etag=tag)
+
+
+@router.put("/{name}", status_code=204, responses=responses("PUT", status_code=204))
+def put(name: Name, conditions: Conditions, text: Text, db: Db, response: Response) -> None:
+    stored = conditions.put(db, Page, name, {"body": text_of(text.body)})
+    response.headers["ETag"] = stored.etag or ""
+    if conditions.absent:
+        response.status_code = 201
+
+
+@router.patch("/{name}", status_code=204, responses=responses("PATCH", status_code=204))
+def patch(name: Name, conditions: Conditions, text: Text, db: Db, response: Response) -> None:
+    values = {"body": text_of(text.body)}
+    stored = entities.merge(db, Page, name, values, **conditions.demands)
+    response.headers["ETag"] = stored.etag or ""
+
+
+@router.delete("/{name}", status_code=204, responses=responses("DELETE", status_code=204))
+def delete(name: Name, conditions: Conditions, db: Db) -> None:
+    entities.delete(db, Page, name, **conditions.demands)

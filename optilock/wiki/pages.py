@@ -1,0 +1,53 @@
+"""The table of the pages, and the pages of a new wiki.
+
+The version is a random value (:class:`~optilock.tokens.unique.Unique`): a page that was deleted and
+made again never has a tag of before, and no tag can be guessed.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, String, Text, inspect
+from sqlalchemy.dialects.mysql import MEDIUMTEXT, VARCHAR
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from optilock import Unique, Versioned, entities
+from optilock.demo.wiki import CREDIT, hot_pages
+from optilock.wiki.texts import LONGEST_NAME
+
+__all__ = ["FIRST_PAGES", "Base", "Page", "prepare"]
+
+#: Whose texts a new wiki begins with.
+FIRST_PAGES = f"The first {CREDIT[0].lower()}{CREDIT[1:]}"
+
+#: MariaDB would take "With" for "with", and end a text at 64 KB.
+_NAME = String(LONGEST_NAME).with_variant(
+    VARCHAR(LONGEST_NAME, collation="utf8mb4_bin"), "mysql", "mariadb"
+)
+_BODY = Text().with_variant(MEDIUMTEXT(), "mysql", "mariadb")
+
+
+class Base(DeclarativeBase):
+    """The one table of the wiki."""
+
+
+class Page(Versioned, Base):
+    """A page. Its name is its key, and stands in its address."""
+
+    __tablename__ = "optilock_wiki_pages"
+    __table_args__ = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+    __version_token__ = Unique()
+    #: A program that comes second is told what is stored.
+    __problem_fields__ = ("body",)
+
+    name: Mapped[str] = mapped_column(_NAME, primary_key=True)
+    body: Mapped[str] = mapped_column(_BODY)
+
+
+def prepare(engine: Engine, pages: int = 8) -> None:
+    """Make the table with its first pages, unless it is there."""
+    if inspect(engine).has_table(Page.__tablename__):
+        return
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        for name, body in hot_pages(pages).items():
+            entities.insert(session, Page, name, {"body": body})

@@ -1,0 +1,56 @@
+"""What stands before every request, and on every answer.
+
+**Forms of other sites.** A page of another site can send a form here, in the name of whoever looks
+at it. Browsers say where a request comes from, so a request that may write is refused (403) if
+``Sec-Fetch-Site`` names another site or, without that field, if ``Origin`` is not this host. A
+program such as curl sends neither, and no page steers it. (A cookie marked ``SameSite`` would not
+be enough: it counts other ports and subdomains as the same site, and this wiki has no cookies.)
+
+**Large requests** are refused before they are read, by the length that they announce (413); what
+announces none is refused, too (411).
+
+**Headers.** No script runs, nothing is loaded from another server, and no other site can show a
+page of this one inside of its own.
+"""
+
+from __future__ import annotations
+
+from fastapi import HTTPException, Request
+
+__all__ = ["HEADERS", "refusal"]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none';"
+        " frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    # With "no-referrer" some browsers would not say where a form comes from.
+    "Referrer-Policy": "same-origin",
+}
+
+#: Bytes. A form with two of the longest texts, each character written as %F0%9F%8D%B5, has fewer.
+_LARGEST = 4 * 1024 * 1024
+_READS = ("GET", "HEAD", "OPTIONS")
+
+
+def refusal(request: Request) -> HTTPException | None:
+    """Why the request is not looked at; ``None`` if it is."""
+    if request.method in _READS:
+        return None
+    if not _is_ours(request):
+        return HTTPException(403, "A page of another site has sent this. Nothing was saved.")
+    length = request.headers.get("content-length", "")
+    if "transfer-encoding" in request.headers:  # whatever length it says besides
+        return HTTPException(411, "Say how long the request is. Nothing was saved.")
+    if length and (not length.isdecimal() or int(length[:20]) > _LARGEST):
+        return HTTPException(413, "This is more than a page can hold. Nothing was saved.")
+    return None
+
+
+def _is_ours(request: Request) -> bool:
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        return site in ("same-origin", "none")  # "none": the person, and no page
+    host = request.headers.get("host")
+    return origin in (None, f"http://{host}", f"https://{host}")

@@ -1,0 +1,59 @@
+"""What can be the name or the text of a page.
+
+A name stands in an address, so it has letters, digits, and a few signs between them. A text has
+lines that end in one newline, however the browser has sent them (HTML has both, CR and LF).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+__all__ = ["LONGEST", "LONGEST_NAME", "BadText", "name_of", "text_of"]
+
+#: Characters.
+LONGEST, LONGEST_NAME = 100_000, 100
+
+_NAME = re.compile(r"\w[\w .,'()-]*")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+class BadText(ValueError):
+    """It can be no name, or no text, of a page; ``status`` is what HTTP calls that."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+def name_of(given: str) -> str:
+    """The name, without white space around it.
+
+    Raises:
+        BadText: it can be none.
+    """
+    name = unicodedata.normalize("NFC", given.strip())
+    if not _NAME.fullmatch(name):
+        raise BadText(
+            "The name of a page begins with a letter or a digit; between letters and digits there"
+            " can be spaces and the signs . , ' - _ ( )."
+        )
+    if len(name) > LONGEST_NAME:
+        raise BadText(f"The name of a page has at most {LONGEST_NAME} characters.")
+    return name
+
+
+def text_of(given: str) -> str:
+    """The text, its lines ended by a newline each.
+
+    Raises:
+        BadText: it is too long (413), or holds what is no character of a text (400).
+    """
+    text = given.replace("\r\n", "\n").replace("\r", "\n")
+    if _NO_TEXT.search(text):
+        raise BadText("The text holds a NUL, or half of a character: no database stores that.")
+    if len(text) > LONGEST:
+        raise BadText(
+            f"The text has {len(text):,} characters, and a page at most {LONGEST:,}.", status=413
+        )
+    return text

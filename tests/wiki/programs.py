@@ -1,0 +1,73 @@
+"""Programs that a test needs: the wiki as a process of its own, curl, Chromium.
+
+What is not installed skips the test, with a sentence that the summary of the run repeats; under
+``CI=true`` it fails the test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import httpx2
+import pytest
+
+from tests.wiki.browsing import Visitor
+
+__all__ = ["ROOT", "needed", "program", "visitor", "wiki_at"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def program(name: str) -> str:
+    """Where it is."""
+    found = shutil.which(name)
+    return found or needed(f"{name} is not on PATH: install your system's package {name}")
+
+
+def needed(reason: str) -> NoReturn:
+    """Skip the test; under ``CI=true`` what is missing is a failure."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def wiki_at(*options: str, folder: Path) -> Iterator[str]:
+    """``optilock wiki`` on a free port: its address. It ends as by Ctrl-C, in good order."""
+    command = [sys.executable, "-m", "optilock.cli", "wiki", "--port", "0", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline()
+            watchdog.cancel()
+            assert said.startswith("The wiki is at http://"), said
+            yield said.split()[4]
+        finally:
+            watchdog.cancel()
+            process.terminate()
+            try:
+                code = process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+    assert code == 0
+
+
+@contextmanager
+def visitor(address: str) -> Iterator[Visitor]:
+    """Somebody who visits a server."""
+    with httpx2.Client(base_url=address, timeout=60) as client:
+        yield Visitor(client)

@@ -1,0 +1,222 @@
+"""Two windows of a real browser, with and without JavaScript, and a keyboard without a mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wiki.programs import visitor, wiki_at
+from tests.wiki.windows import Page, chromium, conflict, save, window
+
+pytestmark = pytest.mark.full
+
+TEA = "Boil the water.\nPut in the leaves.\nWait three minutes.\n"
+EARLY, LATE = TEA.replace("Boil", "Heat"), TEA.replace("three", "five")
+CLASH = TEA.replace("three", "four")
+
+Opened = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with wiki_at(folder=tmp_path_factory.mktemp("wiki")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Opened]:
+    """Opens windows, which are closed afterwards."""
+    yield partial(window, browser, address)
+    for context in browser.contexts:
+        context.close()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest, address: str) -> str:
+    """A page of the test's own."""
+    name = "".join(letter for letter in request.node.name if letter.isalnum() or letter == "_")
+    with visitor(address) as somebody:
+        somebody.send(somebody.open("/new").form, name=name, body=TEA)
+    return name
+
+
+scripts = pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+
+
+@scripts
+def test_two_edits_of_one_page_are_merged(opened: Opened, name: str, scripts: bool) -> None:
+    ada, bob = opened(scripts=scripts), opened(scripts=scripts)
+    conflict(ada, bob, name, mine=LATE, theirs=EARLY)
+    assert ada.title() == f"Conflict: {name} · Wiki"
+    assert ada.get_by_text("Nothing of yours is lost, and nothing was saved.").is_visible()
+    box = ada.get_by_label("Text")
+    assert box.input_value() == EARLY.replace("three", "five")
+    assert ada.locator("textarea:focus").count() == 1
+
+    ada.get_by_role("button", name="Save the text in the box").click()
+    assert ada.url.endswith(f"/pages/{name}")
+    bob.reload()
+    assert bob.locator("main .text").text_content() == EARLY.replace("three", "five")
+
+
+@scripts
+def test_words_that_clash_are_marked_and_settled_by_hand(
+    opened: Opened, name: str, scripts: bool
+) -> None:
+    ada, bob = opened(scripts=scripts), opened(scripts=scripts)
+    conflict(ada, bob, name, mine=LATE, theirs=CLASH)
+    assert ada.get_by_label("Text").input_value() == LATE
+    theirs, yours = ada.get_by_label("Theirs, stored now"), ada.get_by_label("Yours, not saved")
+    for side, word in ((theirs, "four"), (yours, "five")):
+        assert side.locator("del").text_content() == "deleted: three (end) "
+        assert side.locator("ins").text_content() == f"inserted: {word} (end) "
+    left, right = theirs.bounding_box(), yours.bounding_box()
+    assert left["x"] + left["width"] < right["x"]
+    assert left["y"] == right["y"]
+
+    save(ada, TEA.replace("three", "four to five"))
+    bob.reload()
+    assert "Wait four to five minutes." in bob.locator("main .text").text_content()
+
+
+@scripts
+def test_a_second_conflict_keeps_the_box(opened: Opened, name: str, scripts: bool) -> None:
+    ada, bob = opened(scripts=scripts), opened(scripts=scripts)
+    conflict(ada, bob, name, mine=LATE, theirs=CLASH)
+    bob.goto(f"/pages/{name}/edit")
+    save(bob, EARLY.replace("three", "four"))
+    save(ada, LATE + "Drink.\n")
+    assert ada.title().startswith("Conflict: ")
+    assert ada.get_by_label("Text").input_value() == LATE.replace("Boil", "Heat") + "Drink.\n"
+    ada.get_by_role("button", name="Keep theirs").click()
+    assert "Wait four minutes." in ada.locator("main .text").text_content()
+
+
+@scripts
+def test_a_page_that_was_deleted_is_made_again(opened: Opened, name: str, scripts: bool) -> None:
+    ada, bob = opened(scripts=scripts), opened(scripts=scripts)
+    ada.goto(f"/pages/{name}/edit")
+    bob.goto(f"/pages/{name}")
+    bob.get_by_text("Delete this page").click()
+    bob.get_by_role("button", name="Delete").click()
+    save(ada, LATE)
+    assert ada.title() == f"Conflict: {name} was deleted · Wiki"
+    ada.get_by_role("button", name="Make the page again").click()
+    assert ada.locator("main .text").text_content() == LATE
+
+
+def test_a_conflict_is_settled_by_the_keyboard_alone(opened: Opened, name: str) -> None:
+    ada, bob = opened(scripts=False), opened(scripts=False)
+
+    def press(*keys: str) -> None:
+        for key in keys:
+            ada.keyboard.press(key)
+
+    def focused() -> str:
+        return str(ada.locator(":focus").inner_text())
+
+    bob.goto(f"/pages/{name}/edit")
+    ada.goto(f"/pages/{name}")
+    press("Tab")
+    assert focused() == "Skip to the content"
+    assert ada.get_by_text("Skip to the content").bounding_box()["x"] >= 0
+    press("Enter", "Tab")
+    assert focused() == "Edit"
+    press("Enter")
+    ada.wait_for_url("**/edit")
+    press("Control+End")
+    ada.keyboard.type("Drink.")
+    save(bob, EARLY)
+    press("Tab")
+    assert focused() == "Save"
+    press("Enter")
+    ada.wait_for_selector("#conflict")
+    assert ada.locator("textarea:focus").get_attribute("aria-describedby") == "conflict"
+    press("Control+Home")
+    ada.keyboard.type("First: ")
+    press("Tab")
+    assert focused() == "Save the text in the box"
+    press("Tab")
+    assert focused() == "Keep theirs"
+    press("Tab")
+    assert focused() == "What both of you began from"
+    press("Enter")
+    assert ada.locator("details .text").is_visible()
+    press("Shift+Tab", "Shift+Tab")
+    press("Enter")
+    ada.wait_for_url(f"**/pages/{name}")
+    assert ada.locator("main .text").text_content() == "First: " + EARLY + "Drink."
+
+
+def test_the_focus_is_seen_and_what_is_for_screen_readers_is_not(opened: Opened, name: str) -> None:
+    ada, bob = opened(), opened()
+    conflict(ada, bob, name, mine=LATE, theirs=CLASH)
+    style = "(element, name) => getComputedStyle(element)[name]"
+    for element, line in (("del", "line-through"), ("ins", "underline")):
+        assert ada.locator(element).first.evaluate(style, "textDecorationLine") == line
+    for unseen in ada.locator(".unseen").all():
+        assert unseen.bounding_box()["width"] <= 1
+    for _ in range(3):
+        assert ada.locator(":focus").evaluate(style, "outlineStyle") == "solid"
+        ada.keyboard.press("Tab")
+
+
+def test_in_a_narrow_window_yours_stands_below_theirs(opened: Opened, name: str) -> None:
+    ada, bob = opened(width=400), opened()
+    conflict(ada, bob, name, mine=LATE, theirs=CLASH)
+    theirs = ada.get_by_label("Theirs, stored now").bounding_box()
+    yours = ada.get_by_label("Yours, not saved").bounding_box()
+    assert theirs["y"] + theirs["height"] < yours["y"]
+    assert ada.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_after_a_conflict_the_browsers_back_has_what_was_typed(opened: Opened, name: str) -> None:
+    ada, bob = opened(), opened()
+    conflict(ada, bob, name, mine=LATE, theirs=CLASH)
+    ada.go_back()
+    save(ada, ada.get_by_label("Text").input_value())
+    assert ada.title().startswith("Conflict: ")  # the old tag came back with the old text
+    assert bob.reload().ok
+    assert "Wait four minutes." in bob.locator("main .text").text_content()
+
+
+def test_nothing_is_loaded_from_elsewhere_and_nothing_is_blocked(
+    opened: Opened, name: str, address: str
+) -> None:
+    ada, bob = opened(), opened()
+    asked: list[str] = []
+    said: list[str] = []
+    ada.on("request", lambda request: asked.append(request.url))
+    ada.on("console", lambda message: said.append(message.text))
+    conflict(ada, bob, name, mine=LATE, theirs=CLASH)
+    assert asked
+    assert [url for url in asked if not url.startswith(address)] == []
+    assert [text for text in said if "409" not in text] == []
+
+
+def test_a_form_on_a_page_of_another_site_saves_nothing(
+    opened: Opened, name: str, address: str, tmp_path: Path
+) -> None:
+    ada = opened()
+    ada.goto(f"/pages/{name}/edit")
+    tag = ada.locator("input[name=tag]").get_attribute("value")
+    trap = tmp_path / "trap.html"
+    trap.write_text(
+        f"<form method=post action='{address}pages/{name}/edit'><input name=tag value='{tag}'>"
+        "<input name=body value=trapped><button>Win a prize</button></form>"
+    )
+    ada.goto(trap.as_uri())
+    ada.get_by_role("button").click()
+    assert "A page of another site has sent this" in ada.locator("main").text_content()
+    ada.goto(f"/pages/{name}")
+    assert ada.locator("main .text").text_content() == TEA

@@ -1,0 +1,23 @@
+"""A wiki with one page, for tests."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+from starlette.testclient import TestClient
+
+from optilock import entities
+from optilock.wiki.app import wiki
+from optilock.wiki.pages import Page, prepare
+
+__all__ = ["TEA", "wiki_on"]
+
+TEA = "Boil the water.\nPut in the leaves.\nWait three minutes."
+
+
+def wiki_on(engine: Engine, secret: str | None = None) -> TestClient:
+    """A client of a wiki whose one page is "tea"."""
+    prepare(engine, pages=0)
+    with Session(engine) as session, session.begin():
+        entities.insert_or_replace(session, Page, "tea", {"body": TEA})
+    return TestClient(wiki(engine, secret=secret), base_url="http://127.0.0.1:8000")
