@@ -74,7 +74,11 @@ _READS = ("GET", "HEAD")
 _WITHOUT_CONDITIONS = ("OPTIONS", "TRACE", "CONNECT")
 _MATCH, _NONE_MATCH = "If-Match", "If-None-Match"
 _UNMODIFIED, _MODIFIED = "If-Unmodified-Since", "If-Modified-Since"
-_NAMES = {name.lower(): name for name in (_MATCH, _NONE_MATCH, _UNMODIFIED, _MODIFIED)}
+_NAMES: dict[str | bytes, str] = {
+    key: name
+    for name in (_MATCH, _NONE_MATCH, _UNMODIFIED, _MODIFIED)
+    for key in (name.lower(), name.lower().encode())
+}
 _DATES = (_UNMODIFIED, _MODIFIED)
 #: What a write of Azure may carry.
 _TOGETHER = ({_MATCH, _UNMODIFIED}, {_NONE_MATCH, _MODIFIED})
@@ -343,15 +347,15 @@ def _sent(fields: Fields, reads: bool) -> dict[str, str]:
     Control bytes are no text at all, so a write with one is refused, in whichever field it is.
     """
     lines: dict[str, list[str]] = {}
-    length = dict.fromkeys(_NAMES.values(), 0)
+    length: dict[str, int] = {}
     for name, value in fields.items() if isinstance(fields, Mapping) else fields:
-        known = _NAMES.get(_text(name).strip().lower())
+        known = _NAMES.get(name.strip().lower())
         if known is None or value is None:
             continue
-        line = _text(value)
-        length[known] += len(line) + len(", ")
-        if length[known] > LONGEST + len(", "):
+        length[known] = length.get(known, -len(", ")) + len(", ") + len(value)
+        if length[known] > LONGEST:
             raise Oversized(f"{known} is longer than {LONGEST} characters.")
+        line = _text(value)
         if not reads and known in _DATES and _CONTROL.search(line):
             raise BadPrecondition(f"{known} has a control byte.")
         lines.setdefault(known, []).append(line)
