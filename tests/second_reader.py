@@ -116,7 +116,8 @@ def holds(request: Request, *, bare: bool = False) -> bool:
     if any((c < " " and c != "\t") or c == "\x7f" for date in dates for c in date):
         return False
     fields = ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since")
-    if any(len(sent.get(name, "")) > 8192 for name in fields):
+    names = [name.lower() for name, _ in request.lines]
+    if any(len(sent.get(name, "")) > 8192 or names.count(name) > 64 for name in fields):
         return False
     if "if-match" in sent:
         match = listed(sent["if-match"], bare=bare, proxies=request.proxies)

@@ -22,7 +22,7 @@ is not known is taken for one that writes.
 **A write is never performed because a condition could not be read.** A malformed or an empty
 ``If-Match`` is 400, on a read too; so is a malformed ``If-None-Match`` of a write, while a read
 with one is answered in full. Several lines of a field are one list. ``*`` beside tags is 400, and
-so is a field of more than 8 KiB or 64 tags.
+so is a field of more than 8 KiB, 64 tags or 64 lines.
 
 **A write needs a condition** (``require="if_match"``): without one that protects it is 428 (RFC
 6585 section 3), and the row need not be looked at. What protects is ``If-Match`` and, for what is
@@ -56,7 +56,7 @@ from typing import Literal
 
 from optilock.errors import ConfigurationError
 from optilock.http.errors import BadPrecondition
-from optilock.http.fields import LONGEST, STAR, Oversized, Tag, date, tags
+from optilock.http.fields import LONGEST, MOST, STAR, Oversized, Tag, date, tags
 
 __all__ = ["Answer", "Fields", "Precondition", "evaluate", "required"]
 
@@ -359,6 +359,8 @@ def _sent(fields: Fields, reads: bool) -> dict[str, str]:
         if not reads and known in _DATES and _CONTROL.search(line):
             raise BadPrecondition(f"{known} has a control byte.")
         lines.setdefault(known, []).append(line)
+        if len(lines[known]) > MOST:
+            raise Oversized(f"{known} has more than {MOST} lines.")
     return {known: ", ".join(each) for known, each in lines.items()}
 
 

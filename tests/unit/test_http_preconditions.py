@@ -235,6 +235,7 @@ def test_a_long_field_is_refused_unread(method: str) -> None:
     assert status(method, ("If-None-Match", f'"{"a" * 8191}"')) == 400
     assert status(method, ("If-None-Match", '"a",' * 65)) == 400
     assert status(method, *[("If-None-Match", '"a"')] * 65) == 400
+    assert status(method, *[("If-None-Match", "")] * 64, ("If-None-Match", '"b"')) == 400
     assert status(method, *[("If-Match", ",".join(['"a"'] * 64))]) is None
 
 
@@ -395,6 +396,7 @@ def test_twice_the_length_takes_twice_the_steps(piece: str) -> None:
     assert steps(2 * 24) <= 2.2 * steps(24)
     assert lines(2 * 24) <= 2.2 * lines(24)
     assert steps(10_000) <= steps(1) + 10  # over the limit it is not read
+    assert lines(10_000) <= lines(65) + 10
 
 
 def counted(work: Callable[[], object]) -> int:
