@@ -22,7 +22,7 @@ from benchmarks.models import NativeItem, OptilockItem, create
 from benchmarks.plan import SHORT, Plan
 from benchmarks.servers import Place
 from benchmarks.table import Line, compare
-from optilock import PreconditionFailed, entities, watch
+from optilock import PreconditionFailed, apply, entities, watch
 from optilock.entities import Version
 
 __all__ = ["DATABASES", "run"]
@@ -33,6 +33,8 @@ _USUAL = "read, compare, write"
 #: What may be taken of the time of the usual way; over a network three trips of four, or one.
 _GOALS = {"socket": 0.60, "delayed": 0.80, "sqlite": 0.90}
 _ALONE = {**_GOALS, "delayed": 0.40}
+#: It reads the object, as the usual way does.
+_APPLY = 1.0
 _numbers = itertools.count(1)
 
 
@@ -44,11 +46,12 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
         create(engine, OptilockItem, 1)
         _Stored.version = 1
         usual, ours = Usual(engine), Ours(watch(sessionmaker(engine)))
-        alone = Ours(sessionmaker(autocommit))
+        alone, applied = Ours(sessionmaker(autocommit)), Applied(watch(sessionmaker(engine)))
         goal, apart = _GOALS.get(place.name), _ALONE.get(place.name)
         yield from _lines(place, plan, "conditional PUT", usual.put, ours.put, goal)
         yield from _lines(place, plan, "conditional PUT, AUTOCOMMIT", usual.put, alone.put, apart)
         yield from _lines(place, plan, "refused PUT", usual.refused, ours.refused, None)
+        yield from _lines(place, plan, "apply()", usual.put, applied.put, _APPLY)
 
 
 def _lines(
@@ -134,6 +137,19 @@ class Ours:
             except PreconditionFailed:
                 return
         raise AssertionError("it was written")
+
+
+class Applied:
+    """The same two statements, by :func:`optilock.apply`."""
+
+    def __init__(self, sessions: sessionmaker[Session]) -> None:
+        self._sessions = sessions
+
+    def put(self) -> None:
+        """The version is the one that is stored."""
+        with self._sessions() as session, session.begin():
+            apply(session, OptilockItem, 1, _values(), version=_Stored.version)
+        _Stored.version += 1
 
 
 class _Stored:
