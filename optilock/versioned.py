@@ -80,6 +80,7 @@ class Versioned:
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
     __on_delete__: ClassVar[OnDelete | None] = None
     __version_guard__: ClassVar[Policy | None] = None
+    __problem_fields__: ClassVar[Collection[str]] = ()
 
     if TYPE_CHECKING:
         version: Mapped[Any]

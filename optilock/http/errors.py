@@ -30,6 +30,8 @@ class BadPrecondition(OptilockError, ValueError):
     """
 
     status: int
+    #: The same for a client that knows nothing of the program: no name of a class or a function.
+    detail: str | None = None
 
     def __init__(self, message: str, status: int = 400) -> None:
         self.status = status

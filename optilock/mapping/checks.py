@@ -179,6 +179,8 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
         )
     for name in ignored:
         _check_ignored(mapper, name)
+    for name in _names(cls, "__problem_fields__", "attributes", "title"):
+        column_named(mapper, name, f"{cls.__name__}.__problem_fields__ names {name!r}, which is")
     if cls.__version_guard__ is not None:
         check_guard(cls.__version_guard__, token, f"{cls.__name__}.__version_guard__")
     if cls.__on_delete__ is not None:
@@ -197,13 +199,14 @@ _OPTIONS = (
     "__version_guard__",
     "__on_conflict__",
     "__on_delete__",
+    "__problem_fields__",
 )
 
 
 def _check_spelling(cls: type[Any]) -> None:
     """A name that is not spelt right would say nothing, and nobody would notice."""
     for name in vars(cls):
-        if name in _OPTIONS or not name.startswith(("__v", "__on_")):
+        if name in _OPTIONS or not name.startswith(("__v", "__on_", "__pro")):
             continue
         for meant in difflib.get_close_matches(name, _OPTIONS, 1, 0.85):
             raise ConfigurationError(

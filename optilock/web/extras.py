@@ -1,0 +1,31 @@
+"""A framework that is not installed: one sentence says which extra it comes with.
+
+::
+
+    with extra("flask"):
+        from flask import Flask
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["extra"]
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import a framework, which comes with the extra of its ``name``.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"optilock.web.{name} needs {missing.name}, which is not installed:"
+            f' pip install "optilock[{name}]"',
+            name=missing.name,
+        ) from missing

@@ -1,0 +1,223 @@
+"""FastAPI: conditions and sessions as dependencies, errors as problem documents, and OpenAPI.
+
+::
+
+    from optilock.web.fastapi import Conditions, install, responses, unit
+
+    app = FastAPI()
+    install(app)                                    # before the routes are added
+    Db = Annotated[Session, unit(SessionLocal)]
+
+    @app.put("/pages/{key}", responses=responses("PUT"))
+    def put(key: int, page: PageIn, db: Db, conditions: Conditions, response: Response) -> None:
+        stored = entities.replace(db, Page, key, page.model_dump(), **conditions.demands)
+        response.headers["ETag"] = stored.etag
+
+The order of the answers: 401 and 403 of the application's own dependencies, 400 and 428 of the
+conditions, 422 of the body, and then what the row says: 404, 409, 412. Dependencies of the
+application, of a router and of a route (``dependencies=[...]``) come first by themselves; of a
+function's parameters, write the one that says who it is before ``conditions``.
+
+FastAPI reads a JSON body before any dependency runs, and answers a broken one with 422.
+:class:`ConditionalRoute` keeps that answer back until the dependencies have had their say.
+:func:`install` makes the routes of the application such routes; a router needs it said:
+``APIRouter(route_class=ConditionalRoute)``.
+
+One unit of work serves one request (:func:`unit`). It commits after the function has returned and
+before the answer is sent (``scope="function"``), so that a conflict at COMMIT is an answer. Nothing
+runs the function again: the body is consumed, and only the function knows what else it has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from json import JSONDecodeError
+from typing import Annotated, Any
+
+from optilock.errors import ConfigurationError
+from optilock.http.etags import PLAIN
+from optilock.web.conditions import STRICT, Policy
+from optilock.web.conditions import Conditions as _Conditions
+from optilock.web.extras import extra
+from optilock.web.openapi import IF_MATCH, IF_NONE_MATCH, answers
+from optilock.web.units import session_of_request
+
+with extra("fastapi"):
+    from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+    from fastapi.dependencies.models import Dependant
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.routing import APIRoute
+
+from optilock.web.starlette import Tags, conditions_of, exception_handlers, not_modified
+
+__all__ = [
+    "ConditionalRoute",
+    "Conditions",
+    "conditions",
+    "install",
+    "not_modified",
+    "responses",
+    "unit",
+]
+
+#: An attribute of a function: it is a dependency that reads conditions.
+_READS = "_optilock_reads_conditions"
+#: A key of a request's scope: why its body is no JSON.
+_BROKEN = "optilock.broken_body"
+
+
+@dataclass(frozen=True)
+class _Installed:
+    """What :func:`install` was told."""
+
+    etags: Tags
+    policy: Policy
+
+
+def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> None:
+    """Let an application answer errors with problem documents, and read conditions.
+
+    Args:
+        app: before it has routes; a mounted application needs it, too.
+        etags: how tags are made and read, or a function of the request that says so (of a tenant).
+        policy: what every :data:`Conditions` asks for.
+
+    Raises:
+        ConfigurationError: a route that takes conditions is there already.
+    """
+    for route in app.routes:
+        if not isinstance(route, APIRoute) or isinstance(route, ConditionalRoute):
+            continue
+        if _judges(route.dependant):
+            raise ConfigurationError(
+                f"install(app) comes after the route {route.path!r}, which takes conditions: call"
+                " it before the routes are added."
+            )
+    app.state.optilock = _Installed(etags, policy)
+    for kind, handler in exception_handlers(etags=etags).items():
+        app.add_exception_handler(kind, handler)
+    if app.router.route_class is APIRoute:
+        app.router.route_class = ConditionalRoute
+
+
+# -- dependencies ----------------------------------------------------------------------------------
+
+
+def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> Any:
+    """A dependency as :data:`Conditions`, for routes with rules of their own.
+
+    ``Annotated[optilock.web.conditions.Conditions, conditions(policy=Policy(require=None))]``
+    """
+
+    async def read(
+        request: Request,
+        if_match: Annotated[str | None, Header(description=IF_MATCH)] = None,
+        if_none_match: Annotated[str | None, Header(description=IF_NONE_MATCH)] = None,
+    ) -> _Conditions:
+        installed = _installed(request)
+        found = conditions_of(
+            request,
+            etags=installed.etags if etags is None else etags,
+            policy=installed.policy if policy is None else policy,
+        )
+        _raise_broken(request)
+        return found
+
+    setattr(read, _READS, True)
+    return Depends(read)
+
+
+#: What the request demands of its row: a parameter of a function, by :func:`install`'s rules.
+Conditions = Annotated[_Conditions, conditions()]
+
+
+def _installed(request: Request) -> _Installed:
+    found = getattr(request.app.state, "optilock", None)
+    if not isinstance(found, _Installed):
+        raise ConfigurationError(
+            "A route takes Conditions, and the application does not know how to answer: call"
+            " optilock.web.fastapi.install(app) before the routes are added."
+        )
+    return found
+
+
+def unit(sessions: Any, **options: Any) -> Any:
+    """A dependency: the session of a unit of work that is this request's.
+
+    ``Annotated[Session, unit(SessionLocal)]``, or with an ``async_sessionmaker``
+    ``Annotated[AsyncSession, unit(AsyncSessionLocal)]``. It commits when the function has returned,
+    before the answer is sent, and rolls back when it, or another dependency, raises.
+
+    Args:
+        sessions: what :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork`` takes.
+        options: theirs.
+
+    Raises:
+        ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
+    """
+    return Depends(session_of_request(sessions, options), scope="function")
+
+
+# -- the body comes last ---------------------------------------------------------------------------
+
+
+class ConditionalRoute(APIRoute):
+    """A route on which a broken JSON body is refused after the conditions, and not before."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        if not _judges(self.dependant):
+            return handler
+
+        async def patient(request: Request) -> Response:
+            if any(hasattr(call, _READS) for call in request.app.dependency_overrides):
+                return await handler(request)
+            return await handler(_Patient(request.scope, request.receive))
+
+        return patient
+
+
+class _Patient(Request):
+    """A request whose body is looked at before it matters whether it is JSON."""
+
+    async def json(self) -> Any:
+        try:
+            return await super().json()
+        except (ValueError, RecursionError) as error:
+            if _BROKEN in self.scope:
+                raise
+            self.scope[_BROKEN] = error
+            return None
+
+
+def _raise_broken(request: Request) -> None:
+    """Answer as FastAPI does."""
+    error = request.scope.get(_BROKEN)
+    if isinstance(error, JSONDecodeError):
+        told = {
+            "type": "json_invalid",
+            "loc": ("body", error.pos),
+            "msg": "JSON decode error",
+            "input": {},
+            "ctx": {"error": error.msg},
+        }
+        raise RequestValidationError([told], body=error.doc) from error
+    if error is not None:
+        raise HTTPException(400, "There was an error parsing the body") from error
+
+
+def _judges(dependant: Dependant) -> bool:
+    """Does a dependency read conditions?"""
+    return hasattr(dependant.call, _READS) or any(map(_judges, dependant.dependencies))
+
+
+# -- OpenAPI ---------------------------------------------------------------------------------------
+
+
+def responses(method: str, *, status_code: int = 200) -> dict[int | str, dict[str, Any]]:
+    """What a route may answer beside its own, for ``@app.put(..., responses=responses("PUT"))``.
+
+    ``status_code`` is that of the route, whose answer has an ETag.
+    """
+    return answers(method, status_code)

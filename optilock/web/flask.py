@@ -1,0 +1,117 @@
+"""Flask: the conditions of a request, and errors as problem documents.
+
+::
+
+    from optilock.web.flask import Optilock
+
+    optilock = Optilock()                           # or Optilock(app)
+
+    @app.put("/pages/<int:key>")
+    def put(key: int) -> Response:
+        conditions = optilock.conditions()          # 400 and 428, before the body is read
+        with UnitOfWork(SessionLocal) as session:
+            stored = entities.replace(session, Page, key, request.json, **conditions.demands)
+        return Response(status=204, headers={"ETag": stored.etag})
+
+    optilock.init_app(app)
+
+The first line asks what the request demands. What ``before_request`` says of who it is comes before
+it. The unit of work is the view's own: at its end it commits, and a conflict there is an error of
+the view like any other. Flask answers no error of ``after_request`` and ``teardown_request``, so a
+COMMIT does not belong there.
+
+The fields are taken from the WSGI environment as they are. ``request.if_match`` would leave out
+what it cannot read, and ``response.set_etag(tag)`` would put quotes around a tag that has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from optilock.errors import ConfigurationError
+from optilock.http.etags import PLAIN, ETags
+from optilock.web.conditions import STRICT, Conditions, Policy
+from optilock.web.extras import extra
+from optilock.web.problems import ERRORS, MEDIA_TYPE, problem_of
+
+with extra("flask"):
+    from flask import Flask, Response, current_app, has_request_context, request
+
+__all__ = ["Optilock", "not_modified"]
+
+_NAME = "optilock"
+_FIELDS = {
+    "HTTP_IF_MATCH": "If-Match",
+    "HTTP_IF_NONE_MATCH": "If-None-Match",
+    "HTTP_IF_MODIFIED_SINCE": "If-Modified-Since",
+    "HTTP_IF_UNMODIFIED_SINCE": "If-Unmodified-Since",
+}
+
+
+class Optilock:
+    """The extension: ``Optilock(app)``, or ``init_app(app)`` later.
+
+    Args:
+        etags: how tags are made and read, or a function that says so (of the request's tenant).
+        policy: what is asked of a request.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        *,
+        etags: ETags | Callable[[], ETags] = PLAIN,
+        policy: Policy = STRICT,
+    ) -> None:
+        self._etags, self._policy = etags, policy
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Let ``app`` answer errors with problem documents."""
+        app.extensions[_NAME] = self
+        for kind in ERRORS:
+            app.register_error_handler(kind, self._answer)
+
+    @property
+    def etags(self) -> ETags:
+        """How the tags of this request are made and read."""
+        return self._etags if isinstance(self._etags, ETags) else self._etags()
+
+    def conditions(self, *, policy: Policy | None = None) -> Conditions:
+        """What the current request demands of its row.
+
+        Raises:
+            BadPrecondition: one of its conditions cannot be read (400).
+            PreconditionRequired: it has none, and writes (428).
+            ConfigurationError: there is no request, or nobody would answer these errors.
+        """
+        if not has_request_context() or current_app.extensions.get(_NAME) is not self:
+            raise ConfigurationError(
+                "optilock.conditions() is for views of an application that init_app(app) was"
+                " called for."
+            )
+        asked = self._policy if policy is None else policy
+        return Conditions.of(
+            request.method, _lines(request.environ), etags=self.etags, policy=asked
+        )
+
+    def _answer(self, error: Exception) -> Response:
+        problem = problem_of(error, etags=self.etags)
+        if problem is None:
+            raise error
+        headers = dict(problem.headers)
+        return Response(problem.content(), problem.status, headers, mimetype=MEDIA_TYPE)
+
+
+def not_modified(etag: str) -> Response:
+    """304: the client has this version already."""
+    return Response(status=304, headers={"ETag": etag})
+
+
+def _lines(environ: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The server has joined the lines of each field."""
+    for key, name in _FIELDS.items():
+        if key in environ:
+            yield name, environ[key]

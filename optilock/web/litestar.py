@@ -1,0 +1,215 @@
+"""Litestar: a plugin that reads conditions and answers errors, and sessions as a dependency.
+
+::
+
+    from optilock.web.litestar import Conditions, OptilockPlugin, unit
+
+    @put("/pages/{key:int}", responses=responses("PUT"))
+    async def put_page(
+        key: int, data: PageIn, session: AsyncSession, conditions: Conditions
+    ) -> Response[None]:
+        stored = await optilock.asyncio.replace(
+            session, Page, key, asdict(data), **conditions.demands
+        )
+        return Response(None, headers={"ETag": stored.etag})
+
+    app = Litestar(
+        [put_page],
+        plugins=[OptilockPlugin()],
+        dependencies={"session": unit(AsyncSessionLocal)},
+    )
+
+Every handler may have a parameter ``conditions``. What is wrong with them is answered (400, 428)
+after the guards and before the body is read, by a ``before_request`` of the application. A router
+or a handler with a ``before_request`` of its own covers that one, and then a body that cannot be
+read is answered first.
+
+One unit of work serves one request (:func:`unit`). It commits after the handler has returned and
+before the answer is sent, so that a conflict at COMMIT is an answer. Nothing runs a handler again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from optilock.http.etags import PLAIN, ETags
+from optilock.web.conditions import STRICT, Policy
+from optilock.web.conditions import Conditions as _Conditions
+from optilock.web.extras import extra
+from optilock.web.openapi import ANSWERS, ETAG, IF_MATCH, IF_NONE_MATCH, ProblemDocument, told
+from optilock.web.problems import ERRORS, MEDIA_TYPE, problem_of
+from optilock.web.units import session_of_request
+
+with extra("litestar"):
+    from litestar import Request, Response
+    from litestar.config.app import AppConfig
+    from litestar.datastructures import ResponseHeader
+    from litestar.di import Provide
+    from litestar.exceptions import InternalServerException
+    from litestar.exceptions.responses import create_debug_response, create_exception_response
+    from litestar.openapi.datastructures import ResponseSpec
+    from litestar.params import Dependency, Parameter
+    from litestar.plugins import InitPluginProtocol
+    from litestar.utils.sync import ensure_async_callable
+
+__all__ = [
+    "ETAG_HEADER",
+    "Conditions",
+    "OptilockPlugin",
+    "conditions",
+    "not_modified",
+    "responses",
+    "unit",
+]
+
+#: How tags are made and read, or a function of the request that says so.
+Tags = ETags | Callable[[Request[Any, Any, Any]], ETags]
+_NAME = "conditions"
+#: What the request demands of its row: a handler's parameter ``conditions``.
+Conditions = Annotated[_Conditions, Dependency(skip_validation=True)]
+_IF_MATCH = Parameter(header="If-Match", description=IF_MATCH, required=False)
+_IF_NONE_MATCH = Parameter(header="If-None-Match", description=IF_NONE_MATCH, required=False)
+#: For ``response_headers=[...]`` of a handler, which sets the header itself.
+ETAG_HEADER = ResponseHeader(name="ETag", description=ETAG, documentation_only=True)
+
+
+class OptilockPlugin(InitPluginProtocol):
+    """Conditions for every handler, and problem documents for errors.
+
+    Args:
+        etags: how tags are made and read, or a function of the request that says so.
+        policy: what is asked of a request.
+    """
+
+    def __init__(self, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> None:
+        self._etags, self._policy = etags, policy
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        """Called by Litestar."""
+        app_config.dependencies = {
+            _NAME: conditions(etags=self._etags, policy=self._policy),
+            **(app_config.dependencies or {}),
+        }
+        app_config.exception_handlers = {
+            **dict.fromkeys((*ERRORS, ExceptionGroup), self._answer),
+            **(app_config.exception_handlers or {}),
+        }
+        before = app_config.before_request
+        first = None if before is None else ensure_async_callable(before)
+        app_config.before_request = _judging(first)
+        return app_config
+
+    def _answer(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        etags = _tags(self._etags, request)
+        problem = problem_of(_one_of(error), etags=etags)
+        if problem is None:
+            return _of_litestar(request, error)
+        content = problem.content()
+        headers = dict(problem.headers)
+        return Response(content, status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _one_of(error: Exception) -> Exception:
+    """Where several dependencies end, Litestar groups what they raise, also if it is one error."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _of_litestar(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """What Litestar answers where nobody handles the error."""
+    if request.app.debug:
+        return create_debug_response(request, error)
+    return create_exception_response(request, InternalServerException())
+
+
+# -- dependencies ----------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Reads the conditions of a request."""
+
+    def __init__(self, etags: Tags, policy: Policy) -> None:
+        self._etags, self._policy = etags, policy
+
+    def read(self, request: Request[Any, Any, Any]) -> _Conditions:
+        fields = request.scope["headers"]
+        etags = _tags(self._etags, request)
+        return _Conditions.of(request.method, fields, etags=etags, policy=self._policy)
+
+    async def __call__(
+        self,
+        request: Request[Any, Any, Any],
+        if_match: Annotated[str | None, _IF_MATCH] = None,
+        if_none_match: Annotated[str | None, _IF_NONE_MATCH] = None,
+    ) -> _Conditions:
+        return self.read(request)
+
+
+def conditions(*, etags: Tags = PLAIN, policy: Policy = STRICT) -> Provide:
+    """The dependency ``conditions`` of a router or a handler that has rules of its own.
+
+    ``dependencies={"conditions": conditions(policy=Policy(require=None))}``
+    """
+    return Provide(_Reader(etags, policy))
+
+
+def _judging(before: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """A ``before_request`` that refuses, before the body is read, what no row could make good."""
+
+    async def judge(request: Request[Any, Any, Any]) -> Any:
+        answer = None if before is None else await before(request)
+        if answer:
+            return answer
+        handler = request.scope["route_handler"]
+        provider = handler.resolve_dependencies().get(_NAME)
+        if _NAME in handler.parsed_fn_signature.parameters and provider is not None:
+            reader = provider.dependency
+            if isinstance(reader, _Reader):
+                reader.read(request)
+        return answer
+
+    return judge
+
+
+def unit(sessions: Any, **options: Any) -> Provide:
+    """A dependency: the session of a unit of work that is this request's.
+
+    ``dependencies={"session": unit(AsyncSessionLocal)}``; a ``sessionmaker`` works as well, in
+    threads. It commits when the handler has returned, before the answer is sent, and rolls back
+    when it raises.
+
+    Args:
+        sessions: what :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork`` takes.
+        options: theirs.
+
+    Raises:
+        ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
+    """
+    return Provide(session_of_request(sessions, options))
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def not_modified(etag: str) -> Response[None]:
+    """304: the client has this version already."""
+    return Response(None, status_code=304, headers={"ETag": etag})
+
+
+def responses(method: str) -> dict[int, ResponseSpec]:
+    """What a handler may answer beside its own, for ``@put(..., responses=responses("PUT"))``."""
+    return {
+        status: ResponseSpec(
+            data_container=None if status == 304 else ProblemDocument,
+            description=ANSWERS[status],
+            media_type=MEDIA_TYPE,
+            generate_examples=False,
+        )
+        for status in told(method)
+    }
+
+
+def _tags(etags: Tags, request: Request[Any, Any, Any]) -> ETags:
+    return etags if isinstance(etags, ETags) else etags(request)

@@ -1,0 +1,315 @@
+"""An error as an answer: a problem document (RFC 9457), with the status that it stands for.
+
+::
+
+    problem = problem_of(error)
+    problem.status                      # 412
+    problem.headers                     # {"ETag": '"gM0kXw2f.4"'}
+    problem.body                        # {"type": "urn:optilock:precondition-failed", ...}
+
+    {
+        "type": "urn:optilock:precondition-failed",
+        "title": "Precondition Failed",
+        "status": 412,
+        "detail": "Somebody has written since. Nothing was stored. ...",
+        "etag": "\\"gM0kXw2f.4\\"",
+        "conflicts": {"title": {"current": "Mine", "database": "Theirs"}}
+    }
+
+``type`` is what a program goes by, and stays the same from release to release:
+
+===============================  ======  =========================================================
+type, after ``urn:optilock:``    status  error
+===============================  ======  =========================================================
+bad-precondition                 400     BadPrecondition
+bad-entity                       400     BadEntity; ``names`` has the members that it is about
+not-found                        404     NotFound; PreconditionFailed of a row that is gone
+already-exists                   409     AlreadyExists; with ``If-None-Match: *`` 412
+conflict                         409     ConcurrencyError, LinkGone, SQLAlchemy's StaleDataError
+precondition-failed              412     PreconditionFailed
+precondition-required            428     PreconditionRequired
+outcome-unknown                  500     CommitOutcomeUnknown
+try-again                        503     a passing error of the database, ``is_transient``
+===============================  ======  =========================================================
+
+``BatchFailed`` is what its cause is, and says which operation it was (``index``). An error that no
+client has to do with, a ``ConfigurationError`` above all, is no problem (``None``): let it go on,
+so that the framework answers 500 and logs it.
+
+**What a client may see.** The sentences name no class, no column and no SQL. ``etag`` is the tag
+that the row has now. ``conflicts`` has values of the fields that the class lists, none by default::
+
+    class Page(Versioned, Base):
+        __problem_fields__ = ("title", "body")
+
+For each of them up to three values, as :class:`~optilock.errors.Entry` has them: ``original``, what
+the client had seen, where that is known; ``current``, what it wants; ``database``, what is stored.
+An error about several rows shows the values of none.
+
+**503** is an answer for an error after which the database has certainly undone everything: a
+deadlock, a lock timeout, a transaction that could not be serialized. The request can be sent again
+as it is, in a second (``Retry-After``). The server does not do so by itself: it has read the body,
+and what else the handler has done by then only the handler knows.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from math import isfinite
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock.dialects.transient import is_transient
+from optilock.errors import (
+    CommitOutcomeUnknown,
+    Entry,
+    NotWritten,
+    OptilockError,
+    PreconditionFailed,
+)
+from optilock.http.errors import (
+    AlreadyExists,
+    BadEntity,
+    BadPrecondition,
+    BatchFailed,
+    NotFound,
+)
+from optilock.http.etags import PLAIN, ETags
+
+__all__ = ["ERRORS", "MEDIA_TYPE", "Problem", "problem_of"]
+
+MEDIA_TYPE: Final = "application/problem+json"
+#: In seconds, of a 503.
+_RETRY_AFTER = 1
+#: Names of a body that a problem repeats, and characters of each.
+_NAMES, _LONGEST = 10, 64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to answer: a status, header fields, and the members of the problem document."""
+
+    status: int
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self) -> bytes:
+        """The document as it is sent."""
+        return json.dumps(dict(self.body)).encode()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of problem: the end of its type, and what it says."""
+
+    name: str
+    status: int
+    title: str
+    detail: str
+
+    def problem(
+        self,
+        *,
+        status: int | None = None,
+        detail: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        **members: Any,
+    ) -> Problem:
+        told = self.status if status is None else status
+        body = {
+            "type": f"urn:optilock:{self.name}",
+            "title": self.title,
+            "status": told,
+            "detail": self.detail if detail is None else detail,
+        }
+        body |= {name: value for name, value in members.items() if value is not None}
+        return Problem(told, body, dict(headers))
+
+
+_BAD_PRECONDITION = _Kind(
+    "bad-precondition",
+    400,
+    "Bad Precondition",
+    "A condition of this request cannot be read, or is none that this request can have. Send the"
+    ' ETag as it was received, with its two quotes, "abc", in If-Match.',
+)
+_REQUIRED = _Kind(
+    "precondition-required",
+    428,
+    "Precondition Required",
+    "Send If-Match with the ETag that you have read, or If-None-Match: * for something new.",
+)
+_BAD_ENTITY = _Kind(
+    "bad-entity",
+    400,
+    "Bad Entity",
+    "What was sent cannot be stored: it has names that are unknown or not to be written, or lacks"
+    " values that are needed. Nothing was stored.",
+)
+_NOT_FOUND = _Kind(
+    "not-found",
+    404,
+    "Not Found",
+    "There is nothing here, or nothing any more. Nothing was stored.",
+)
+_EXISTS = _Kind(
+    "already-exists",
+    409,
+    "Already Exists",
+    "This is there already, so it was not made. Read it, and send its ETag in If-Match to change"
+    " it.",
+)
+_FAILED = _Kind(
+    "precondition-failed",
+    412,
+    "Precondition Failed",
+    "Somebody has written since the version that this request is about. Nothing was stored. Read"
+    " it again, decide anew, and send the ETag that you have read then.",
+)
+_CONFLICT = _Kind(
+    "conflict",
+    409,
+    "Conflict",
+    "Somebody else was first with a change of the same. Nothing was stored. Read it again, and"
+    " send the change again if it still is wanted.",
+)
+_UNKNOWN = _Kind(
+    "outcome-unknown",
+    500,
+    "Outcome Unknown",
+    "It is not known whether it was stored: all of it, or nothing. Read it again before you send"
+    " it again.",
+)
+_AGAIN = _Kind(
+    "try-again",
+    503,
+    "Try Again",
+    "Somebody else was writing at the same time. Nothing was stored. Send the request again.",
+)
+
+#: The classes whose errors a framework has to hand over; of some of these nothing can be told.
+ERRORS: Final = (OptilockError, StaleDataError, DBAPIError)
+
+
+def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
+    """The answer that ``error`` stands for; ``None``: no client has to do with it.
+
+    ``etags``: how tags are made, where an error brings the version alone.
+    """
+    match error:
+        case BatchFailed():
+            return _of_batch(error, etags)
+        case BadPrecondition():
+            kind = _REQUIRED if error.status == 428 else _BAD_PRECONDITION
+            return kind.problem(detail=error.detail)
+        case BadEntity():
+            return _BAD_ENTITY.problem(names=_shown_names(error.names))
+        case NotFound():
+            return _NOT_FOUND.problem()
+        case AlreadyExists():
+            return _with_tag(_EXISTS, error.status, error.etag)
+        case CommitOutcomeUnknown():
+            return _UNKNOWN.problem()
+        case NotWritten():
+            return None
+        case StaleDataError():
+            return _of_conflict(error, etags)
+        case DBAPIError() if is_transient(error):
+            return _AGAIN.problem(headers={"Retry-After": str(_RETRY_AFTER)})
+    return None
+
+
+def _of_batch(error: BatchFailed, etags: ETags) -> Problem | None:
+    found = problem_of(error.cause, etags=etags)
+    if found is None:
+        return None
+    headers = {name: value for name, value in found.headers.items() if name != "ETag"}
+    return Problem(found.status, {**found.body, "index": error.index}, headers)
+
+
+def _of_conflict(error: Exception, etags: ETags) -> Problem:
+    entries: tuple[Entry[Any], ...] = getattr(error, "entries", ())
+    one = entries[0] if len(entries) == 1 else None
+    tag = getattr(error, "etag", None) or (None if one is None else _tag_in(one, etags))
+    conflicts = None if one is None else _values_of(one)
+    if not isinstance(error, PreconditionFailed):
+        return _CONFLICT.problem(etag=tag, conflicts=conflicts)
+    if entries and all(entry.database is None for entry in entries):
+        return _NOT_FOUND.problem()
+    return _with_tag(_FAILED, _FAILED.status, tag, conflicts=conflicts)
+
+
+def _with_tag(kind: _Kind, status: int, etag: str | None, **members: Any) -> Problem:
+    """In the header where it says which version the condition was compared with."""
+    headers = {"ETag": etag} if etag is not None and status == 412 else {}
+    return kind.problem(status=status, headers=headers, etag=etag, **members)
+
+
+def _tag_in(entry: Entry[Any], etags: ETags) -> str | None:
+    if entry.database is None or entry.token is None:
+        return None
+    version = entry.database.get(entry.token)
+    mapper: Mapper[Any] = inspect(entry.model)
+    return None if version is None else etags.tag(mapper, entry.identity, version)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def _values_of(entry: Entry[Any]) -> dict[str, dict[str, Any]] | None:
+    """The values of the fields that the class lists; ``None`` where it lists none."""
+    listed: Iterable[str] = getattr(entry.model, "__problem_fields__", ())
+    sides = {"original": entry.original, "current": entry.current, "database": entry.database}
+    found = {
+        name: {
+            side: _shown(values[name])
+            for side, values in sides.items()
+            if values is not None and name in values and _can_be_shown(values[name])
+        }
+        for name in listed
+    }
+    return {name: values for name, values in found.items() if values} or None
+
+
+def _can_be_shown(value: Any) -> bool:
+    return value is None or isinstance(value, _SHOWN)
+
+
+_SHOWN = (str, int, float, Decimal, UUID, Enum, date, time, bytes, dict, list, tuple)
+
+
+def _shown(value: Any) -> Any:
+    """The value as JSON has it."""
+    match value:
+        case Enum():
+            return value.name
+        case float() if not isfinite(value):
+            return str(value)
+        case None | str() | bool() | int() | float():
+            return value
+        case date() | time():
+            return value.isoformat()
+        case bytes():
+            return b64encode(value).decode()
+        case dict():
+            return {str(name): _shown(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_shown(each) for each in value]
+    return str(value)
+
+
+def _shown_names(names: tuple[str, ...]) -> list[str] | None:
+    """Some of the names that a client has sent, shortened."""
+    return [name[:_LONGEST] for name in names[:_NAMES]] or None

@@ -1,0 +1,86 @@
+"""Starlette: the conditions of a request, and errors as problem documents.
+
+::
+
+    from optilock.web.starlette import conditions_of, exception_handlers
+
+    async def put(request: Request) -> Response:
+        conditions = conditions_of(request)         # 400 and 428, before the body is read
+        values = await request.json()
+        async with AsyncUnitOfWork(sessions) as session:
+            stored = await optilock.asyncio.replace(
+                session, Page, request.path_params["key"], values, **conditions.demands
+            )
+        return Response(status_code=204, headers={"ETag": stored.etag})
+
+    app = Starlette(routes=[...], exception_handlers=exception_handlers())
+
+The fields are taken as they arrived: several lines of one name, control bytes, and bytes that are
+no ASCII.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from optilock.http.etags import PLAIN, ETags
+from optilock.web.conditions import STRICT, Conditions, Policy
+from optilock.web.extras import extra
+from optilock.web.problems import ERRORS, MEDIA_TYPE, Problem, problem_of
+
+with extra("starlette"):
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["ProblemResponse", "Tags", "conditions_of", "exception_handlers", "not_modified"]
+
+#: How tags are made and read, or a function of the request that says so.
+Tags = ETags | Callable[[Request], ETags]
+
+
+def conditions_of(request: Request, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> Conditions:
+    """What the request demands of its row.
+
+    Raises:
+        BadPrecondition: one of its conditions cannot be read (400).
+        PreconditionRequired: it has none, and writes (428).
+    """
+    fields = request.scope["headers"]
+    return Conditions.of(request.method, fields, etags=_tags(etags, request), policy=policy)
+
+
+def _tags(etags: Tags, request: Request) -> ETags:
+    return etags if isinstance(etags, ETags) else etags(request)
+
+
+def not_modified(etag: str) -> Response:
+    """304: the client has this version already."""
+    return Response(status_code=304, headers={"ETag": etag})
+
+
+class ProblemResponse(Response):
+    """A problem document; without a body where the request was a HEAD."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, problem: Problem, method: str = "GET") -> None:
+        super().__init__(problem.content(), problem.status, dict(problem.headers))
+        if method == "HEAD":
+            self.body = b""
+
+
+def exception_handlers(
+    *, etags: Tags = PLAIN
+) -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
+    """For ``Starlette(exception_handlers=...)``: errors become problem documents.
+
+    What no client has to do with goes on, and ends as a 500.
+    """
+
+    async def answer(request: Request, error: Exception) -> Response:
+        problem = problem_of(error, etags=_tags(etags, request))
+        if problem is None:
+            raise error
+        return ProblemResponse(problem, request.method)
+
+    return dict.fromkeys(ERRORS, answer)
