@@ -159,7 +159,7 @@ def _refused(place: Place, plan: Plan) -> Iterator[Line]:
     """What is longer is refused at once, however long it is."""
     for what, lines in {
         "8 KiB and a byte": [(b"if-match", b'"' + b"a" * (LONGEST - 1) + b'"')],
-        "64 MiB": [(b"if-match", b'"a",' * (1 << 24))],
+        "16 MiB": [(b"if-match", b'"a",' * (1 << 22))],
         "65 tags": [(b"if-match", b'"a",' * (MOST + 1))],
         "100,000 lines": [(b"if-match", b'"a"')] * 100_000,
     }.items():
