@@ -129,7 +129,7 @@ def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
     if name not in mapper.column_attrs:
         return "it is a relationship, and other rows are edited with their own versions"
     columns = mapper.column_attrs[name].columns
-    if not set(mapper.primary_key).isdisjoint(columns):  # `in` a tuple would make SQL of it
+    if any(column in mapper.primary_key for column in columns):
         return "it is the primary key, by which the row is found"
     if name == facts(mapper).token:
         return "it is the version, which moves by itself"
