@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _enter(namespace: dict[str, Any]) -> None:
     folder = tempfile.TemporaryDirectory(prefix="optilock-docs-")
+    namespace["__name__"] = "__main__"  # frameworks ask where a function stands
     namespace["_leave"] = (Path.cwd(), folder)
     os.chdir(folder.name)
 

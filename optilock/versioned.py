@@ -26,6 +26,9 @@ version. The class may choose:
     what a trigger does about an UPDATE by somebody else that leaves the version as it was:
     ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
     (:mod:`optilock.alembic.triggers`)
+``__problem_fields__``
+    attributes whose values a problem document may show to a client (:mod:`optilock.web.problems`);
+    none by default
 
 The mixin stands on either side of the declarative base, on the base itself, on dataclass
 mappings, SQLModel tables and imperative mappings: it works by the mapper's events, so a

@@ -13,6 +13,7 @@ from http.client import HTTPResponse
 from typing import Any
 
 import uvicorn
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 Lines = Sequence[tuple[str | bytes, str | bytes]]
 
@@ -35,12 +36,20 @@ class Answer:
 
 
 def ask(
-    port: int, method: str, path: str, lines: Lines = (), body: bytes | object | None = None
+    port: int,
+    method: str,
+    path: str,
+    lines: Lines = (),
+    body: bytes | object | None = None,
+    *,
+    raw: bytes = b"",
 ) -> Answer:
-    """Send one request, whose field lines go out byte by byte as they are given."""
-    content = (
-        body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    )
+    """Send one request, whose field lines go out byte by byte as they are given.
+
+    A ``body`` is JSON, and a ``raw`` one what the lines say that it is.
+    """
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    content = raw if body is None else content
     sent = [("Host", f"127.0.0.1:{port}"), ("Connection", "close"), *lines]
     if body is not None:
         sent += [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
@@ -62,7 +71,7 @@ def asgi(app: Any) -> Iterator[int]:
     """Serve an ASGI application; the port."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", http="h11")
+    config = uvicorn.Config(app, log_level="critical", lifespan="auto", ws="none", http="h11")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -76,3 +85,22 @@ def asgi(app: Any) -> Iterator[int]:
         server.should_exit = True
         thread.join()
         listening.close()
+
+
+@contextmanager
+def wsgi(app: Any) -> Iterator[int]:
+    """Serve a WSGI application with a thread for each request; the port."""
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, *_: Any) -> None:
+        """Nobody reads it."""

@@ -110,8 +110,9 @@ class Conditions:
 
     @property
     def absent(self) -> bool:
-        """Is it demanded that there is no such row (``If-None-Match: *``)?"""
-        return self.asked.absent
+        """Is it demanded that there is no such row (``If-None-Match: *``), and nothing else?"""
+        asked = self.asked
+        return asked.absent and asked.versions is None and not asked.exists
 
     @property
     def unconditional(self) -> bool:
@@ -132,7 +133,7 @@ class Conditions:
     def demands(self) -> dict[str, Any]:
         """The keyword arguments of the entity operation that answers the request."""
         asked = self.asked
-        if self._inserts and self.method != "DELETE":
+        if self.absent and self.method != "DELETE":
             return {"if_none_match": STAR, "etags": self.etags}
         found: dict[str, Any] = {
             "if_match": STAR if asked.versions is None else asked.versions,
@@ -143,12 +144,6 @@ class Conditions:
         elif asked.unless:
             found["if_none_match"] = asked.unless
         return found
-
-    @property
-    def _inserts(self) -> bool:
-        """Is it demanded that there is no row, and nothing that only a row can have?"""
-        asked = self.asked
-        return asked.absent and asked.versions is None and not asked.exists
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -167,24 +162,28 @@ class Conditions:
         model: type[Any],
         key: Any,
         values: Mapping[str, Any],
+        **options: Any,
     ) -> Stored:
         """Store what a PUT has sent, where PUT makes what is not there.
 
         ``await session.run_sync(conditions.put, Page, key, values)`` with an ``AsyncSession``.
+        ``options`` are further ones of the entity operations.
 
         Raises:
             AlreadyExists: ``If-None-Match: *``, and the row is there (412).
             PreconditionFailed: the row is in another version, or not there (412).
-            BadPrecondition: it :attr:`needs_a_look` (400).
+            BadPrecondition: tags must not be there, and none has to be (400).
             Errors of the body: those of :func:`optilock.entities.replace`.
         """
         asked = self.asked
-        if self._inserts:
-            return entities.insert(session, model, key, values, **self.demands)
-        if asked.versions is None and not asked.exists and not self.needs_a_look:
-            return entities.insert_or_replace(session, model, key, values, etags=self.etags)
+        if self.absent:
+            return entities.insert(session, model, key, values, **self.demands, **options)
+        if asked.versions is None and not asked.exists and not asked.unless:
+            return entities.insert_or_replace(
+                session, model, key, values, etags=self.etags, **options
+            )
         try:
-            return entities.replace(session, model, key, values, **self.demands)
+            return entities.replace(session, model, key, values, **self.demands, **options)
         except NotFound as missing:
             raise failed("If-Match demands what is not there.") from missing
 

@@ -24,8 +24,9 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
+        package = (missing.name or name).split(".")[0]
         raise ModuleNotFoundError(
-            f"optilock.web.{name} needs {missing.name}, which is not installed:"
+            f"The web layer for {name} needs {package}, which is not installed:"
             f' pip install "optilock[{name}]"',
             name=missing.name,
         ) from missing

@@ -61,6 +61,8 @@ __all__ = [
     "unit",
 ]
 
+#: An attribute of an application's state: what :func:`install` was told.
+_STATE = "optilock_web"
 #: An attribute of a function: it is a dependency that reads conditions.
 _READS = "_optilock_reads_conditions"
 #: A key of a request's scope: why its body is no JSON.
@@ -94,7 +96,7 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
                 f"install(app) comes after the route {route.path!r}, which takes conditions: call"
                 " it before the routes are added."
             )
-    app.state.optilock = _Installed(etags, policy)
+    setattr(app.state, _STATE, _Installed(etags, policy))
     for kind, handler in exception_handlers(etags=etags).items():
         app.add_exception_handler(kind, handler)
     if app.router.route_class is APIRoute:
@@ -112,8 +114,10 @@ def conditions(*, etags: Tags | None = None, policy: Policy | None = None) -> An
 
     async def read(
         request: Request,
-        if_match: Annotated[str | None, Header(description=IF_MATCH)] = None,
-        if_none_match: Annotated[str | None, Header(description=IF_NONE_MATCH)] = None,
+        if_match: Annotated[str | None, Header(alias="If-Match", description=IF_MATCH)] = None,
+        if_none_match: Annotated[
+            str | None, Header(alias="If-None-Match", description=IF_NONE_MATCH)
+        ] = None,
     ) -> _Conditions:
         installed = _installed(request)
         found = conditions_of(
@@ -133,7 +137,7 @@ Conditions = Annotated[_Conditions, conditions()]
 
 
 def _installed(request: Request) -> _Installed:
-    found = getattr(request.app.state, "optilock", None)
+    found = getattr(request.app.state, _STATE, None)
     if not isinstance(found, _Installed):
         raise ConfigurationError(
             "A route takes Conditions, and the application does not know how to answer: call"

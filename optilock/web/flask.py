@@ -105,9 +105,9 @@ class Optilock:
         return Response(problem.content(), problem.status, headers, mimetype=MEDIA_TYPE)
 
 
-def not_modified(etag: str) -> Response:
+def not_modified(etag: str | None) -> Response:
     """304: the client has this version already."""
-    return Response(status=304, headers={"ETag": etag})
+    return Response(status=304, headers={} if etag is None else {"ETag": etag})
 
 
 def _lines(environ: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -45,11 +45,11 @@ with extra("litestar"):
     from litestar import Request, Response
     from litestar.config.app import AppConfig
     from litestar.datastructures import ResponseHeader
-    from litestar.di import Provide
+    from litestar.di import NamedDependency, Provide
     from litestar.exceptions import InternalServerException
     from litestar.exceptions.responses import create_debug_response, create_exception_response
     from litestar.openapi.datastructures import ResponseSpec
-    from litestar.params import Dependency, Parameter
+    from litestar.params import HeaderParameter, SkipValidation
     from litestar.plugins import InitPluginProtocol
     from litestar.utils.sync import ensure_async_callable
 
@@ -67,9 +67,9 @@ __all__ = [
 Tags = ETags | Callable[[Request[Any, Any, Any]], ETags]
 _NAME = "conditions"
 #: What the request demands of its row: a handler's parameter ``conditions``.
-Conditions = Annotated[_Conditions, Dependency(skip_validation=True)]
-_IF_MATCH = Parameter(header="If-Match", description=IF_MATCH, required=False)
-_IF_NONE_MATCH = Parameter(header="If-None-Match", description=IF_NONE_MATCH, required=False)
+Conditions = NamedDependency[SkipValidation[_Conditions]]
+_IF_MATCH = HeaderParameter(name="If-Match", description=IF_MATCH, required=False)
+_IF_NONE_MATCH = HeaderParameter(name="If-None-Match", description=IF_NONE_MATCH, required=False)
 #: For ``response_headers=[...]`` of a handler, which sets the header itself.
 ETAG_HEADER = ResponseHeader(name="ETag", description=ETAG, documentation_only=True)
 
@@ -193,9 +193,9 @@ def unit(sessions: Any, **options: Any) -> Provide:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def not_modified(etag: str) -> Response[None]:
+def not_modified(etag: str | None) -> Response[None]:
     """304: the client has this version already."""
-    return Response(None, status_code=304, headers={"ETag": etag})
+    return Response(None, status_code=304, headers={} if etag is None else {"ETag": etag})
 
 
 def responses(method: str) -> dict[int, ResponseSpec]:

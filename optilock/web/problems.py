@@ -142,8 +142,8 @@ _BAD_PRECONDITION = _Kind(
     "bad-precondition",
     400,
     "Bad Precondition",
-    "A condition of this request cannot be read, or is none that this request can have. Send the"
-    ' ETag as it was received, with its two quotes, "abc", in If-Match.',
+    "A condition or a key of this request cannot be read, or is none that this request can have."
+    ' An ETag is sent as it was received, with its two quotes: "abc".',
 )
 _REQUIRED = _Kind(
     "precondition-required",

@@ -53,9 +53,9 @@ def _tags(etags: Tags, request: Request) -> ETags:
     return etags if isinstance(etags, ETags) else etags(request)
 
 
-def not_modified(etag: str) -> Response:
+def not_modified(etag: str | None) -> Response:
     """304: the client has this version already."""
-    return Response(status_code=304, headers={"ETag": etag})
+    return Response(status_code=304, headers={} if etag is None else {"ETag": etag})
 
 
 class ProblemResponse(Response):

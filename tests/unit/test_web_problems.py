@@ -2,19 +2,277 @@
 
 from __future__ import annotations
 
-from optilock.http.errors import NotFound, PreconditionRequired
-from optilock.web.problems import problem_of
+import json
+import pickle
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import JSON, create_engine
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, configure_mappers, mapped_column
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock import (
+    AlreadyExists,
+    BadEntity,
+    BadPrecondition,
+    BatchFailed,
+    CannotMerge,
+    CommitOutcomeUnknown,
+    ConcurrencyError,
+    ConfigurationError,
+    LinkGone,
+    NotFound,
+    NotWritten,
+    PreconditionFailed,
+    PreconditionRequired,
+    UnguardedStatement,
+    Versioned,
+)
+from optilock.errors import Computed, Entry, OptilockError
+from optilock.http.etags import PLAIN
+from optilock.web.conditions import Conditions
+from optilock.web.problems import Problem, problem_of
 
 
-class Page:
+class Base(DeclarativeBase):
     pass
 
 
-def test_each_error_of_a_client_has_its_status_and_type() -> None:
-    missing = problem_of(NotFound(Page, (7,)))
-    assert missing is not None
-    assert (missing.status, missing.body["type"]) == (404, "urn:optilock:not-found")
-    required = problem_of(PreconditionRequired("merge() of Page needs if_match"))
-    assert required is not None
-    assert (required.status, required.body["status"]) == (428, 428)
-    assert "Page" not in str(required.body)
+class Colour(StrEnum):
+    RED = "#f00"
+
+
+class Page(Versioned, Base):
+    __tablename__ = "problem_pages"
+    __problem_fields__ = ("title", "body")
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+    body: Mapped[Any] = mapped_column(JSON)
+    secret: Mapped[str]
+
+
+def entry(**changed: Any) -> Entry[Page]:
+    whole = {"id": 7, "version": 3, "title": "Base", "body": None, "secret": "hidden"}
+    return Entry(
+        Page,
+        (7,),
+        "updated",
+        "update",
+        original={"version": 3},
+        current={"title": "Mine", "secret": "mine, too"},
+        changes={"title": "Mine", "secret": "mine, too"},
+        database=changed.get("database", {**whole, "version": 4, "title": "Theirs"}),
+        conflicting=frozenset({"title"}),
+        token="version",
+    )
+
+
+GONE = entry(database=None)
+CASES: list[tuple[Exception, int | None, str | None]] = [
+    (BadPrecondition("of Page"), 400, "bad-precondition"),
+    (PreconditionRequired("merge() of Page"), 428, "precondition-required"),
+    (BadPrecondition("of Page", 428), 428, "precondition-required"),
+    (BadEntity("Page has secret"), 400, "bad-entity"),
+    (NotFound(Page, (7,)), 404, "not-found"),
+    (AlreadyExists(Page, (7,)), 409, "already-exists"),
+    (AlreadyExists(Page, (7,), {"secret": "hidden"}, 412), 412, "already-exists"),
+    (ConcurrencyError([entry()]), 409, "conflict"),
+    (ConcurrencyError([entry(), entry()]), 409, "conflict"),
+    (ConcurrencyError(), 409, "conflict"),
+    (LinkGone("links", [{"page_id": 7}], 0), 409, "conflict"),
+    (StaleDataError("UPDATE of pages"), 409, "conflict"),
+    (PreconditionFailed([entry()]), 412, "precondition-failed"),
+    (PreconditionFailed([entry(), GONE]), 412, "precondition-failed"),
+    (PreconditionFailed(message="UPDATE"), 412, "precondition-failed"),
+    (PreconditionFailed([GONE]), 404, "not-found"),
+    (CommitOutcomeUnknown("COMMIT"), 500, "outcome-unknown"),
+    (BatchFailed(3, NotFound(Page, (7,))), 404, "not-found"),
+    (BatchFailed(3, ValueError("SELECT")), None, None),
+    (ConfigurationError("of the program"), None, None),
+    (UnguardedStatement("UPDATE"), None, None),
+    (NotWritten("a trigger"), None, None),
+    (CannotMerge("title"), None, None),
+    (IntegrityError("INSERT", {}, Exception("UNIQUE")), None, None),
+    (OperationalError("SELECT", {}, Exception("?")), None, None),
+    (ValueError("?"), None, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"), CASES, ids=lambda one: type(one).__name__ if one else "none"
+)
+def test_each_error_has_its_status_and_its_type_and_tells_nothing_of_the_program(
+    error: Exception, status: int | None, kind: str | None
+) -> None:
+    problem = problem_of(error)
+    if problem is None:
+        assert status is None
+        return
+    told = json.loads(problem.content())
+    assert (problem.status, told["status"], told["type"]) == (
+        status,
+        status,
+        f"urn:optilock:{kind}",
+    )
+    assert told["title"]
+    assert told["detail"]
+    for word in ("Page", "secret", "hidden", "UPDATE", "COMMIT", "pages", "merge"):
+        assert word not in problem.content().decode()
+    assert len(problem.content()) < 600
+
+
+def test_every_error_of_the_tree_has_been_thought_of() -> None:
+    def below(kind: type[Exception]) -> set[type[Exception]]:
+        return {kind}.union(*map(below, kind.__subclasses__()))
+
+    tools = ("optilock.demo", "optilock.testing")
+    whole = {one for one in below(OptilockError) if one.__module__.startswith("optilock.")}
+    ours = {one for one in whole if not one.__module__.startswith(tools)}
+    known = {type(error) for error, _, _ in CASES}
+    rest = {one.__name__ for one in ours if not any(issubclass(one, kind) for kind in known)}
+    assert rest == {"OptilockError"}
+
+
+# -- tags and values -------------------------------------------------------------------------------
+
+
+def body_of(error: Exception) -> tuple[Problem, dict[str, Any]]:
+    problem = problem_of(error)
+    assert problem is not None
+    return problem, json.loads(problem.content())
+
+
+def test_the_tag_of_what_is_stored_is_told_and_is_a_header_of_412() -> None:
+    tag = PLAIN.tag(Page.__mapper__, (7,), 4)
+    failed, told = body_of(PreconditionFailed([entry()]))
+    assert told["etag"] == failed.headers["ETag"] == tag
+    conflict, told = body_of(ConcurrencyError([entry()]))
+    assert (told["etag"], conflict.headers) == (tag, {})
+    exists = AlreadyExists(Page, (7,), {}, 412)
+    exists.etag = tag
+    problem, told = body_of(exists)
+    assert told["etag"] == problem.headers["ETag"] == tag
+    batch, told = body_of(BatchFailed(2, PreconditionFailed([entry()])))
+    assert (told["index"], told["etag"], batch.headers) == (2, tag, {})
+
+
+def test_only_listed_fields_are_shown_and_only_of_one_row() -> None:
+    _, told = body_of(PreconditionFailed([entry()]))
+    assert told["conflicts"] == {
+        "title": {"current": "Mine", "database": "Theirs"},
+        "body": {"database": None},
+    }
+    _, told = body_of(PreconditionFailed([entry(), entry()]))
+    assert "conflicts" not in told
+    assert "etag" not in told
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1.5, 1.5),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (True, True),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00+00:00"),
+        (Colour.RED, "RED"),
+        (b"\xff", "/w=="),
+        ({"a": [Decimal(1), {"b": None}]}, {"a": ["1", {"b": None}]}),
+        ("\ud800", "\ud800"),
+    ],
+)
+def test_values_are_shown_as_json_has_them(value: object, shown: object) -> None:
+    _, told = body_of(PreconditionFailed([entry(database={"version": 4, "body": value})]))
+    assert told["conflicts"]["body"] == {"database": shown}
+
+
+@pytest.mark.parametrize("value", [Computed("body"), object()])
+def test_what_is_no_value_is_not_shown(value: object) -> None:
+    _, told = body_of(PreconditionFailed([entry(database={"version": 4, "body": value})]))
+    assert told["conflicts"] == {"title": {"current": "Mine"}}
+
+
+def test_names_that_a_client_has_sent_come_back_shortened() -> None:
+    _, told = body_of(BadEntity("?", ["x" * 5000, *map(str, range(50))]))
+    assert told["names"] == ["x" * 64, *map(str, range(9))]
+
+
+def test_what_is_wrong_with_a_condition_is_said() -> None:
+    with pytest.raises(BadPrecondition) as caught:
+        Conditions.of("PUT", [("If-Match", "mine")])
+    _, told = body_of(pickle.loads(pickle.dumps(caught.value)))
+    assert "If-Match" in told["detail"]
+    assert "mine" not in told["detail"]
+
+
+# -- the option of a class -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("title", "is a text, not a collection of names"),
+        (("titel",), "names 'titel', which is not a column attribute"),
+        (("version",), "which is the version itself"),
+        (("id",), "which is the primary key"),
+        ((1,), "write the names of attributes"),
+    ],
+)
+def test_fields_to_show_are_checked_when_the_class_is_mapped(given: Any, said: str) -> None:
+    class Own(DeclarativeBase):
+        pass
+
+    with pytest.raises(ConfigurationError, match=said):
+
+        class Wrong(Versioned, Own):
+            __tablename__ = "wrong"
+            __problem_fields__ = given
+            id: Mapped[int] = mapped_column(primary_key=True)
+            title: Mapped[str]
+
+        configure_mappers()
+    Own.registry.dispose()
+
+
+def test_the_option_is_not_misspelt_unnoticed() -> None:
+    class Own(DeclarativeBase):
+        pass
+
+    with pytest.raises(ConfigurationError, match="__problem_fields__ was probably meant"):
+
+        class Wrong(Versioned, Own):
+            __tablename__ = "wrong"
+            __problem_field__ = ("title",)
+            id: Mapped[int] = mapped_column(primary_key=True)
+            title: Mapped[str]
+
+        configure_mappers()
+    Own.registry.dispose()
+
+
+def test_a_class_shows_nothing_unless_it_says_so() -> None:
+    class Own(DeclarativeBase):
+        pass
+
+    class Quiet(Versioned, Own):
+        __tablename__ = "quiet"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        title: Mapped[str]
+
+    engine = create_engine("sqlite://")
+    Own.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(Quiet(id=7, title="x"))
+        session.flush()
+    engine.dispose()
+    error = PreconditionFailed(
+        [Entry(Quiet, (7,), "updated", "update", {}, {"title": "a"}, {"title": "b"}, {})]
+    )
+    assert "conflicts" not in body_of(error)[1]
