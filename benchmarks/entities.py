@@ -4,28 +4,33 @@ A client names the version that it has read, and the new values. The usual way r
 compares its version, changes the object and commits: two statements, and SQLAlchemy's own check in
 the second. An entity operation is one statement with the version in its WHERE. Both from the
 opening of the session to its end; the same without a transaction (AUTOCOMMIT), and a request that
-is refused because its version is an old one.
+is refused because its version is an old one; the PUT through FastAPI; and :func:`optilock.apply`,
+which reads the object as the usual way does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from time import perf_counter, process_time
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, inspect
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.measure import Timing, interleave
 from benchmarks.models import NativeItem, OptilockItem, create
 from benchmarks.plan import SHORT, Plan
 from benchmarks.servers import Place
-from benchmarks.table import Line, compare
-from optilock import PreconditionFailed, entities, watch
+from benchmarks.table import Line, RatioLine, compare
+from benchmarks.through_fastapi import Client, our_application, usual_application
+from optilock import PreconditionFailed, apply, entities, watch
 from optilock.entities import Version
+from optilock.http.etags import PLAIN
 
-__all__ = ["DATABASES", "run"]
+__all__ = ["DATABASES", "run", "through_fastapi"]
 
 DATABASES = ("socket", "delayed", "sqlite")
 
@@ -33,6 +38,9 @@ _USUAL = "read, compare, write"
 #: What may be taken of the time of the usual way; over a network three trips of four, or one.
 _GOALS = {"socket": 0.60, "delayed": 0.80, "sqlite": 0.90}
 _ALONE = {**_GOALS, "delayed": 0.40}
+_FASTAPI = {"socket": 0.85, "delayed": 0.85, "sqlite": 1.0}
+#: It reads the object, as the usual way does.
+_APPLY = 1.0
 _numbers = itertools.count(1)
 
 
@@ -44,11 +52,34 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
         create(engine, OptilockItem, 1)
         _Stored.version = 1
         usual, ours = Usual(engine), Ours(watch(sessionmaker(engine)))
-        alone = Ours(sessionmaker(autocommit))
+        alone, applied = Ours(sessionmaker(autocommit)), Applied(watch(sessionmaker(engine)))
         goal, apart = _GOALS.get(place.name), _ALONE.get(place.name)
         yield from _lines(place, plan, "conditional PUT", usual.put, ours.put, goal)
         yield from _lines(place, plan, "conditional PUT, AUTOCOMMIT", usual.put, alone.put, apart)
         yield from _lines(place, plan, "refused PUT", usual.refused, ours.refused, None)
+        yield from _lines(place, plan, "apply()", usual.put, applied.put, _APPLY)
+        yield from through_fastapi(place, plan, engine)
+
+
+def through_fastapi(place: Place, plan: Plan, engine: Engine) -> Iterator[RatioLine]:
+    """The PUT through an application, from its request to its answer."""
+    create(engine, NativeItem, 1)
+    create(engine, OptilockItem, 1)
+    ours = our_application(watch(sessionmaker(engine)))
+    with closing(asyncio.new_event_loop()) as loop:
+        usual = Client(usual_application(sessionmaker(engine)), loop, '"1"')
+        our = Client(ours, loop, PLAIN.tag(inspect(OptilockItem), (1,), 1))
+        times = plan.repeats_for(place, 1)
+        timings = interleave(
+            {
+                _USUAL: _timed(lambda: usual.put([_values() for _ in range(times)])),
+                "optilock": _timed(lambda: our.put([_values() for _ in range(times)])),
+            },
+            rounds=plan.rounds_for(SHORT),
+        )
+    goals = {"load to COMMIT": _FASTAPI.get(place.name), "load to COMMIT, CPU": None}
+    question = "conditional PUT through FastAPI"
+    yield from compare(question, place.label, 1, timings, against=_USUAL, goals=goals)
 
 
 def _lines(
@@ -134,6 +165,19 @@ class Ours:
             except PreconditionFailed:
                 return
         raise AssertionError("it was written")
+
+
+class Applied:
+    """The same two statements, by :func:`optilock.apply`."""
+
+    def __init__(self, sessions: sessionmaker[Session]) -> None:
+        self._sessions = sessions
+
+    def put(self) -> None:
+        """The version is the one that is stored."""
+        with self._sessions() as session, session.begin():
+            apply(session, OptilockItem, 1, _values(), version=_Stored.version)
+        _Stored.version += 1
 
 
 class _Stored:

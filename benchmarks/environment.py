@@ -21,7 +21,7 @@ def facts(command: str, places: Iterable[Place]) -> dict[str, str]:
         "command": f"`{command}`",
         "Python": f"{platform.python_version()}, {os.cpu_count()} cores",
         "SQLAlchemy": version("sqlalchemy"),
-        **_servers({place.direct for place in places}),
+        **_servers({place.direct for place in places if place.direct}),
     }
 
 

@@ -6,6 +6,7 @@
 ``sqlite``      a file
 ``memory``      SQLite in memory, for benchmarks that name it
 ``mariadb``     the ``mariadbd`` of this machine on a unix socket, for benchmarks that name it
+``none``        no database, for benchmarks that need none
 ==============  =====================================================================
 
 Nothing is synced to disk (``fsync=off``, ``PRAGMA synchronous=OFF`` and their like): waiting for a
@@ -32,13 +33,14 @@ __all__ = ["DATABASES", "USUAL", "Place", "places"]
 
 #: What a benchmark runs on unless it says so itself (``DATABASES`` of its module).
 USUAL = ("socket", "delayed", "sqlite")
-DATABASES = (*USUAL, "memory", "mariadb")
+DATABASES = (*USUAL, "memory", "mariadb", "none")
 _LABELS = {
     "socket": "PostgreSQL, socket",
     "delayed": "PostgreSQL, 1 ms",
     "sqlite": "SQLite",
     "memory": "SQLite, memory",
     "mariadb": "MariaDB, socket",
+    "none": "-",
 }
 _MEMORY = "sqlite://"
 _SETTINGS = {"autovacuum": "off", "jit": "off"}
@@ -103,6 +105,8 @@ def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
             made.append(Place("memory", _MEMORY, _MEMORY))
         if "mariadb" in names:
             made += _mariadb(stack, alone=set(names) == {"mariadb"})
+        if "none" in names:
+            made.append(Place("none", "", ""))
         yield [place for place in made if place.name in names]
 
 

@@ -25,10 +25,12 @@ MOST = 64
 #: The field value ``*``.
 STAR: Literal["*"] = "*"
 
-# Possessive, so that what fails has been looked at once.
-_TAG = re.compile(r'(W/)?("[\x21\x23-\x7e\x80-\xff]*+")')
-_BARE = re.compile(r"[\x21\x23-\x2b\x2d-\x7e\x80-\xff]++")
-_GAP = re.compile(r"[ \t,]*")
+# Possessive, so that what fails has been looked at once. ``next`` is what stands between a tag and
+# the one after it, or the end: lists may have empty elements (section 5.6.1.2).
+_NEXT = r"(?P<next>[ \t]*+(?:,[ \t,]*+|\Z))?"
+_TAG = re.compile(rf'(W/)?("[\x21\x23-\x7e\x80-\xff]*+"){_NEXT}')
+_BARE = re.compile(rf"(?!\*)([\x21\x23-\x2b\x2d-\x7e\x80-\xff]++){_NEXT}")
+_GAP = re.compile(r"[ \t,]*+")
 _BEGUN = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*+')
 
 
@@ -65,13 +67,13 @@ def tags(name: str, value: str, *, bare: bool = False) -> Literal["*"] | tuple[T
         if read is not None:
             found.append(Tag(read[2], read[1] is not None))
         else:
-            read = _BARE.match(value, at) if bare and value[at] != STAR else None
+            read = _BARE.match(value, at) if bare else None
             if read is None:
                 raise _unreadable(name, value, at)
-            found.append(Tag(f'"{read[0]}"'))
-        at = _gap(value, read.end())
-        if at < end and "," not in value[read.end() : at]:
-            raise _unreadable(name, value, at)
+            found.append(Tag(f'"{read[1]}"'))
+        at = read.end()
+        if read["next"] is None:
+            raise _unreadable(name, value, _gap(value, at))
         if len(found) > MOST:
             raise Oversized(f"{name} has more than {MOST} tags.")
     if not found:
@@ -80,7 +82,7 @@ def tags(name: str, value: str, *, bare: bool = False) -> Literal["*"] | tuple[T
 
 
 def _gap(value: str, at: int) -> int:
-    """Where the next tag begins: lists may have empty elements (section 5.6.1.2)."""
+    """Where the next tag begins, or what is none."""
     gap = _GAP.match(value, at)
     assert gap is not None
     return gap.end()

@@ -22,7 +22,7 @@ is not known is taken for one that writes.
 **A write is never performed because a condition could not be read.** A malformed or an empty
 ``If-Match`` is 400, on a read too; so is a malformed ``If-None-Match`` of a write, while a read
 with one is answered in full. Several lines of a field are one list. ``*`` beside tags is 400, and
-so is a field of more than 8 KiB or 64 tags.
+so is a field of more than 8 KiB, 64 tags or 64 lines.
 
 **A write needs a condition** (``require="if_match"``): without one that protects it is 428 (RFC
 6585 section 3), and the row need not be looked at. What protects is ``If-Match`` and, for what is
@@ -56,7 +56,7 @@ from typing import Literal
 
 from optilock.errors import ConfigurationError
 from optilock.http.errors import BadPrecondition
-from optilock.http.fields import LONGEST, STAR, Oversized, Tag, date, tags
+from optilock.http.fields import LONGEST, MOST, STAR, Oversized, Tag, date, tags
 
 __all__ = ["Answer", "Fields", "Precondition", "evaluate", "required"]
 
@@ -74,7 +74,11 @@ _READS = ("GET", "HEAD")
 _WITHOUT_CONDITIONS = ("OPTIONS", "TRACE", "CONNECT")
 _MATCH, _NONE_MATCH = "If-Match", "If-None-Match"
 _UNMODIFIED, _MODIFIED = "If-Unmodified-Since", "If-Modified-Since"
-_NAMES = {name.lower(): name for name in (_MATCH, _NONE_MATCH, _UNMODIFIED, _MODIFIED)}
+_NAMES: dict[str | bytes, str] = {
+    key: name
+    for name in (_MATCH, _NONE_MATCH, _UNMODIFIED, _MODIFIED)
+    for key in (name.lower(), name.lower().encode())
+}
 _DATES = (_UNMODIFIED, _MODIFIED)
 #: What a write of Azure may carry.
 _TOGETHER = ({_MATCH, _UNMODIFIED}, {_NONE_MATCH, _MODIFIED})
@@ -343,18 +347,20 @@ def _sent(fields: Fields, reads: bool) -> dict[str, str]:
     Control bytes are no text at all, so a write with one is refused, in whichever field it is.
     """
     lines: dict[str, list[str]] = {}
-    length = dict.fromkeys(_NAMES.values(), 0)
+    length: dict[str, int] = {}
     for name, value in fields.items() if isinstance(fields, Mapping) else fields:
-        known = _NAMES.get(_text(name).strip().lower())
+        known = _NAMES.get(name.strip().lower())
         if known is None or value is None:
             continue
-        line = _text(value)
-        length[known] += len(line) + len(", ")
-        if length[known] > LONGEST + len(", "):
+        length[known] = length.get(known, -len(", ")) + len(", ") + len(value)
+        if length[known] > LONGEST:
             raise Oversized(f"{known} is longer than {LONGEST} characters.")
+        line = _text(value)
         if not reads and known in _DATES and _CONTROL.search(line):
             raise BadPrecondition(f"{known} has a control byte.")
         lines.setdefault(known, []).append(line)
+        if len(lines[known]) > MOST:
+            raise Oversized(f"{known} has more than {MOST} lines.")
     return {known: ", ".join(each) for known, each in lines.items()}
 
 

@@ -17,12 +17,13 @@ from typing import NoReturn
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from benchmarks import overlap
+from benchmarks import entities, overlap
 from benchmarks.__main__ import BENCHMARKS, _wanted, main
 from benchmarks.delay import delayed
 from benchmarks.measure import SPANS, Ratio, Timing, interleave, median, order, ratio
-from benchmarks.models import heard
+from benchmarks.models import NativeItem, OptilockItem, heard
 from benchmarks.plan import LONG, MANY, MEDIUM, SHORT, Plan
 from benchmarks.servers import Place, places
 from benchmarks.statements import counted
@@ -239,6 +240,22 @@ def test_every_comparison_runs_to_its_table(name: str, tmp_path: Path) -> None:
     assert f"`python -m benchmarks {name}" in table
 
 
+def test_what_needs_no_database_runs_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["preconditions", "--rounds", "1"])
+    assert "| PUT, If-Match misses, 10 lines, against etag " in capsys.readouterr().out
+
+
+def test_both_applications_store_what_a_put_has_sent() -> None:
+    with places(["sqlite"]) as (place,), place.engine() as engine:
+        (line, _) = entities.through_fastapi(place, Plan(rounds=1, many=1), engine)
+        assert {*line.ratios} == {"read, compare, write", "optilock"}
+        for model in (NativeItem, OptilockItem):
+            with Session(engine) as session:
+                stored = session.get_one(model, 1)
+                # A warm-up, and a round.
+                assert (stored.version, stored.note) == (3, "note")
+
+
 def test_overlapping_batches_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "_PROCESSES", 2)
     code, table = run(["overlap"], tmp_path)
@@ -259,6 +276,7 @@ def test_a_benchmark_says_which_databases_it_runs_on() -> None:
     assert _wanted(["guard_trigger"], None) == ["socket", "sqlite", "mariadb"]
     assert _wanted(["overhead", "guard_trigger"], ["mariadb"]) == ["mariadb"]
     assert _wanted(["overhead"], ["mariadb"]) == []
+    assert _wanted(["preconditions"], None) == ["none"]
 
 
 def test_mariadb_is_left_out_where_it_is_not_installed(

@@ -2,63 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from optilock import OptilockError, entities, is_transient
+from optilock import entities
 from optilock.entities import Idempotency, Stored
-from tests.engines import Target
 from tests.models import Account, Note
-from tests.tags import tag
-
-CLIENTS = 8
-
-
-@pytest.fixture
-def crowd(database: Target) -> Any:
-    engine = database.engine(pool_size=CLIENTS)
-    yield engine
-    engine.dispose()
-
-
-Write = Callable[[Session, str, int], Stored]
-
-
-def race(engine: Engine, write: Write, number: int) -> tuple[Counter[int], str]:
-    """Each client writes at once, in a transaction of its own; the statuses, and who has won."""
-    begin = threading.Barrier(CLIENTS)
-    statuses: list[int] = []
-    winners: list[str] = []
-
-    def client(me: str) -> None:
-        begin.wait()
-        while True:
-            try:
-                with Session(engine) as session, session.begin():
-                    write(session, me, number)
-            except OptilockError as error:
-                statuses.append(error.status)  # type: ignore[attr-defined]
-            except Exception as error:
-                if is_transient(error):  # "database is locked", a deadlock: it was not performed
-                    continue
-                statuses.append(500)
-            else:
-                statuses.append(204)
-                winners.append(me)
-            return
-
-    threads = [threading.Thread(target=client, args=(str(n),)) for n in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return Counter(statuses), winners[0] if winners else ""
+from tests.races import ALONE, CLIENTS, NEW, ONE_TAG, UPSERT, Race, crowd, one_has_won
 
 
 @pytest.fixture
@@ -66,58 +18,43 @@ def rounds(pytestconfig: pytest.Config) -> range:
     return range(50 if pytestconfig.option.full else 5)
 
 
-def test_one_tag_is_good_for_one_write(store, crowd, stored, rounds):
+@pytest.mark.parametrize("race", [ONE_TAG, ALONE], ids=["transaction", "autocommit"])
+def test_one_tag_is_good_for_one_write(store, database, engine, rounds, race):
     store(Account(id=1, owner="a"))
-
-    def write(session: Session, me: str, number: int) -> Stored:
-        seen = tag(Account, 1, number + 1)
-        return entities.merge(session, Account, 1, {"owner": me}, if_match=seen)
-
-    for number in rounds:
-        statuses, winner = race(crowd, write, number)
-        assert statuses == {204: 1, 412: CLIENTS - 1}
-        row = stored(Account, 1)
-        assert (row["owner"], row["version"]) == (winner, number + 2)
+    with crowd(database, race) as next_round:
+        for number in rounds:
+            answers = next_round()
+            assert one_has_won(engine, race, number, answers), answers
 
 
-def test_one_client_inserts(tables, crowd, stored, rounds):
+def test_one_client_inserts(tables, database, engine, rounds):
     tables(Account)
-
-    def write(session: Session, me: str, number: int) -> Stored:
-        return entities.insert(session, Account, number, {"owner": me}, if_none_match="*")
-
-    for number in rounds:
-        statuses, winner = race(crowd, write, number)
-        assert statuses == {204: 1, 412: CLIENTS - 1}
-        row = stored(Account, number)
-        assert (row["owner"], row["version"]) == (winner, 1)
+    with crowd(database, NEW) as next_round:
+        for number in rounds:
+            answers = next_round()
+            assert one_has_won(engine, NEW, number, answers), answers
 
 
-def test_upserts_of_one_key_are_all_counted(tables, crowd, stored, rounds):
+def test_upserts_of_one_key_are_all_counted(tables, database, stored, rounds):
     """The last writer wins, and no version is made twice."""
     tables(Account)
-    tags: list[str | None] = []
-
-    def write(session: Session, me: str, number: int) -> Stored:
-        done = entities.insert_or_merge(session, Account, number, {"owner": me})
-        tags.append(done.etag)
-        return done
-
-    for number in rounds:
-        tags.clear()
-        statuses, _ = race(crowd, write, number)
-        assert statuses == {204: CLIENTS}
-        assert stored(Account, number)["version"] == CLIENTS
-        assert len({*tags}) == CLIENTS
+    with crowd(database, UPSERT) as next_round:
+        for number in rounds:
+            answers = next_round()
+            assert Counter(answer.status for answer in answers) == {204: CLIENTS}
+            assert stored(Account, number)["version"] == CLIENTS
+            assert len({answer.etag for answer in answers}) == CLIENTS
 
 
 @pytest.mark.parametrize("header", ["none", "each its own", "one"])
 def test_equal_requests_are_told_apart_by_their_senders_alone(
-    tables, crowd, stored, rounds, header
+    tables, database, engine, stored, rounds, header
 ):
     """Eight clients want the same, with one tag. Only a client that sends one request eight times
     is told so each time; it is stored once all the same."""
     tables(Note)
+    with Session(engine) as session, session.begin():
+        tags = [entities.insert(session, Note, number, {"text": "a"}).etag for number in rounds]
     told: list[Stored] = []
 
     def write(session: Session, me: str, number: int) -> Stored:
@@ -129,12 +66,11 @@ def test_equal_requests_are_told_apart_by_their_senders_alone(
         told.append(done)
         return done
 
-    with Session(crowd) as session, session.begin():
-        tags = [entities.insert(session, Note, number, {"text": "a"}).etag for number in rounds]
-    for number in rounds:
-        told.clear()
-        statuses, _ = race(crowd, write, number)
-        assert statuses == ({204: CLIENTS} if header == "one" else {204: 1, 412: CLIENTS - 1})
-        assert {one.version for one in told} == {stored(Note, number)["version"]}
-        if header != "one":
-            assert not told[0].again
+    expected = {204: CLIENTS} if header == "one" else {204: 1, 412: CLIENTS - 1}
+    with crowd(database, Race("equal requests", write, lambda number: (number, 2))) as next_round:
+        for number in rounds:
+            told.clear()
+            assert Counter(answer.status for answer in next_round()) == expected
+            assert {one.version for one in told} == {stored(Note, number)["version"]}
+            if header != "one":
+                assert not told[0].again
