@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _enter(namespace: dict[str, Any]) -> None:
     folder = tempfile.TemporaryDirectory(prefix="optilock-docs-")
     namespace["_leave"] = (Path.cwd(), folder)
+    namespace["__name__"] = "__main__"  # a program of its own, as Flask(__name__) wants to know
     os.chdir(folder.name)
 
 
