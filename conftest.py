@@ -30,7 +30,6 @@ def _enter(namespace: dict[str, Any]) -> None:
     folder = tempfile.TemporaryDirectory(prefix="optilock-docs-")
     namespace["__name__"] = "__main__"  # frameworks ask where a function stands
     namespace["_leave"] = (Path.cwd(), folder)
-    namespace["__name__"] = "__main__"  # a program of its own, as Flask(__name__) wants to know
     os.chdir(folder.name)
 
 

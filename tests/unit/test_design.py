@@ -23,7 +23,7 @@ PACKAGE = ROOT / "optilock"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 #: Of projects that use optilock, or of SQLAlchemy.
-FOREIGN = {"env.py"}
+FOREIGN = {"env.py", "app.py", "hello.py", "heroes.py"}
 
 #: A file, and a function of it.
 Step = tuple[str, str]
