@@ -51,6 +51,12 @@ def test_ci_runs_the_readmes_test_command_before_it_installs_a_database() -> Non
     assert places == sorted(places)
 
 
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest imports them by that."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted({*names})
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_ci_is_a_script_that_bash_can_read() -> None:
     script = ROOT / ".ci" / "run"
