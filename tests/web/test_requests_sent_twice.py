@@ -1,4 +1,4 @@
-"""Requests that are sent twice, in FastAPI and Flask; and an Idempotency-Key that cannot be read."""
+"""Requests that are sent twice, in FastAPI and Flask; and Idempotency-Keys that nobody can read."""
 
 # No annotations from the future: FastAPI reads those of local names.
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import UnitOfWork, etag_of
 from optilock.entities import Idempotency
-from optilock.web.conditions import Policy
+from optilock.web.conditions import STRICT, Policy
 from optilock.web.fastapi import Conditions, install, unit
 from optilock.web.flask import Optilock
 from tests.applications.pages import Base, Page, fill, stored
@@ -74,8 +74,8 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 def serve(request: pytest.FixtureRequest, engine: Engine) -> Any:
     sessions = sessionmaker(engine)
     if request.param == "fastapi":
-        return lambda policy=Policy(): asgi(on_fastapi(sessions, policy))
-    return lambda policy=Policy(): wsgi(on_flask(sessions, policy))
+        return lambda policy=STRICT: asgi(on_fastapi(sessions, policy))
+    return lambda policy=STRICT: wsgi(on_flask(sessions, policy))
 
 
 def test_a_request_that_was_sent_twice_counts_once(serve: Any, engine: Engine) -> None:
