@@ -137,11 +137,13 @@ def _read(header: Any) -> str:
 
 
 def _unreadable(why: str) -> BadPrecondition:
-    return BadPrecondition(
+    error = BadPrecondition(
         f"The Idempotency-Key cannot be read: {why}. Send a new random UUID with each new request,"
         ' in two quotes, and the same one with a request that you send again: "8e03978e-40d5-…".'
         " Nothing was written."
     )
+    error.detail = str(error)
+    return error
 
 
 # -- what is known again ---------------------------------------------------------------------------

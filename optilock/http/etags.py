@@ -23,7 +23,8 @@ Edits that are not flushed do not change it.
 
 Only :class:`~optilock.tokens.unique.Unique` promises that a row which is deleted and made again
 under the same key never repeats a tag. ``Counter`` and ``RowVersion`` begin at 1 again, and their
-tags tell how often a row was written; a ``Timestamp`` can repeat where the clock is set back.
+tags tell how often a row was written; a ``Timestamp`` can repeat where the clock is set back. A row
+that is made again by the very same request, with ``idempotency=``, has the same tag and values.
 
 A tag that no row of the class can have names no version: one of another row, table, tenant or key,
 a text that is no version of the class, a number that its column cannot hold. It matches nothing

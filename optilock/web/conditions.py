@@ -167,7 +167,8 @@ class Conditions:
         """Store what a PUT has sent, where PUT makes what is not there.
 
         ``await session.run_sync(conditions.put, Page, key, values)`` with an ``AsyncSession``.
-        ``options`` are further ones of the entity operations.
+        ``options`` are further ones of the entity operations, such as ``idempotency``, which does
+        nothing for a request that demands nothing.
 
         Raises:
             AlreadyExists: ``If-None-Match: *``, and the row is there (412).
@@ -179,8 +180,10 @@ class Conditions:
         if self.absent:
             return entities.insert(session, model, key, values, **self.demands, **options)
         if asked.versions is None and not asked.exists and not asked.unless:
+            # The last writer wins, so a request that is sent again is not known again.
+            others = {name: each for name, each in options.items() if name != "idempotency"}
             return entities.insert_or_replace(
-                session, model, key, values, etags=self.etags, **options
+                session, model, key, values, etags=self.etags, **others
             )
         try:
             return entities.replace(session, model, key, values, **self.demands, **options)

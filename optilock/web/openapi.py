@@ -17,7 +17,6 @@ __all__ = [
     "ETAG",
     "IF_MATCH",
     "IF_NONE_MATCH",
-    "_SCHEMA",
     "ProblemDocument",
     "answers",
     "told",
@@ -37,6 +36,8 @@ class ProblemDocument(TypedDict, total=False):
     detail: Required[str]
     etag: str
     conflicts: dict[str, dict[str, Any]]
+    names: list[str]
+    index: int
 
 
 _SCHEMA: Final[Mapping[str, Any]] = {
@@ -50,6 +51,12 @@ _SCHEMA: Final[Mapping[str, Any]] = {
         "detail": {"type": "string"},
         "etag": {"type": "string", "description": "The ETag of the current version."},
         "conflicts": {"type": "object", "description": "For each field up to three values."},
+        "names": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The members of the body that it is about.",
+        },
+        "index": {"type": "integer", "description": "Which operation of several failed, from 0."},
     },
 }
 #: What an answer beside 2xx means.

@@ -68,18 +68,22 @@ def get(name: Name, conditions: Conditions, db: Db, response: Response) -> Whole
         raise NotFound(Page, (name,))
     tag = conditions.tag_of(page)
     if conditions.not_modified(tag):
-        return not_modified(tag)
-    response.headers["ETag"] = tag
-    response.headers["Cache-Control"] = "no-cache"
+        return _with_fields(not_modified(tag), tag)
+    _with_fields(response, tag)
     return Whole(name=page.name, body=page.body, etag=tag)
 
 
+def _with_fields(answer: Response, tag: str) -> Response:
+    """200 and 304 have the same (RFC 9110 section 15.4.5)."""
+    answer.headers.update({"ETag": tag, "Cache-Control": "no-cache"})
+    return answer
+
+
 @router.put("/{name}", status_code=204, responses=responses("PUT", status_code=204))
-def put(name: Name, conditions: Conditions, text: Text, db: Db, response: Response) -> None:
+def put(name: Name, conditions: Conditions, text: Text, db: Db) -> Response:
     stored = conditions.put(db, Page, name, {"body": text_of(text.body)})
-    response.headers["ETag"] = stored.etag or ""
-    if conditions.absent:
-        response.status_code = 201
+    status = 201 if conditions.absent else 204
+    return Response(status_code=status, headers={"ETag": stored.etag or ""})
 
 
 @router.patch("/{name}", status_code=204, responses=responses("PATCH", status_code=204))

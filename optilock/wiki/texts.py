@@ -1,7 +1,8 @@
 """What can be the name or the text of a page.
 
-A name stands in an address, so it has letters, digits, and a few signs between them. A text has
-lines that end in one newline, however the browser has sent them (HTML has both, CR and LF).
+A name stands in an address, so it has letters (with their accents and vowel signs), digits, and a
+few signs between them. A text has lines that end in one newline, however the browser has sent them
+(HTML has both, CR and LF).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ __all__ = ["LONGEST", "LONGEST_NAME", "BadText", "name_of", "text_of"]
 #: Characters.
 LONGEST, LONGEST_NAME = 100_000, 100
 
+#: Of a name as it was sent: no character of a name has more parts.
+_LONGEST_SENT = 4 * LONGEST_NAME
 _NAME = re.compile(r"\w[\w .,'()-]*")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -32,15 +35,22 @@ def name_of(given: str) -> str:
     Raises:
         BadText: it can be none.
     """
-    name = unicodedata.normalize("NFC", given.strip())
-    if not _NAME.fullmatch(name):
+    name = given.strip()
+    if len(name) <= _LONGEST_SENT:  # for many accents of one letter the next line takes minutes
+        name = unicodedata.normalize("NFC", name)
+    if len(name) > LONGEST_NAME:
+        raise BadText(f"The name of a page has at most {LONGEST_NAME} characters.")
+    if not _NAME.fullmatch(name[:1] + _without_marks(name[1:])):
         raise BadText(
             "The name of a page begins with a letter or a digit; between letters and digits there"
             " can be spaces and the signs . , ' - _ ( )."
         )
-    if len(name) > LONGEST_NAME:
-        raise BadText(f"The name of a page has at most {LONGEST_NAME} characters.")
     return name
+
+
+def _without_marks(name: str) -> str:
+    """Accents and vowel signs belong to the letter before them, and are none themselves."""
+    return "".join(sign for sign in name if not unicodedata.category(sign).startswith("M"))
 
 
 def text_of(given: str) -> str:

@@ -36,6 +36,7 @@ from optilock import (
 from optilock.errors import Computed, Entry, OptilockError
 from optilock.http.etags import PLAIN
 from optilock.web.conditions import Conditions
+from optilock.web.openapi import ProblemDocument, answers
 from optilock.web.problems import Problem, problem_of
 
 
@@ -276,3 +277,11 @@ def test_a_class_shows_nothing_unless_it_says_so() -> None:
         [Entry(Quiet, (7,), "updated", "update", {}, {"title": "a"}, {"title": "b"}, {})]
     )
     assert "conflicts" not in body_of(error)[1]
+
+
+def test_what_openapi_says_of_a_document_has_every_member_that_one_can_have() -> None:
+    unknown = BatchFailed(3, BadEntity("Page has colour", ["colour"]))
+    found = [problem_of(error) for error in (unknown, PreconditionFailed([entry()]))]
+    members = {name for problem in found if problem is not None for name in problem.body}
+    (media,) = answers("PUT", 200)[412]["content"].values()
+    assert set(media["schema"]["properties"]) == members == set(ProblemDocument.__annotations__)

@@ -32,6 +32,8 @@ def test_a_page_is_read_once(client: TestClient) -> None:
     assert answer.json() == {"name": "tea", "body": TEA, "etag": tag}
     again = client.get("/api/pages/tea", headers={"If-None-Match": tag})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    kept = answer.headers["cache-control"]
+    assert again.headers["cache-control"] == kept == "no-cache"  # RFC 9110 section 15.4.5
     assert client.head("/api/pages/tea").headers["etag"] == tag
 
 
@@ -61,6 +63,7 @@ def test_a_page_is_made_once(client: TestClient, stored: Stored) -> None:
     new = {"If-None-Match": "*"}
     made = client.put("/api/pages/coffee", json={"body": "Grind.\r\n"}, headers=new)
     assert (made.status_code, made.headers["etag"]) == (201, tag_of(client, "coffee"))
+    assert made.content == b""
     assert client.put("/api/pages/coffee", json={"body": ""}, headers=new).status_code == 412
     assert stored("coffee") == "Grind.\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 from starlette.testclient import TestClient
 
-from optilock.wiki.texts import LONGEST, LONGEST_NAME
+from optilock.wiki.texts import LONGEST, LONGEST_NAME, BadText, name_of
 from tests.wiki.browsing import Visitor
 from tests.wiki.programs import ROOT
 from tests.wiki.wikis import TEA, wiki_on
@@ -76,6 +77,24 @@ def test_white_space_around_a_name_and_the_form_of_its_accents_do_not_count(ada:
     ada.send(ada.open("/new").form, name="  the\u0301 ", body="hot")
     assert ada.open("/pages/th\u00e9").status == 200
     assert ada.open("/pages/" + quote("the\u0301")).status == 200
+
+
+@pytest.mark.parametrize("name", ["हिन्दी", "สวัสดี", "Việt Nam"])
+def test_the_vowel_signs_of_any_script_can_stand_in_a_name(ada: Visitor, name: str) -> None:
+    ada.send(ada.open("/new").form, name=name, body="hot")
+    assert ada.open(f"/pages/{quote(name)}").status == 200
+
+
+def test_a_name_begins_with_no_accent(ada: Visitor) -> None:
+    answer = ada.send(ada.open("/new").form, name="\u0301a", body="typed")
+    assert (answer.status, answer.box) == (400, "typed")
+
+
+def test_a_name_with_any_number_of_accents_is_refused_before_anybody_waits() -> None:
+    began = time.process_time()
+    with pytest.raises(BadText, match="at most 100 characters"):
+        name_of("a" + "\u0300\u0316" * 20_000)
+    assert time.process_time() - began < 1  # to sort them would take 3 seconds, and 50 for 4 times
 
 
 def test_upper_and_lower_case_are_two_pages(engine: Engine) -> None:
