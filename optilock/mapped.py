@@ -122,6 +122,17 @@ class Facts:
             if isinstance(column := attribute.columns[0], Column) and column.table in mapper.tables
         }
 
+    @cached_property
+    def editable(self) -> frozenset[str]:
+        """The attributes of plain columns: not the key, not the version, not what says the class."""
+        mapper = self.mapper
+        others = {*mapper.primary_key, self.version, mapper.polymorphic_on}
+        return frozenset(
+            attribute.key
+            for attribute in mapper.column_attrs
+            if isinstance(attribute.columns[0], Column) and others.isdisjoint(attribute.columns)
+        )
+
     @property
     def ignored(self) -> frozenset[Column[Any]]:
         """Columns of the whole hierarchy that neither move the version nor conflict."""
