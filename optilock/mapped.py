@@ -124,7 +124,7 @@ class Facts:
 
     @cached_property
     def editable(self) -> frozenset[str]:
-        """The attributes of plain columns: not the key, not the version, not what says the class."""
+        """The attributes of columns: without the key, the version, and what says the class."""
         mapper = self.mapper
         others = {*mapper.primary_key, self.version, mapper.polymorphic_on}
         return frozenset(

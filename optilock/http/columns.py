@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum as PythonEnum
-from functools import lru_cache
 from math import isinf, isnan
 from typing import Any
 from uuid import UUID
@@ -104,9 +103,9 @@ def holds(
     dialect: Dialect | None = None,
 ) -> bool:
     """Can a column of this type hold the value? NULL is another question."""
-    if _is_of_application(type(kind)):
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
         return True
-    check, _ = _family(type(kind))
+    check, _ = _family(kind)
     if check is not None and not check(value, kind, limits, dialect):
         return False
     return dialect is None or _is_bound(value, kind, dialect)
@@ -114,26 +113,20 @@ def holds(
 
 def surely_holds(value: Any, kind: TypeEngine[Any]) -> bool:
     """Can a column of this type hold the value in whatever database? Nothing has to be asked."""
-    if _is_of_application(type(kind)):
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
         return True
-    check, _ = _family(type(kind))
+    check, _ = _family(kind)
     return check is not None and check(value, kind, _CERTAIN, None)
 
 
 def takes(kind: TypeEngine[Any]) -> str:
     """What a column of this type takes, in words for the client."""
     length = getattr(kind, "length", None)
-    return _family(type(kind))[1] + (f" of at most {length} characters" if length else "")
+    return _family(kind)[1] + (f" of at most {length} characters" if length else "")
 
 
-@lru_cache(maxsize=256)
-def _is_of_application(kind: type[TypeEngine[Any]]) -> bool:
-    return issubclass(kind, TypeDecorator) and not issubclass(kind, Interval)
-
-
-@lru_cache(maxsize=256)
-def _family(kind: type[TypeEngine[Any]]) -> tuple[Check | None, str]:
-    for cls in kind.__mro__:
+def _family(kind: TypeEngine[Any]) -> tuple[Check | None, str]:
+    for cls in type(kind).__mro__:
         if cls in _FAMILIES:
             return _FAMILIES[cls]
     return _UNKNOWN

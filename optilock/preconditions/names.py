@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from sqlalchemy import Column
 from sqlalchemy.orm import Mapper
 
 from optilock.http.errors import BadEntity
