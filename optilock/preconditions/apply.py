@@ -35,6 +35,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
 from optilock.guard.promises import promise
+from optilock.http.columns import surely_holds
 from optilock.http.etags import identity_given
 from optilock.mapped import GIVE_ONE, Identity, State, facts, is_expression
 from optilock.preconditions.etag import NOT_GIVEN, Wanted, matches, wanted
@@ -124,13 +125,23 @@ def row_to_edit(session: Session, mapper: Mapper[Any], identity: Identity, want:
     """The object of the row, read if the session has an older one than was wanted, or ``None``."""
     key = mapper.identity_key_from_primary_key(identity)
     read_before = _held(session, mapper, key)
-    obj = session.get(mapper.class_, identity)
+    obj = _read(session, mapper, identity, key)
     if obj is None:
         return None
     state = instance_state(obj)
     if read_before is obj or state.key != key:
         _read_again_if_older(session, state, want)
     return obj
+
+
+def _read(session: Session, mapper: Mapper[Any], identity: Identity, key: Any) -> Any:
+    """``session.get()``, by a statement that is made once where it has to read the row."""
+    get = type(session).get
+    if key in session.identity_map or getattr(get, "__wrapped__", get) is not Session.get:
+        return session.get(mapper.class_, identity)  # or the application's own
+    params = {f"optilock_key_{number}": value for number, value in enumerate(identity)}
+    found = session.execute(facts(mapper).select_one, params)
+    return found.unique().scalars().one_or_none()
 
 
 def _held(session: Session, mapper: Mapper[Any], key: Any) -> object:
@@ -171,5 +182,7 @@ def _refuse_unfit(session: Session, state: State, changes: Iterable[str]) -> Non
     columns = facts(mapper).columns
     for name in {one for named in changes for one in columns_of(mapper, named)}:
         value = held.get(name)
-        if value is not None and name in columns and not is_expression(value):
+        if value is None or name not in columns or surely_holds(value, columns[name].type):
+            continue
+        if not is_expression(value):
             refuse_unfit(session, mapper, name, value)

@@ -74,6 +74,20 @@ def test_names_and_values_cost_no_sql_and_no_question_to_the_session(
     assert called.isdisjoint({"operate", "_boolean_compare", "get_bind", "limits"})
 
 
+def test_the_row_is_read_as_the_session_reads_rows(account: Any, engine: Engine) -> None:
+    class Mine(Session):
+        def get(self, entity: Any, ident: Any, **options: Any) -> Any:
+            found = super().get(entity, ident, **options)
+            return None if found is None or found.owner == "hidden" else found
+
+    with UnitOfWork(sessionmaker(engine, class_=Mine)) as session:
+        apply(session, Account, 1, {"owner": "hidden"}, version=1)
+    with UnitOfWork(sessionmaker(engine, class_=Mine)) as session:
+        assert (
+            refused(session, Account, 1, {"owner": "Eve"}, expected=2).entries[0].database is None
+        )
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_a_miss_reads_the_row_once(
     account: Any, watched: Do, other: Do, engine: Engine, held: bool
