@@ -20,7 +20,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ClauseElement, Column, ColumnElement, FromClause, Join, Select, Table, tuple_
+from sqlalchemy import (
+    ClauseElement,
+    Column,
+    ColumnElement,
+    FromClause,
+    Join,
+    Select,
+    Table,
+    bindparam,
+    select,
+    tuple_,
+)
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
@@ -122,6 +133,17 @@ class Facts:
             if isinstance(column := attribute.columns[0], Column) and column.table in mapper.tables
         }
 
+    @cached_property
+    def editable(self) -> frozenset[str]:
+        """The attributes of columns: without the key, the version, and what says the class."""
+        mapper = self.mapper
+        others = {*mapper.primary_key, self.version, mapper.polymorphic_on}
+        return frozenset(
+            attribute.key
+            for attribute in mapper.column_attrs
+            if isinstance(attribute.columns[0], Column) and others.isdisjoint(attribute.columns)
+        )
+
     @property
     def ignored(self) -> frozenset[Column[Any]]:
         """Columns of the whole hierarchy that neither move the version nor conflict."""
@@ -206,6 +228,15 @@ class Facts:
         if not self.maps_a_select:
             return keys, self.mapper.persist_selectable
         return [self._behind(key) for key in keys], self.version.table
+
+    @cached_property
+    def select_one(self) -> Select[Any]:
+        """The object of a row; the parameters are ``optilock_key_0`` and so on.
+
+        ``session.get()`` makes such a statement for each reading.
+        """
+        keys = enumerate(self.mapper.primary_key)
+        return select(self.mapper).where(*(k == bindparam(f"optilock_key_{n}") for n, k in keys))
 
     # -- its tokens ----------------------------------------------------------------------------
 

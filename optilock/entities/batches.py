@@ -17,7 +17,7 @@ and ``BatchFailed.index`` is its place. A row may be named once; an empty list i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -151,7 +151,7 @@ def transaction(
 
 
 def _all(session: Session, given: list[Operation], known: Whole | None = None) -> list[Stored]:
-    seen: set[Place] = set()
+    seen: set[Hashable] = set()
     stored = []
     with session.begin_nested():
         for index, operation in enumerate(given):
@@ -211,12 +211,23 @@ def _begin(session: Session, given: list[Operation], *, as_one: bool = False) ->
         )
 
 
-def _once(operation: Operation, seen: set[Place]) -> None:
+def _once(operation: Operation, seen: set[Hashable]) -> None:
     place = operation.place()
-    if place in seen and place is not None:
+    if place is None:
+        return
+    row = _hashable(place)
+    if row in seen:
         raise BadEntity(
             f"{operation.model.__name__} {operation.key!r} is named twice in one transaction: a row"
             " can be written once. Make one operation of the two."
         )
-    if place is not None:
-        seen.add(place)
+    seen.add(row)
+
+
+def _hashable(place: Place) -> Hashable:
+    """A list is no key of most columns: its operation says so."""
+    try:
+        hash(place)
+    except TypeError:
+        return place[0], repr(place[1])
+    return place

@@ -119,7 +119,7 @@ def check_before_commit(session: Session) -> None:
     kept = set(_kept(known))
     waiting = [promise for place, promise in known.promises.items() if place not in kept]
     try:
-        moved = list(_moved(session, waiting))
+        moved = list(_moved(session, waiting)) if waiting else []
     except DBAPIError as error:
         if not ended_by_conflict(error):
             raise

@@ -28,6 +28,9 @@ from optilock.tokens.row_version import TransactionId
 
 __all__ = ["key_text", "text_of", "version_in"]
 
+#: Digits of a number before its point, and after it, that are written out.
+_MOST = 1000
+
 
 def text_of(version: Any, name: str) -> str:
     """The text of a version of the class ``name``."""
@@ -68,8 +71,8 @@ def key_text(value: Any, name: str) -> str:
             return value.hex
         case PythonEnum():
             return value.name
-        case Decimal() if value.is_finite():
-            return f"{value.normalize():f}"
+        case Decimal():
+            return _number_text(value)
         case float() if value.is_integer():
             return str(int(value))
         case bytes() | bytearray() | memoryview():
@@ -85,6 +88,22 @@ def key_text(value: Any, name: str) -> str:
             " every process: give the type a __str__."
         )
     return str(value)
+
+
+def _number_text(value: Decimal) -> str:
+    """The same for equal numbers and for no others, in whatever context of decimal numbers.
+
+    1.5 for 1.50, and 100 for 1E+2, as for the number 100; but no thousands of zeros.
+    """
+    sign, digits, exponent = value.as_tuple()
+    if not value or not isinstance(exponent, int):
+        return f"{value:f}" if value else "0"  # NaN and its like; -0 is 0
+    text = "".join(map(str, digits)).rstrip("0")
+    exponent += len(digits) - len(text)
+    if abs(exponent) > _MOST:
+        return f"{'-' * sign}{text}E{exponent}"
+    plain = f"{value:f}"
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
 # -- and back --------------------------------------------------------------------------------------
@@ -132,7 +151,7 @@ def _whole(text: str) -> int:
 
 
 def _decimal(text: str) -> Decimal:
-    if not re.fullmatch(r"-?\d{1,1000}(\.\d{1,1000})?", text, re.ASCII):
+    if not re.fullmatch(rf"-?\d{{1,{_MOST}}}(\.\d{{1,{_MOST}}})?", text, re.ASCII):
         raise ValueError(text)
     return Decimal(text)
 

@@ -31,12 +31,15 @@ from typing import Any, TypeVar
 
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
+from optilock.guard.promises import promise
+from optilock.http.columns import surely_holds
 from optilock.http.etags import identity_given
 from optilock.mapped import GIVE_ONE, Identity, State, facts, is_expression
 from optilock.preconditions.etag import NOT_GIVEN, Wanted, matches, wanted
-from optilock.preconditions.expect import expect, failed, gone, loaded_version, seen_values
+from optilock.preconditions.expect import failed, gone, loaded_version, seen_values
 from optilock.preconditions.names import check_names, columns_of
 from optilock.preconditions.values import can_be_key, refuse_unfit
 from optilock.session.connections import session_given
@@ -88,11 +91,11 @@ def apply(
     obj = row_to_edit(session, mapper, identity, want)
     if obj is None:
         raise gone(mapper, identity, "update", want, changes, known)
-    state = inspect(obj)
+    state = instance_state(obj)
     loaded = loaded_version(state, "apply")
     if not matches(state, loaded, want):
         raise failed(session, state, loaded, want, changes=changes, seen=known)
-    expect(obj, version=loaded)
+    promise(session, state, loaded, demanded=True)
     set_all(session, obj, changes)
     return obj  # type: ignore[no-any-return]
 
@@ -120,20 +123,31 @@ def checked(session: Session, model: Any, call: str) -> Mapper[Any]:
 
 def row_to_edit(session: Session, mapper: Mapper[Any], identity: Identity, want: Wanted) -> Any:
     """The object of the row, read if the session has an older one than was wanted, or ``None``."""
-    read_before = _held(session, mapper, identity)
-    obj = session.get(mapper.class_, identity)
+    key = mapper.identity_key_from_primary_key(identity)
+    read_before = _held(session, mapper, key)
+    obj = _read(session, mapper, identity, key)
     if obj is None:
         return None
-    state = inspect(obj)
-    if read_before is obj or state.key != mapper.identity_key_from_primary_key(identity):
+    state = instance_state(obj)
+    if read_before is obj or state.key != key:
         _read_again_if_older(session, state, want)
     return obj
 
 
-def _held(session: Session, mapper: Mapper[Any], identity: Identity) -> object:
+def _read(session: Session, mapper: Mapper[Any], identity: Identity, key: Any) -> Any:
+    """``session.get()``, by a statement that is made once where it has to read the row."""
+    get = type(session).get
+    if key in session.identity_map or getattr(get, "__wrapped__", get) is not Session.get:
+        return session.get(mapper.class_, identity)  # or the application's own
+    params = {f"optilock_key_{number}": value for number, value in enumerate(identity)}
+    found = session.execute(facts(mapper).select_one, params)
+    return found.unique().scalars().one_or_none()
+
+
+def _held(session: Session, mapper: Mapper[Any], key: Any) -> object:
     """The object that the session had read before, so that reading it now sends nothing."""
-    held = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
-    return held if held is not None and facts(mapper).token in inspect(held).dict else None
+    held = session.identity_map.get(key)
+    return held if held is not None and facts(mapper).token in instance_state(held).dict else None
 
 
 def _read_again_if_older(session: Session, state: State, want: Wanted) -> None:
@@ -152,7 +166,7 @@ def set_all(session: Session, obj: object, changes: Mapping[str, Any]) -> None:
         BadEntity: a column cannot hold what the object has made of a value.
     """
     begun: list[str] = []
-    state: State = inspect(obj)
+    state = instance_state(obj)
     try:
         for name, value in changes.items():
             begun.append(name)
@@ -164,8 +178,11 @@ def set_all(session: Session, obj: object, changes: Mapping[str, Any]) -> None:
 
 
 def _refuse_unfit(session: Session, state: State, changes: Iterable[str]) -> None:
-    mapper = state.mapper
+    mapper, held = state.mapper, state.dict
+    columns = facts(mapper).columns
     for name in {one for named in changes for one in columns_of(mapper, named)}:
-        value = state.dict.get(name)
-        if name in facts(mapper).columns and not is_expression(value):
+        value = held.get(name)
+        if value is None or name not in columns or surely_holds(value, columns[name].type):
+            continue
+        if not is_expression(value):
             refuse_unfit(session, mapper, name, value)

@@ -148,8 +148,7 @@ def loaded_version(state: State, name: str) -> Any:
     ``GONE`` where the row is; ``name`` is the function that was called.
     """
     token = facts(state.mapper).token
-    session = state.session
-    if token not in state.dict and session is not None and _must_wait(session, state):
+    if token not in state.dict and _must_wait(state.session, state):
         raise ConfigurationError(
             f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
             f" expired it. Write await session.refresh(obj) before {name}()."
@@ -160,9 +159,9 @@ def loaded_version(state: State, name: str) -> Any:
         return GONE
 
 
-def _must_wait(session: Session, state: State) -> bool:
+def _must_wait(session: Session | None, state: State) -> bool:
     """Would reading need an ``await`` that a plain function cannot do?"""
-    if not session.get_bind(state.mapper).dialect.is_async:
+    if session is None or not session.get_bind(state.mapper).dialect.is_async:
         return False
     return not in_greenlet()
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from sqlalchemy import Column
 from sqlalchemy.orm import Mapper
 
 from optilock.http.errors import BadEntity
@@ -49,6 +48,8 @@ def _editable(mapper: Mapper[Any]) -> Iterable[str]:
 
 def why_not(mapper: Mapper[Any], name: Any) -> str | None:
     """Why a client cannot name the attribute; ``None`` if it can."""
+    if isinstance(name, str) and name in facts(mapper).editable:
+        return None
     if not isinstance(name, str) or name not in mapper.attrs:
         return "there is no such mapped attribute"
     if name in mapper.composites:
@@ -58,19 +59,19 @@ def why_not(mapper: Mapper[Any], name: Any) -> str | None:
     if name not in mapper.column_attrs:
         return "it is a relationship, and other rows are edited with their own versions"
     columns = mapper.column_attrs[name].columns
-    if any(column in mapper.primary_key for column in columns):
+    if not set(columns).isdisjoint(mapper.primary_key):
         return "it is the primary key, by which the row is found"
-    if name == facts(mapper).token:
+    if facts(mapper).version in {*columns}:
         return "it is the version, which moves by itself"
-    if mapper.polymorphic_on is not None and mapper.polymorphic_on in columns:
+    if mapper.polymorphic_on in {*columns}:
         return "it says which class the row is"
-    if not isinstance(columns[0], Column):
-        return "it is computed, and not a column"
-    return None
+    return "it is computed, and not a column"
 
 
 def columns_of(mapper: Mapper[Any], name: str) -> list[str]:
     """The attributes of the columns behind a name."""
+    if name in facts(mapper).editable:
+        return [name]
     if name in mapper.composites:
         return names_in_composite(mapper, name)
     return [mapper.synonyms[name].name if name in mapper.synonyms else name]

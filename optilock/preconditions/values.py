@@ -29,7 +29,7 @@ def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -
         BadEntity: it cannot.
     """
     kind = facts(mapper).columns[name].type
-    if value is None or _holds(session, mapper, value, kind):
+    if value is None or surely_holds(value, kind) or _holds(session, mapper, value, kind):
         return
     raise BadEntity(
         f"{mapper.class_.__name__}.{name} takes {takes(kind)}, and something else was sent: a"
@@ -61,14 +61,12 @@ def refuse_unfit_key(session: Session, mapper: Mapper[Any], identity: Identity |
 
 def _unfit(session: Session, mapper: Mapper[Any], identity: Identity) -> str | None:
     for column, value in zip(mapper.primary_key, identity, strict=True):
-        if not _holds(session, mapper, value, column.type):
+        kind = column.type
+        if not surely_holds(value, kind) and not _holds(session, mapper, value, kind):
             return facts(mapper).names[column]
     return None
 
 
 def _holds(session: Session, mapper: Mapper[Any], value: Any, kind: TypeEngine[Any]) -> bool:
-    """Most values need no look at the database."""
-    if surely_holds(value, kind):
-        return True
     dialect = engine_to_write(session, mapper).dialect
     return holds(value, kind, database_of(dialect).limits(dialect), dialect)

@@ -30,20 +30,23 @@ runs the function again: the body is consumed, and only the function knows what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import Annotated, Any
 
+from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.http.etags import PLAIN
 from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.extras import extra
 from optilock.web.openapi import IF_MATCH, IF_NONE_MATCH, answers
-from optilock.web.units import session_of_request
+from optilock.web.units import Depend, session_of_request, sync_session
 
 with extra("fastapi"):
+    from anyio import CancelScope, CapacityLimiter, to_thread
     from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
     from fastapi.dependencies.models import Dependant
     from fastapi.exceptions import RequestValidationError
@@ -154,13 +157,45 @@ def unit(sessions: Any, **options: Any) -> Any:
     before the answer is sent, and rolls back when it, or another dependency, raises.
 
     Args:
-        sessions: what :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork`` takes.
+        sessions: what :class:`optilock.UnitOfWork` or ``AsyncUnitOfWork`` takes. It makes sessions
+            in the event loop, so a factory of the application's own waits for nothing; a part may.
         options: theirs.
 
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread, or makes no sessions.
     """
-    return Depends(session_of_request(sessions, options), scope="function")
+    made = session_of_request(sessions, options, sync=_left_in_a_thread)
+    return Depends(made, scope="function")
+
+
+def _left_in_a_thread(sessions: Any, options: Mapping[str, Any]) -> Depend:
+    """The session of a ``UnitOfWork``, which costs one change of threads a request.
+
+    Entering a unit sends nothing and waits for nothing, but for what parts of the application do.
+    FastAPI would enter it in a thread, where no other unit finds it; here none does either.
+
+    Leaving waits for the database. As in FastAPI, a client that goes away does not interrupt it;
+    nor does it wait for a free thread, because those that have one may wait for its connection.
+    """
+    if options.get("parts"):
+        return sync_session(sessions, options)
+
+    async def session() -> AsyncIterator[Any]:
+        unit = UnitOfWork(sessions, **options)
+        session = copy_context().run(unit.__enter__)
+        try:
+            yield session
+        except BaseException as error:
+            await _leave(unit, type(error), error, error.__traceback__)
+            raise
+        await _leave(unit, None, None, None)
+
+    return session
+
+
+async def _leave(unit: UnitOfWork[Any], *raised: Any) -> None:
+    with CancelScope(shield=True):
+        await to_thread.run_sync(unit.__exit__, *raised, limiter=CapacityLimiter(1))
 
 
 # -- the body comes last ---------------------------------------------------------------------------

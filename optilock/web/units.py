@@ -20,13 +20,31 @@ from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.unit.sessions import is_async
 
-__all__ = ["session_of_request"]
+__all__ = ["Depend", "session_of_request", "sync_session"]
+
+#: A generator function that yields a session.
+Depend = Callable[[], Iterator[Any] | AsyncIterator[Any]]
+
+
+def sync_session(sessions: Any, options: Mapping[str, Any]) -> Depend:
+    """The session of a ``UnitOfWork``."""
+
+    def session() -> Iterator[Any]:
+        with UnitOfWork(sessions, **options) as session:
+            yield session
+
+    return session
 
 
 def session_of_request(
-    sessions: Any, options: Mapping[str, Any]
-) -> Callable[[], Iterator[Any] | AsyncIterator[Any]]:
+    sessions: Any,
+    options: Mapping[str, Any],
+    *,
+    sync: Callable[[Any, Mapping[str, Any]], Depend] = sync_session,
+) -> Depend:
     """A generator function that yields the session of a unit, and ends the unit when it goes on.
+
+    ``sync`` makes it where ``sessions`` makes sync sessions.
 
     Raises:
         ConfigurationError: ``sessions`` is bound to a thread or a task, or makes no sessions.
@@ -36,17 +54,12 @@ def session_of_request(
             f"unit() got {type(sessions).__name__}, and the parts of one request run in several"
             " threads and tasks: give it the sessionmaker."
         )
-    if is_async(sessions):
-        from optilock.asyncio import AsyncUnitOfWork
+    if not is_async(sessions):
+        return sync(sessions, options)
+    from optilock.asyncio import AsyncUnitOfWork
 
-        async def async_session() -> AsyncIterator[Any]:
-            async with AsyncUnitOfWork(sessions, **options) as session:
-                yield session
-
-        return async_session
-
-    def session() -> Iterator[Any]:
-        with UnitOfWork(sessions, **options) as session:
+    async def async_session() -> AsyncIterator[Any]:
+        async with AsyncUnitOfWork(sessions, **options) as session:
             yield session
 
-    return session
+    return async_session

@@ -6,8 +6,8 @@ import gc
 import weakref
 from typing import Any
 
-from sqlalchemy import Integer, String
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import Integer, String, func
+from sqlalchemy.orm import DeclarativeBase, Mapped, column_property, mapped_column
 
 from optilock import CompareValues, Manual, RowVersion, Unique, Versioned
 from optilock.mapped import facts
@@ -31,6 +31,17 @@ def test_attributes_and_columns_are_told_by_either() -> None:
     assert known.columns["id"] is columns.page_id
     assert known.ignored == {columns.views}
     assert known.table is page.__table__
+
+
+def test_the_key_the_version_and_the_class_are_not_edited() -> None:
+    page = models(
+        kind=mapped_column(String(9)),
+        shout=column_property(func.upper("x")),
+        __mapper_args__={"polymorphic_on": "kind"},
+    )
+    assert facts(page.__mapper__).editable == {"title", "views"}
+    page.colour = mapped_column(Integer)
+    assert facts(page.__mapper__).editable == {"title", "views", "colour"}
 
 
 def test_a_class_without_a_version_has_the_empty_attribute() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import pickle
 from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, localcontext
 from typing import Any
 from uuid import UUID
 
@@ -229,6 +229,9 @@ ELSEWHERE = timezone(timedelta(hours=5))
         (1, 1.0),
         (Decimal("1.50"), Decimal("1.5")),
         (Decimal("1E+2"), 100),
+        (Decimal("-0.00"), 0),
+        (Decimal("1.20E+5000"), Decimal("12E+4999")),
+        (Decimal("1" * 40 + ".50"), Decimal("1" * 40 + ".5")),
         (b"a", bytearray(b"a")),
         (datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 2, 5, tzinfo=ELSEWHERE)),
         (date(2026, 1, 2), "2026-01-02"),
@@ -237,6 +240,20 @@ ELSEWHERE = timezone(timedelta(hours=5))
 )
 def test_keys_that_are_the_same_to_a_column_have_one_text(one: Any, same: Any) -> None:
     assert key_text(one, "Page") == key_text(same, "Page")
+
+
+def test_two_numbers_have_two_texts_whatever_the_context_of_the_thread() -> None:
+    one, other = Decimal("1" * 40 + ".5"), Decimal("1" * 40 + ".6")
+    text = key_text(one, "Page")
+    assert text != key_text(other, "Page")
+    with localcontext(Context(prec=3, capitals=0, traps=[Inexact])):
+        assert key_text(one, "Page") == text
+        assert key_text(Decimal("1E+5000"), "Page") == "1E5000"
+
+
+def test_the_text_of_a_number_is_no_longer_than_a_number_is() -> None:
+    for number in ("1E+999999999", "-1E-999999999", "NaN", "-Infinity"):
+        assert len(key_text(Decimal(number), "Page")) < 16
 
 
 def test_a_key_whose_text_would_differ_between_processes_is_refused() -> None:

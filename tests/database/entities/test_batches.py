@@ -111,6 +111,25 @@ def test_errors_of_the_database_come_out_as_they_are(store, watched, stored):
 
 
 @pytest.mark.engines("sqlite-wal")
+@pytest.mark.parametrize("key", [[[1]], [{1}], {"id": {"a": 1}}])
+def test_a_key_that_no_dictionary_can_hold_is_that_of_no_row(store, watched, stored, key):
+    store(Account(id=1, owner="a"))
+    session = watched()
+    for operation, cause in (
+        (Operation(merge, Account, key, {"owner": "b"}, if_match="*"), NotFound),
+        (Operation(delete, Account, key, if_match="*"), NotFound),
+        (Operation(insert, Account, key, {"owner": "b"}), BadEntity),
+        (Operation(insert_or_merge, Account, key, {"owner": "b"}), BadEntity),
+    ):
+        first = Operation(merge, Account, 1, {"owner": "b"}, if_match="*")
+        with pytest.raises(BatchFailed) as caught:
+            entities.transaction(session, [first, operation])
+        assert (caught.value.index, type(caught.value.cause)) == (1, cause)
+    session.commit()
+    assert owners(stored, 1) == ["a"]
+
+
+@pytest.mark.engines("sqlite-wal")
 def test_a_programmer_s_mistake_is_none_of_a_batch(store, watched):
     store(Account(id=1))
     with pytest.raises(ConfigurationError) as caught:

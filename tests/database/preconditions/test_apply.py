@@ -25,6 +25,7 @@ from optilock.testing import count_statements
 from tests.models import Account, Base, Dog, Note, Post, Seat, Tag
 from tests.tags import tag
 from tests.two_writers import Do
+from tests.work import calls_of
 
 
 def refused(session: Session, *args: Any, expected: object) -> PreconditionFailed:
@@ -58,6 +59,33 @@ def test_a_row_that_moved_is_refused_with_what_is_stored(
     assert (entry.database["version"], entry.database["owner"]) == (2, "Bea")
     session.commit()
     assert stored(Account, 1)["owner"] == "Bea"
+
+
+def test_names_and_values_cost_no_sql_and_no_question_to_the_session(
+    account: Any, watched: Do
+) -> None:
+    session = watched()
+
+    def edit() -> None:
+        apply(session, Account, 1, {"owner": "Eve", "note": None}, version=1)
+
+    edit()  # what is worked out once
+    called = {name for file, name in calls_of(edit)}
+    assert called.isdisjoint({"operate", "_boolean_compare", "get_bind", "limits"})
+
+
+def test_the_row_is_read_as_the_session_reads_rows(account: Any, engine: Engine) -> None:
+    class Mine(Session):
+        def get(self, entity: Any, ident: Any, **options: Any) -> Any:
+            found = super().get(entity, ident, **options)
+            return None if found is None or found.owner == "hidden" else found
+
+    with UnitOfWork(sessionmaker(engine, class_=Mine)) as session:
+        apply(session, Account, 1, {"owner": "hidden"}, version=1)
+    with UnitOfWork(sessionmaker(engine, class_=Mine)) as session:
+        assert (
+            refused(session, Account, 1, {"owner": "Eve"}, expected=2).entries[0].database is None
+        )
 
 
 @pytest.mark.parametrize("held", [False, True])
