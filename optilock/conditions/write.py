@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Delete, Table, Update
 from sqlalchemy.orm import Mapper
+from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import Condition, Match, failed, parameter
 from optilock.mapped import Identity, Place, facts
@@ -123,7 +124,11 @@ class Shape:
         """The same write with more conditions."""
         found: Shape | None = self.forms.get(more)
         if found is None:
-            statement = self.statement.where(*(one.clause(parameter) for one in more))
+            statement: Any = self.statement.where(*(one.clause(parameter) for one in more))
+            if not self.deletes and (gives := _given(more)):
+                statement = statement.values(
+                    {column: parameter(name, column.type) for column, name in gives.items()}
+                )
             found = self.forms[more] = replace(
                 self,
                 statement=statement,
@@ -139,6 +144,7 @@ class Shape:
         values = dict(self.expressions)
         if self.token.column.onupdate is not None:
             values[self.token.column] = self.token.column
+        values |= {column: parameter(name, column.type) for column, name in self.gives.items()}
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
         statement = self.table.update().where(*where).values(values)
         return replace(self, statement=statement, conditions=self.demanded, forms={})
@@ -152,6 +158,16 @@ class Shape:
     def demanded(self) -> tuple[Condition, ...]:
         """The other conditions, which are the same for all rows."""
         return tuple(one for one in self.conditions if not isinstance(one, Match))
+
+    @cached_property
+    def each(self) -> Mapping[str, TypeEngine[Any]]:
+        """Values of the demanded conditions that each row has of its own."""
+        return {name: kind for one in self.demanded for name, kind in one.each.items()}
+
+    @cached_property
+    def gives(self) -> Mapping[Column[Any], str]:
+        """Columns that get one of these."""
+        return {} if self.deletes else _given(self.demanded)
 
     @cached_property
     def exact(self) -> bool:
@@ -194,6 +210,10 @@ class Shape:
         known = facts(self.mapper)
         names = {known.names[key.column]: key.parameter for key in self.keys}
         return tuple(names[name] for name in known.keys)
+
+
+def _given(conditions: Iterable[Condition]) -> dict[Column[Any], str]:
+    return {column: name for one in conditions for column, name in one.gives.items()}
 
 
 def places_of(writes: Iterable[Write]) -> set[Place]:

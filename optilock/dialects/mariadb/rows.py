@@ -21,6 +21,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Dialect, Integer, delete
 
+from optilock.conditions.condition import parameter_name
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import LockAndLook, Locks, judge, mixed, must_match
 from optilock.mapped import key_in
@@ -42,6 +43,7 @@ class JoinedRows:
         self.dialect = dialect
         self.columns = {name: column for s in shapes for name, column in s.all_sets().items()}
         self.masked = [n for n in self.columns if any(n not in s.all_sets() for s in shapes)]
+        self.columns |= {parameter_name(name): c for c, name in self.shape.gives.items()}
         self._columns_carried = [
             *(condition.column for condition in (*self.shape.keys, *self.shape.matches)),
             *self.columns.values(),
