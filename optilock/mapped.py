@@ -167,6 +167,11 @@ class Facts:
         return next((one for one in lines if one.concrete), mapper.base_mapper)
 
     @cached_property
+    def is_alone(self) -> bool:
+        """Is the class a hierarchy of its own?"""
+        return len(list(self.mapper.base_mapper.self_and_descendants)) == 1
+
+    @cached_property
     def maps_a_select(self) -> bool:
         """Is the class mapped to a SELECT, or an alias, and its rows are stored elsewhere?"""
         return not isinstance(self.mapper.persist_selectable, (Table, Join))

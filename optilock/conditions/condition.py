@@ -82,13 +82,12 @@ class Condition:
         """Values that each row has of its own, by name: ``clause`` may ask for them, too."""
         return _NONE
 
-    @property
-    def gives(self) -> Mapping[Column[Any], str]:
-        """Columns to which an UPDATE gives a value of ``each``, beside what it writes."""
+    def gives(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
+        """Columns that an UPDATE sets beside what it writes, to a value of ``each``, or to NULL."""
         return _NONE
 
-    def when(self, *, deleting: bool) -> Condition:
-        """What is asked of an UPDATE, or of a DELETE."""
+    def when(self, *, deleting: bool, given: bool) -> Condition:
+        """What is asked of an UPDATE, or of a DELETE; is any row ``given`` values of its own?"""
         return self
 
     def clause(self, given: Given) -> ColumnElement[bool]:

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -59,7 +58,7 @@ from optilock.conditions.write import Write
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import Identity, Place, facts
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+Conditions = tuple[Condition, ...]
 
 
 class Demand:
@@ -76,6 +75,19 @@ class Demand:
 _standing: list[Demand] = []
 
 
+def _standing_on(
+    mapper: Mapper[Any], table: Any, *, deleting: bool, given: bool
+) -> tuple[Condition, ...]:
+    """These, on rows of the class: the same for every session."""
+    shapes, place = facts(mapper).shapes, ("standing", table, deleting, given)
+    found: tuple[Condition, ...] | None = shapes.get(place)
+    if found is None:
+        every = (demand.on(mapper) for demand in _standing)
+        asked = [one.when(deleting=deleting, given=given) for one in every if one is not None]
+        found = shapes[place] = tuple(_said_of(one, mapper, table) for one in asked)
+    return found
+
+
 def stand(demand: Demand) -> bool:
     """From here on every session has the demand, before its own; ``False``: it has it already."""
     if demand in _standing:
@@ -90,9 +102,10 @@ class Demands:
     def __init__(self) -> None:
         self._all: list[Demand] = []
         self._values: dict[str, Any] = {}
-        self._on: dict[tuple[Mapper[Any], Any, bool], tuple[Condition, ...]] = {}
+        self._on: dict[tuple[Mapper[Any], Any, bool], Conditions] = {}
         self._concerns: dict[Mapper[Any], bool] = {}
-        self._rows: dict[Place, Mapping[str, Any]] = {}
+        #: By hierarchy and key: the values that a row has of its own, as parameters of statements.
+        self._rows: dict[Mapper[Any], dict[Identity, Mapping[str, Any]]] = {}
         #: The values as parameters of statements.
         self.params: dict[str, Any] = {}
 
@@ -114,24 +127,24 @@ class Demands:
         self._on, self._concerns = {}, {}
         self.params = parameters(self._values)
 
-    def give(self, place: Place, values: Mapping[str, Any] | None) -> None:
-        """From here on these are the values that one row has of its own; ``None``: it has none."""
-        if values is None:
-            self._rows.pop(place, None)
-        else:
-            self._rows[place] = values
+    def give(self, place: Place, values: Mapping[str, Any]) -> None:
+        """From here on these are the values that one row has of its own."""
+        root, identity = place
+        if root not in self._rows:
+            self._rows[root], self._on = {}, {}
+        self._rows[root][identity] = parameters(values)
 
-    def on(
-        self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False
-    ) -> tuple[Condition, ...]:
+    def on(self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False) -> Conditions:
         """The conditions on rows of the class; as a statement of ``table`` says them."""
         found = self._on.get((mapper, table, deleting))
         if found is None:
-            every = (demand.on(mapper) for demand in (*_standing, *self._all))
-            asked = [one.when(deleting=deleting) for one in every if one is not None]
-            if table is not None:
-                asked = [_said_of(one, mapper, table) for one in asked]
-            found = self._on[mapper, table, deleting] = tuple(asked)
+            given = bool(self._rows) and facts(mapper).root in self._rows
+            found = _standing_on(mapper, table, deleting=deleting, given=given)
+            if self._all:
+                every = (demand.on(mapper) for demand in self._all)
+                asked = [one.when(deleting=deleting, given=given) for one in every if one]
+                found = (*found, *(_said_of(one, mapper, table) for one in asked))
+            self._on[mapper, table, deleting] = found
         return found
 
     def concern(self, mapper: Mapper[Any]) -> bool:
@@ -148,22 +161,19 @@ class Demands:
         more = self.on(mapper, shape.table, deleting=shape.deletes)
         if not more:
             return write
-        shape = shape.under(more)
-        given = {**params, **self.params}
-        if shape.each:
-            identity = shape.identity_of(params) if self._rows else ()
-            own = self._rows_of(mapper, identity)
-            for name in shape.each:
-                given[parameter_name(name)] = own.get(name)
-        return Write(shape, given)
+        under = shape.under(more)
+        if self.params:
+            params = {**params, **self.params}
+        if under.each:
+            own = self._rows[facts(mapper).root].get(shape.identity_of(params))
+            params = {**params, **(under.nothing if own is None else own)}
+        return Write(under, params)
 
     def of_row(self, mapper: Mapper[Any], identity: Identity) -> Mapping[str, Any]:
         """The values, and those that the row has of its own, as parameters."""
-        own = self._rows_of(mapper, identity)
-        return {**self.params, **parameters(own)} if own else self.params
-
-    def _rows_of(self, mapper: Mapper[Any], identity: Identity) -> Mapping[str, Any]:
-        return self._rows.get((facts(mapper).root, identity), _NONE) if self._rows else _NONE
+        rows = self._rows.get(facts(mapper).root)
+        own = None if rows is None else rows.get(identity)
+        return self.params if own is None else {**self.params, **own}
 
     def bound_by(self, mapper: Mapper[Any], keys: Sequence[ColumnElement[Any]]) -> Given:
         """The values for a statement whose parameters are not ours, of rows with these keys."""
@@ -171,14 +181,13 @@ class Demands:
         def bound(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
             if name in self._values:
                 return bindparam(None, self._values[name], type_=kind)
-            root = facts(mapper).root
+            rows = self._rows.get(facts(mapper).root, {})
             own = [
                 (
                     and_(*(key == one for key, one in zip(keys, identity, strict=True))),
-                    bindparam(None, values.get(name), type_=kind),
+                    bindparam(None, values.get(parameter_name(name)), type_=kind),
                 )
-                for (of, identity), values in self._rows.items()
-                if of is root
+                for identity, values in rows.items()
             ]
             nothing = bindparam(None, None, type_=kind)
             return case(*own, else_=nothing) if own else nothing
@@ -235,6 +244,8 @@ class _InOtherTables(Condition):
 
 
 def _said_of(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:
+    if table is None:
+        return condition
     named = {
         one.table
         for one in visitors.iterate(condition.clause(parameter))

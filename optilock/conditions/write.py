@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Delete, Table, Update
+from sqlalchemy import Column, ColumnElement, Delete, Table, Update
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.condition import Condition, Match, failed, parameter
+from optilock.conditions.condition import Condition, Given, Match, failed, parameter, parameter_name
 from optilock.mapped import Identity, Place, facts
 
 Params = dict[str, Any]
@@ -125,10 +125,8 @@ class Shape:
         found: Shape | None = self.forms.get(more)
         if found is None:
             statement: Any = self.statement.where(*(one.clause(parameter) for one in more))
-            if not self.deletes and (gives := _given(more)):
-                statement = statement.values(
-                    {column: parameter(name, column.type) for column, name in gives.items()}
-                )
+            if not self.deletes and (gives := _gives(more, parameter)):
+                statement = statement.values(gives)
             found = self.forms[more] = replace(
                 self,
                 statement=statement,
@@ -144,7 +142,7 @@ class Shape:
         values = dict(self.expressions)
         if self.token.column.onupdate is not None:
             values[self.token.column] = self.token.column
-        values |= {column: parameter(name, column.type) for column, name in self.gives.items()}
+        values |= self.gives(parameter)
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
         statement = self.table.update().where(*where).values(values)
         return replace(self, statement=statement, conditions=self.demanded, forms={})
@@ -165,9 +163,13 @@ class Shape:
         return {name: kind for one in self.demanded for name, kind in one.each.items()}
 
     @cached_property
-    def gives(self) -> Mapping[Column[Any], str]:
-        """Columns that get one of these."""
-        return {} if self.deletes else _given(self.demanded)
+    def nothing(self) -> Mapping[str, Any]:
+        """The parameters of these, for a row that has none."""
+        return dict.fromkeys(map(parameter_name, self.each))
+
+    def gives(self, given: Given) -> dict[Column[Any], ColumnElement[Any]]:
+        """What else the demanded conditions set."""
+        return {} if self.deletes else _gives(self.demanded, given)
 
     @cached_property
     def exact(self) -> bool:
@@ -212,8 +214,8 @@ class Shape:
         return tuple(names[name] for name in known.keys)
 
 
-def _given(conditions: Iterable[Condition]) -> dict[Column[Any], str]:
-    return {column: name for one in conditions for column, name in one.gives.items()}
+def _gives(conditions: Iterable[Condition], given: Given) -> dict[Column[Any], ColumnElement[Any]]:
+    return {column: value for one in conditions for column, value in one.gives(given).items()}
 
 
 def places_of(writes: Iterable[Write]) -> set[Place]:

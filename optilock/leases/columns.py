@@ -80,8 +80,8 @@ class LeaseColumns:
     @cached_property
     def holder(self) -> tuple[ColumnElement[Any], ...]:
         """SQL: the id, the begin and the end of the lease that is in force; NULL without one."""
-        alive = and_(self.until > self.clock, self.id.is_not(None))
-        return tuple(case((alive, one)) for one in (self.id, self.since, self.until))
+        columns = (self.id, self.since, self.until)
+        return tuple(case((self.until > self.clock, one)) for one in columns)
 
 
 def new_columns() -> list[Column[Any]]:

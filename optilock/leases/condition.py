@@ -1,10 +1,11 @@
 """Under which lease a row may be written: one condition of the write itself.
 
 Whoever names no lease writes a row that nobody has leased; whoever names one writes only while it
-is in force, so that a holder whose lease has ended is refused also where nobody has taken over::
+is in force, so that a holder whose lease has ended is refused also where nobody has taken over. In
+a session that has leased none of the rows, and in one that has leased some::
 
-    (:lease IS NULL AND (lease_until IS NULL OR lease_until <= clock OR lease_id IS NULL))
-    OR (lease_id = :lease AND lease_until > clock)
+    lease_until IS NULL OR lease_until <= clock OR lease_id IS NULL
+    CASE WHEN lease_until > clock THEN lease_id END IS NOT DISTINCT FROM :lease
 
 The same write stores the id that it names: that of the holder, which is there already, or NULL. So
 a lease that has ended cannot be renewed once somebody else has written the row.
@@ -14,10 +15,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, and_, or_
+from sqlalchemy import Column, ColumnElement, null, or_, true
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
@@ -35,7 +35,7 @@ _KIND: Mapping[str, TypeEngine[Any]] = {LEASE: LEASE_ID}
 
 
 class RowLease(Condition):
-    """On rows of one table."""
+    """On rows of one table, of which the session has leased some."""
 
     def __init__(self, columns: LeaseColumns, operation: str) -> None:
         self._columns, self._operation = columns, operation
@@ -45,20 +45,18 @@ class RowLease(Condition):
     def each(self) -> Mapping[str, TypeEngine[Any]]:
         return _KIND
 
-    @cached_property
-    def gives(self) -> Mapping[Column[Any], str]:
-        gives = self._guarded and self._operation == "update"
-        return {self._columns.id: LEASE} if gives else {}
+    def gives(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
+        takes_away = self._guarded and self._operation == "update"
+        return {self._columns.id: self._mine(given)} if takes_away else {}
 
-    def when(self, *, deleting: bool) -> Condition:
-        return row_lease(self._columns, "delete" if deleting else "update")
+    def when(self, *, deleting: bool, given: bool) -> Condition:
+        return row_lease(self._columns, "delete" if deleting else "update", given=given)
 
     def clause(self, given: Given) -> ColumnElement[bool]:
-        mine = given(LEASE, _KIND[LEASE])
-        held = self._columns.held_by(mine)
+        mine, in_force = self._mine(given), self._columns.holder[0]
         if not self._guarded:
-            return or_(mine.is_(None), held)
-        return or_(and_(mine.is_(None), self._columns.free()), held)
+            return or_(mine.is_(None), in_force == mine)
+        return in_force.is_not_distinct_from(mine)
 
     @property
     def looks(self) -> tuple[ColumnElement[Any], ...]:
@@ -73,6 +71,25 @@ class RowLease(Condition):
 
     def explain(self, entry: Entry[Any]) -> Exception | None:
         return None  # its own miss does
+
+    @staticmethod
+    def _mine(given: Given) -> ColumnElement[Any]:
+        return given(LEASE, _KIND[LEASE])
+
+
+class NoLease(RowLease):
+    """The same, where the session has leased none: no row has a value of its own."""
+
+    @property
+    def each(self) -> Mapping[str, TypeEngine[Any]]:
+        return {}
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return self._columns.free() if self._guarded else true()
+
+    @staticmethod
+    def _mine(given: Given) -> ColumnElement[Any]:
+        return null()
 
 
 class _Missed(Condition):
@@ -100,11 +117,12 @@ def refusal(what: str, mine: Any, seen: Sequence[Any], status: int = 412) -> Exc
     return LeaseLost(what, "leased", since, end, status)
 
 
-def row_lease(columns: LeaseColumns, operation: str) -> RowLease:
+def row_lease(columns: LeaseColumns, operation: str, *, given: bool) -> RowLease:
     """The condition on an ``"update"``, or a ``"delete"``, of a row."""
-    found: RowLease | None = columns.known.get(operation)
+    found: RowLease | None = columns.known.get((operation, given))
     if found is None:
-        found = columns.known[operation] = RowLease(columns, operation)
+        kind = RowLease if given else NoLease
+        found = columns.known[operation, given] = kind(columns, operation)
     return found
 
 
@@ -115,7 +133,7 @@ class UnderLeases(Demand):
 
     def on(self, mapper: Mapper[Any]) -> Condition | None:
         columns = columns_of(mapper)
-        return None if columns is None else row_lease(columns, "update")
+        return None if columns is None else row_lease(columns, "update", given=False)
 
 
 UNDER_LEASES = UnderLeases()

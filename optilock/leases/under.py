@@ -13,8 +13,8 @@ that lets nobody else become its holder before the transaction has ended.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, inspect, literal_column, select
@@ -117,20 +117,23 @@ class _NameHeld(Condition):
     """The name is still ours, and stays so until COMMIT."""
 
     columns: LeaseColumns
-    what: str
     ordinal: int
+    #: Known of a miss alone, as a value is no structure.
+    name: str = field(default="", compare=False)
 
     def clause(self, given: Given) -> ColumnElement[bool]:
         table = self.columns.table
         mine = given(f"lease_{self.ordinal}", LEASE_ID)
         name = given(f"name_{self.ordinal}", table.c.name.type)
-        held: Select[Any] = select(literal_column("1")).where(
-            table.c.name == name, self.columns.held_by(mine)
-        )
+        held: Select[Any] = select(literal_column("1"))
+        held = held.where(table.c.name == name, self.columns.held_by(mine))
         return held.with_for_update(read=True).exists()
 
+    def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
+        return replace(self, name=params[f"name_{self.ordinal}"])
+
     def explain(self, entry: Entry[Any]) -> Exception:
-        return LeaseLost(self.what, "lost")
+        return LeaseLost(f"the name {self.name!r}", "lost")
 
 
 class _UnderName(Demand):
@@ -141,7 +144,7 @@ class _UnderName(Demand):
             f"lease_{ordinal}": mine,
             f"name_{ordinal}": place.identity[0],
         }
-        self._condition = _NameHeld(place.columns, place.what, ordinal)
+        self._condition = _NameHeld(place.columns, ordinal)
         self._on = None if on is None else tuple(inspect(one).class_ for one in on)
 
     def on(self, mapper: Mapper[Any]) -> Condition | None:

@@ -157,8 +157,7 @@ class _Asked:
         if self._deleting or self.conditions is None or is_ordered(statement):
             return statement
         said = self.demands.on(self.mapper, self.table)
-        gives = {column: name for one in said for column, name in one.gives.items()}
-        values = {column: given(name, column.type) for column, name in gives.items()}
+        values = {column: value for one in said for column, value in one.gives(given).items()}
         return statement.values(values) if values else statement
 
     def _clauses(self, given: Given) -> list[ColumnElement[bool]]:

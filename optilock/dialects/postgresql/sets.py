@@ -322,7 +322,7 @@ class SetForm:
                 value = case((masks[name], value), else_=untouched)
             values[column] = value
         each = {name: held.c[place] for place, name in self._each().items()}
-        values |= {column: each[name] for column, name in self.shape.gives.items()}
+        values |= self.shape.gives(lambda name, kind: each[name])
         return values
 
 
