@@ -35,6 +35,7 @@ BENCHMARKS = (
     "guard_trigger",
     "entities",
     "preconditions",
+    "leases",
 )
 
 

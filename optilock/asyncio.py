@@ -1,4 +1,4 @@
-"""optilock for an ``AsyncSession``: the same units, edits under a precondition, and entities.
+"""optilock for an ``AsyncSession``: the same units, edits, entities and leases.
 
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
 does not, so this module is loaded only when it is asked for.
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from optilock import entities
+from optilock.leases.tasks import lease
 from optilock.preconditions.apply import apply as edit_row
 from optilock.preconditions.etag import NOT_GIVEN
 from optilock.preconditions.merge import merge_changes as merge_row
@@ -25,6 +26,7 @@ __all__ = [
     "insert",
     "insert_or_merge",
     "insert_or_replace",
+    "lease",
     "merge",
     "merge_changes",
     "replace",

@@ -34,6 +34,8 @@ NAMES = {
     "Demand",
     "Entry",
     "Isolation",
+    "LeaseHeld",
+    "LeaseLost",
     "LinkGone",
     "Manual",
     "NotWritten",
