@@ -26,6 +26,7 @@ bad-entity                       400     BadEntity; ``names`` has the members th
 not-found                        404     NotFound; PreconditionFailed of a row that is gone
 already-exists                   409     AlreadyExists; with ``If-None-Match: *`` 412
 conflict                         409     ConcurrencyError, LinkGone, SQLAlchemy's StaleDataError
+lease-held, lease-lost           412     LeaseHeld, LeaseLost; of the lease itself 409
 precondition-failed              412     PreconditionFailed
 precondition-required            428     PreconditionRequired
 outcome-unknown                  500     CommitOutcomeUnknown
@@ -87,6 +88,7 @@ from optilock.http.errors import (
     NotFound,
 )
 from optilock.http.etags import PLAIN, ETags
+from optilock.leases.errors import LeaseHeld, LeaseLost
 
 __all__ = ["ERRORS", "MEDIA_TYPE", "Problem", "problem_of"]
 
@@ -185,6 +187,20 @@ _CONFLICT = _Kind(
     "Somebody else was first with a change of the same. Nothing was stored. Read it again, and"
     " send the change again if it still is wanted.",
 )
+_HELD = _Kind(
+    "lease-held",
+    412,
+    "Lease Held",
+    "Somebody else holds a lease on this. Nothing was stored. Send it again when the lease has"
+    " ended.",
+)
+_LOST = _Kind(
+    "lease-lost",
+    412,
+    "Lease Lost",
+    "The lease that was named is not in force, or not any more. Nothing was stored. Acquire a new"
+    " one, read again, and decide anew.",
+)
 _UNKNOWN = _Kind(
     "outcome-unknown",
     500,
@@ -218,6 +234,10 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
             return _BAD_ENTITY.problem(names=_shown_names(error.names))
         case NotFound():
             return _NOT_FOUND.problem()
+        case LeaseHeld():
+            return _HELD.problem(status=error.status)
+        case LeaseLost():
+            return _LOST.problem(status=error.status)
         case AlreadyExists():
             return _with_tag(_EXISTS, error.status, error.etag)
         case CommitOutcomeUnknown():
