@@ -244,8 +244,17 @@ class _InOtherTables(Condition):
 
 
 def _said_of(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:
+    """Made once: a session asks it of each class, and has the same conditions as others."""
     if table is None:
         return condition
+    shapes, place = facts(mapper).shapes, ("said", condition, table)
+    found: Condition | None = shapes.get(place)
+    if found is None:
+        found = shapes[place] = _as_said(condition, mapper, table)
+    return found
+
+
+def _as_said(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:
     named = {
         one.table
         for one in visitors.iterate(condition.clause(parameter))
