@@ -36,6 +36,8 @@ from optilock.http.errors import (
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
 from optilock.preconditions.expect import expect, verify
+from optilock.preconditions.lock import lock
+from optilock.preconditions.overwrite import overwrite
 from optilock.rows.touch import touch
 from optilock.session.watched import demand
 from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
@@ -97,11 +99,13 @@ __all__ = [
     "expect",
     "guard_statements",
     "is_transient",
+    "lock",
     "merge_fields",
     "merge_json",
     "merge_set",
     "merge_text",
     "no_bump",
+    "overwrite",
     "per_field",
     "reject",
     "repeatable_read",

@@ -1,4 +1,4 @@
-"""optilock for an ``AsyncSession``: the same units, edits under a precondition, and entities.
+"""optilock for an ``AsyncSession``: the same units, edits under a precondition, locks, entities.
 
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
 does not, so this module is loaded only when it is asked for.
@@ -7,6 +7,7 @@ does not, so this module is loaded only when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session
 from optilock import entities
 from optilock.preconditions.apply import apply as edit_row
 from optilock.preconditions.etag import NOT_GIVEN
+from optilock.preconditions.lock import lock as lock_row
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "insert",
     "insert_or_merge",
     "insert_or_replace",
+    "lock",
     "merge",
     "replace",
     "transaction",
@@ -48,6 +51,22 @@ async def apply(
         return edit_row(sync, model, pk, changes, expected=expected, version=version)
 
     return await session.run_sync(edit)
+
+
+async def lock(
+    session: AsyncSession,
+    obj: object,
+    *,
+    nowait: bool = False,
+    skip_locked: bool = False,
+    timeout: float | timedelta | None = None,
+) -> bool:
+    """:func:`optilock.lock` for an object of an ``AsyncSession``: same arguments and errors."""
+
+    def get(sync: Session) -> bool:
+        return lock_row(obj, nowait=nowait, skip_locked=skip_locked, timeout=timeout)
+
+    return await session.run_sync(get)
 
 
 def _awaited(

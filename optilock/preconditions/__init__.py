@@ -3,4 +3,6 @@
 :mod:`~optilock.preconditions.etag` writes a version as text and reads it back.
 :mod:`~optilock.preconditions.expect` demands it of a row that is written, or only read.
 :mod:`~optilock.preconditions.apply` edits a row if it still is what was seen.
+:mod:`~optilock.preconditions.lock` locks a row, and sees that it still is what was loaded.
+:mod:`~optilock.preconditions.overwrite` demands nothing, by name: the last writer wins.
 """

@@ -91,15 +91,17 @@ def expect(
     promise(session, state, loaded, demanded=True)
 
 
-def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
-    """The state of a stored, versioned object and its watched session.
+def state_in_watched_session(
+    obj: object, name: str, *, versioned: bool = True
+) -> tuple[State, Session]:
+    """The state of a stored object, by default a versioned one, and its watched session.
 
     Raises:
         ConfigurationError: it is not one; ``name`` is the function that was called.
     """
     state = state_of(obj, name)
     what = f"{name}() got an object of {state.class_.__name__}"
-    if not facts(state.mapper).token:
+    if versioned and not facts(state.mapper).token:
         raise ConfigurationError(
             f"{what}, whose rows have no version: {GIVE_ONE}, or run the work with"
             " optilock.serializable()."
@@ -131,7 +133,7 @@ def loaded_version(state: State, name: str) -> Any:
     """
     token = facts(state.mapper).token
     session = state.session
-    if token not in state.dict and session is not None and _must_wait(session, state):
+    if token not in state.dict and session is not None and must_wait(session, state):
         raise ConfigurationError(
             f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
             f" expired it. Write await session.refresh(obj) before {name}()."
@@ -142,7 +144,7 @@ def loaded_version(state: State, name: str) -> Any:
         return GONE
 
 
-def _must_wait(session: Session, state: State) -> bool:
+def must_wait(session: Session, state: State) -> bool:
     """Would reading need an ``await`` that a plain function cannot do?"""
     if not session.get_bind(state.mapper).dialect.is_async:
         return False
@@ -175,7 +177,7 @@ def failed(
 
 def _as_loaded(session: Session, state: State, loaded: Values) -> Values:
     """The row as this transaction sees it."""
-    return loaded if _must_wait(session, state) else stored_or_loaded(session, state, loaded)
+    return loaded if must_wait(session, state) else stored_or_loaded(session, state, loaded)
 
 
 def verify(obj: object) -> None:
