@@ -40,6 +40,7 @@ from optilock.preconditions.lock import lock
 from optilock.preconditions.overwrite import overwrite
 from optilock.rows.touch import touch
 from optilock.session.watched import demand
+from optilock.shares.errors import DeletePending, SharingViolation
 from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
 from optilock.statements.unguarded import guard_statements
 from optilock.statements.version import unchanged
@@ -67,6 +68,7 @@ __all__ = [
     "Condition",
     "ConfigurationError",
     "Counter",
+    "DeletePending",
     "Demand",
     "Entry",
     "Isolation",
@@ -82,6 +84,7 @@ __all__ = [
     "Resolution",
     "RowVersion",
     "SeparateUnitWarning",
+    "SharingViolation",
     "Timestamp",
     "UnguardedStatement",
     "UnguardedStatementWarning",

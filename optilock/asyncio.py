@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from optilock import entities
+from optilock import shares as _shares
 from optilock.preconditions.apply import apply as edit_row
 from optilock.preconditions.etag import NOT_GIVEN
 from optilock.preconditions.lock import lock as lock_row
@@ -29,6 +30,7 @@ __all__ = [
     "lock",
     "merge",
     "replace",
+    "shares",
     "transaction",
 ]
 
@@ -88,3 +90,18 @@ delete = _awaited(entities.delete)
 insert_or_replace = _awaited(entities.insert_or_replace)
 insert_or_merge = _awaited(entities.insert_or_merge)
 transaction = _awaited(entities.transaction)
+
+
+class shares:
+    """:mod:`optilock.shares` for an ``AsyncSession``: ``await shares.open(session, ...)``."""
+
+    open = staticmethod(_awaited(_shares.open))
+    heartbeat = staticmethod(_awaited(_shares.heartbeat))
+    close = staticmethod(_awaited(_shares.close))
+    delete_pending = staticmethod(_awaited(_shares.delete_pending))
+    check = staticmethod(_awaited(_shares.check))
+    create = staticmethod(_awaited(_shares.create))
+    delete = staticmethod(_awaited(_shares.delete))
+    set_read_only = staticmethod(_awaited(_shares.set_read_only))
+    look = staticmethod(_awaited(_shares.look))
+    names = staticmethod(_awaited(_shares.names))

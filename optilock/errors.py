@@ -10,6 +10,8 @@
     ├── NotFound (LookupError)              there is no such row (404)
     ├── AlreadyExists                       there is such a row already (409, or 412)
     ├── BatchFailed                         one of several operations failed: see ``.index``
+    ├── SharingViolation                    others have the name open, and do not share it (409)
+    ├── DeletePending                       the name goes with its last handle (409)
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
@@ -19,6 +21,7 @@
     └── CannotMerge                         a field policy found no value that keeps both changes
 
 What a client of HTTP got wrong is in :mod:`optilock.http.errors`: the second to the seventh line.
+Names and their handles have more errors of their own: :mod:`optilock.shares.errors`.
 Every error can be pickled, with its notes and, if that can be pickled too, its cause. No message
 holds SQL, a secret, or a column value of a row besides its key and versions.
 

@@ -6,8 +6,9 @@ further, and back. A migration names the revision, so it does the same for ever:
     op.create_optilock_tables("commit_tokens")              # to revision 1
     op.upgrade_optilock_tables("commit_tokens", to=2)       # one step
 
-A new set is a module of this package with a ``SET``; nothing else has to know of it. Its tables are
-left alone by autogenerate, which otherwise would drop what a project's models do not mention.
+:mod:`commit_tokens` and :mod:`shares` are there. A new set is a module of this package with a
+``SET``; nothing else has to know of it. Its tables are left alone by autogenerate, which otherwise
+would drop what a project's models do not mention.
 """
 
 from __future__ import annotations
