@@ -33,6 +33,7 @@ from optilock.http.errors import (
     NotFound,
     PreconditionRequired,
 )
+from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
 from optilock.preconditions.expect import expect, verify
@@ -72,6 +73,8 @@ __all__ = [
     "Demand",
     "Entry",
     "Isolation",
+    "LeaseHeld",
+    "LeaseLost",
     "LinkGone",
     "Manual",
     "NotFound",

@@ -14,6 +14,8 @@
     ├── DeletePending                       the name goes with its last handle (409)
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    ├── LeaseHeld                           somebody else holds the row, or the name (412, or 409)
+    ├── LeaseLost                           the lease that was named is not in force (412, or 409)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
     ├── NotWritten (StaleDataError)         nobody was first; a trigger or a rule kept the row
     ├── LinkGone (StaleDataError)           a many-to-many link was removed by somebody else first
@@ -21,7 +23,8 @@
     └── CannotMerge                         a field policy found no value that keeps both changes
 
 What a client of HTTP got wrong is in :mod:`optilock.http.errors`: the second to the seventh line.
-Names and their handles have more errors of their own: :mod:`optilock.shares.errors`.
+``LeaseHeld`` and ``LeaseLost`` are in :mod:`optilock.leases.errors`; names that are open have more
+errors of their own in :mod:`optilock.shares.errors`.
 Every error can be pickled, with its notes and, if that can be pickled too, its cause. No message
 holds SQL, a secret, or a column value of a row besides its key and versions.
 

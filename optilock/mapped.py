@@ -16,7 +16,7 @@ Which row is meant is said by the values of the mapper's primary key, in its ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,8 @@ from optilock.undocumented import keep_with_mapping
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
 
 _KEY = "_optilock_facts"
+#: In the ``info`` of a column that stands beside the values of a row (:mod:`optilock.leases`).
+BESIDE = "optilock_beside"
 
 
 def facts(mapper: Mapper[Any]) -> Facts:
@@ -130,7 +132,7 @@ class Facts:
     @cached_property
     def ignored_of_all(self) -> frozenset[Column[Any]]:
         """The same, kept at the root of the hierarchy."""
-        return frozenset(
+        named = (
             column
             for member in self.mapper.self_and_descendants
             for name in getattr(member.class_, "__version_ignore__", ())
@@ -138,6 +140,14 @@ class Facts:
             for column in member.column_attrs[name].columns
             if isinstance(column, Column)
         )
+        return frozenset({*named, *self._beside()})
+
+    def _beside(self) -> Iterator[Column[Any]]:
+        """Columns of optilock's own, which no class has as attributes."""
+        for table in self.mapper.tables:
+            for column in table.columns:
+                if isinstance(column, Column) and BESIDE in column.info:
+                    yield column
 
     def same(self, name: str, a: Any, b: Any) -> bool:
         """Are two values of an attribute the same value?"""
@@ -155,6 +165,11 @@ class Facts:
         mapper = self.mapper
         lines: Iterable[Mapper[Any]] = mapper.iterate_to_root() if mapper.inherits else ()
         return next((one for one in lines if one.concrete), mapper.base_mapper)
+
+    @cached_property
+    def is_alone(self) -> bool:
+        """Is the class a hierarchy of its own?"""
+        return len(list(self.mapper.base_mapper.self_and_descendants)) == 1
 
     @cached_property
     def maps_a_select(self) -> bool:

@@ -207,6 +207,11 @@ def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
     mapper.__dict__["_should_undefer_in_wildcard"] = columns
 
 
+def leave_out(mapper: Mapper[Any], columns: Collection[Column[Any]]) -> None:
+    """Let the mapper, which has not looked at its table yet, make no attributes of these."""
+    mapper.exclude_properties = {*(mapper.exclude_properties or ()), *columns}
+
+
 def keep_with_mapping(mapper: Mapper[Any], key: str, value: T) -> T:
     """Keep what was worked out of a mapping in its mapper, until the mapping is changed."""
     mapper.__dict__[key] = value
@@ -257,6 +262,15 @@ def is_of_the_orm(statement: Any) -> bool:
     """Does the statement name a class?"""
     known = getattr(statement, "_propagate_attrs", None) or {}
     return known.get("compile_state_plugin") == "orm"
+
+
+def cache_key_of(statement: Any) -> Any:
+    """By what SQLAlchemy knows a statement again, without its values; ``None``: it does not.
+
+    The statement keeps it for its execution.
+    """
+    found = statement._generate_cache_key()
+    return None if found is None else found.key
 
 
 def values_of(statement: Any) -> Mapping[Any, Any]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, bindparam, false, func
@@ -34,6 +35,7 @@ from optilock.errors import ConfigurationError, Entry
 #: SQL of a value, by its name and type.
 Given = Callable[[str, TypeEngine[Any]], ColumnElement[Any]]
 
+_NONE: Mapping[Any, Any] = MappingProxyType({})
 #: In front of the names of values: one that is called as a column would be taken for a new value.
 _OWN = "optilock_of_"
 
@@ -41,6 +43,11 @@ _OWN = "optilock_of_"
 def parameter(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
     """The value as a parameter of the statement."""
     return bindparam(_OWN + name, type_=kind)
+
+
+def parameter_name(name: str) -> str:
+    """How :func:`parameter` is called in a statement."""
+    return _OWN + name
 
 
 def parameters(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,6 +77,19 @@ class Condition:
                     f"The condition {cls.__name__} has no {name}(): write {how}."
                 )
 
+    @property
+    def each(self) -> Mapping[str, TypeEngine[Any]]:
+        """Values that each row has of its own, by name: ``clause`` may ask for them, too."""
+        return _NONE
+
+    def gives(self, given: Given) -> Mapping[Column[Any], ColumnElement[Any]]:
+        """Columns that an UPDATE sets beside what it writes, to a value of ``each``, or to NULL."""
+        return _NONE
+
+    def when(self, *, deleting: bool, given: bool) -> Condition:
+        """What is asked of an UPDATE, or of a DELETE; is any row ``given`` values of its own?"""
+        return self
+
     def clause(self, given: Given) -> ColumnElement[bool]:
         """SQL that is true of a row which may be written."""
         raise NotImplementedError  # every condition has its own
@@ -86,6 +106,10 @@ class Condition:
     def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
         """The verdict on what :attr:`looks` has read; ``params`` has the values by their names."""
         return bool(seen[0])
+
+    def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
+        """Itself, of a row of which it is not true; with what a look has seen, to explain it."""
+        return self
 
 
 _SAID = {
@@ -125,8 +149,9 @@ def failed(
     values = {name.removeprefix(_OWN): value for name, value in params.items()}
     for condition in conditions:
         width = len(condition.looks)
-        if not condition.holds(values, seen[at : at + width]):
-            found.append(condition)
+        looked = seen[at : at + width]
+        if not condition.holds(values, looked):
+            found.append(condition.missed(values, looked))
         at += width
     return tuple(found)
 

@@ -20,12 +20,16 @@ which are the same for all rows. It goes with every write of the session: rows o
 whatever form they are sent, deletes, ``update()`` and ``delete()`` statements, ``bulk_update``. A
 row of which it is not true is left as it is, and what the condition explains is raised, whatever
 resolver the session has.
+
+A demand may have values that each row has of its own (``each``): the session gives them for some
+rows (:meth:`Demands.give`), and for all others they are NULL. What a class demands of whoever
+writes it has to :func:`stand`: every session has such a demand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
@@ -33,7 +37,9 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Table,
+    and_,
     bindparam,
+    case,
     literal_column,
     select,
 )
@@ -41,9 +47,18 @@ from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.condition import Condition, Given, parameter, parameters
+from optilock.conditions.condition import (
+    Condition,
+    Given,
+    parameter,
+    parameter_name,
+    parameters,
+)
 from optilock.conditions.write import Write
 from optilock.errors import ConfigurationError, Entry
+from optilock.mapped import Identity, Place, facts
+
+Conditions = tuple[Condition, ...]
 
 
 class Demand:
@@ -56,13 +71,41 @@ class Demand:
         raise NotImplementedError  # every demand has its own
 
 
+#: What classes demand of every session.
+_standing: list[Demand] = []
+
+
+def _standing_on(
+    mapper: Mapper[Any], table: Any, *, deleting: bool, given: bool
+) -> tuple[Condition, ...]:
+    """These, on rows of the class: the same for every session."""
+    shapes, place = facts(mapper).shapes, ("standing", table, deleting, given)
+    found: tuple[Condition, ...] | None = shapes.get(place)
+    if found is None:
+        every = (demand.on(mapper) for demand in _standing)
+        asked = [one.when(deleting=deleting, given=given) for one in every if one is not None]
+        found = shapes[place] = tuple(_said_of(one, mapper, table) for one in asked)
+    return found
+
+
+def stand(demand: Demand) -> bool:
+    """From here on every session has the demand, before its own; ``False``: it has it already."""
+    if demand in _standing:
+        return False
+    _standing.append(demand)
+    return True
+
+
 class Demands:
     """All demands of a session."""
 
     def __init__(self) -> None:
         self._all: list[Demand] = []
         self._values: dict[str, Any] = {}
-        self._on: dict[tuple[Mapper[Any], Any], tuple[Condition, ...]] = {}
+        self._on: dict[tuple[Mapper[Any], Any, bool], Conditions] = {}
+        self._concerns: dict[Mapper[Any], bool] = {}
+        #: By hierarchy and key: the values that a row has of its own, as parameters of statements.
+        self._rows: dict[Mapper[Any], dict[Identity, Mapping[str, Any]]] = {}
         #: The values as parameters of statements.
         self.params: dict[str, Any] = {}
 
@@ -81,28 +124,75 @@ class Demands:
             )
         self._all.append(demand)
         self._values |= demand.values
-        self._on = {}
+        self._on, self._concerns = {}, {}
         self.params = parameters(self._values)
 
-    def on(self, mapper: Mapper[Any], table: Any = None) -> tuple[Condition, ...]:
+    def give(self, place: Place, values: Mapping[str, Any]) -> None:
+        """From here on these are the values that one row has of its own."""
+        root, identity = place
+        if root not in self._rows:
+            self._rows[root], self._on = {}, {}
+        self._rows[root][identity] = parameters(values)
+
+    def on(self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False) -> Conditions:
         """The conditions on rows of the class; as a statement of ``table`` says them."""
-        found = self._on.get((mapper, table))
+        found = self._on.get((mapper, table, deleting))
         if found is None:
-            asked = [one for demand in self._all if (one := demand.on(mapper)) is not None]
-            if table is not None:
-                asked = [_said_of(one, mapper, table) for one in asked]
-            found = self._on[mapper, table] = tuple(asked)
+            given = bool(self._rows) and facts(mapper).root in self._rows
+            found = _standing_on(mapper, table, deleting=deleting, given=given)
+            if self._all:
+                every = (demand.on(mapper) for demand in self._all)
+                asked = [one.when(deleting=deleting, given=given) for one in every if one]
+                found = (*found, *(_said_of(one, mapper, table) for one in asked))
+            self._on[mapper, table, deleting] = found
+        return found
+
+    def concern(self, mapper: Mapper[Any]) -> bool:
+        """Is anything demanded of rows of the class, or of others of its hierarchy?"""
+        found = self._concerns.get(mapper)
+        if found is None:
+            hierarchy = mapper.base_mapper.self_and_descendants
+            found = self._concerns[mapper] = any(self.on(one) for one in hierarchy)
         return found
 
     def demanded(self, write: Write, mapper: Mapper[Any]) -> Write:
         """The same write, of a row of the class, under these conditions."""
         shape, params = write
-        more = self.on(mapper, shape.table)
-        return Write(shape.under(more), {**params, **self.params}) if more else write
+        more = self.on(mapper, shape.table, deleting=shape.deletes)
+        if not more:
+            return write
+        under = shape.under(more)
+        if self.params:
+            params = {**params, **self.params}
+        if under.each:
+            own = self._rows[facts(mapper).root].get(shape.identity_of(params))
+            params = {**params, **(under.nothing if own is None else own)}
+        return Write(under, params)
 
-    def bound(self, name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
-        """The value for a statement whose parameters are not ours."""
-        return bindparam(None, self._values[name], type_=kind)
+    def of_row(self, mapper: Mapper[Any], identity: Identity) -> Mapping[str, Any]:
+        """The values, and those that the row has of its own, as parameters."""
+        rows = self._rows.get(facts(mapper).root)
+        own = None if rows is None else rows.get(identity)
+        return self.params if own is None else {**self.params, **own}
+
+    def bound_by(self, mapper: Mapper[Any], keys: Sequence[ColumnElement[Any]]) -> Given:
+        """The values for a statement whose parameters are not ours, of rows with these keys."""
+
+        def bound(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+            if name in self._values:
+                return bindparam(None, self._values[name], type_=kind)
+            rows = self._rows.get(facts(mapper).root, {})
+            own = [
+                (
+                    and_(*(key == one for key, one in zip(keys, identity, strict=True))),
+                    bindparam(None, values.get(parameter_name(name)), type_=kind),
+                )
+                for identity, values in rows.items()
+            ]
+            nothing = bindparam(None, None, type_=kind)
+            return case(*own, else_=nothing) if own else nothing
+
+        return bound
 
 
 @dataclass(frozen=True)
@@ -112,21 +202,31 @@ class _InOtherTables(Condition):
     said: Condition
     table: Table
     others: tuple[Table, ...]
+    _judges: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        # values that each row has of its own are no parameters of a look at many
         object.__setattr__(self, "exact", self.said.exact)
+        object.__setattr__(self, "_judges", self.said.exact and not self.said.each)
+
+    @property
+    def each(self) -> Mapping[str, TypeEngine[Any]]:
+        return self.said.each
 
     def clause(self, given: Given) -> ColumnElement[bool]:
         return self._there(literal_column("1")).where(self.said.clause(given)).exists()
 
     @property
     def looks(self) -> tuple[ColumnElement[Any], ...]:
-        if self.exact:
+        if self._judges:
             return super().looks
         return tuple(self._there(look).scalar_subquery() for look in self.said.looks)
 
     def holds(self, params: Mapping[str, Any], seen: Sequence[Any]) -> bool:
-        return super().holds(params, seen) if self.exact else self.said.holds(params, seen)
+        return super().holds(params, seen) if self._judges else self.said.holds(params, seen)
+
+    def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:
+        return self if self._judges else self.said.missed(params, seen)
 
     def _there(self, look: ColumnElement[Any]) -> Select[Any]:
         """Read in the other tables, of the same row."""
@@ -144,6 +244,8 @@ class _InOtherTables(Condition):
 
 
 def _said_of(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:
+    if table is None:
+        return condition
     named = {
         one.table
         for one in visitors.iterate(condition.clause(parameter))

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Delete, Table, Update
+from sqlalchemy import Column, ColumnElement, Delete, Table, Update
 from sqlalchemy.orm import Mapper
+from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.condition import Condition, Match, failed, parameter
+from optilock.conditions.condition import Condition, Given, Match, failed, parameter, parameter_name
 from optilock.mapped import Identity, Place, facts
 
 Params = dict[str, Any]
@@ -123,7 +124,9 @@ class Shape:
         """The same write with more conditions."""
         found: Shape | None = self.forms.get(more)
         if found is None:
-            statement = self.statement.where(*(one.clause(parameter) for one in more))
+            statement: Any = self.statement.where(*(one.clause(parameter) for one in more))
+            if not self.deletes and (gives := _gives(more, parameter)):
+                statement = statement.values(gives)
             found = self.forms[more] = replace(
                 self,
                 statement=statement,
@@ -139,6 +142,7 @@ class Shape:
         values = dict(self.expressions)
         if self.token.column.onupdate is not None:
             values[self.token.column] = self.token.column
+        values |= self.gives(parameter)
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
         statement = self.table.update().where(*where).values(values)
         return replace(self, statement=statement, conditions=self.demanded, forms={})
@@ -152,6 +156,20 @@ class Shape:
     def demanded(self) -> tuple[Condition, ...]:
         """The other conditions, which are the same for all rows."""
         return tuple(one for one in self.conditions if not isinstance(one, Match))
+
+    @cached_property
+    def each(self) -> Mapping[str, TypeEngine[Any]]:
+        """Values of the demanded conditions that each row has of its own."""
+        return {name: kind for one in self.demanded for name, kind in one.each.items()}
+
+    @cached_property
+    def nothing(self) -> Mapping[str, Any]:
+        """The parameters of these, for a row that has none."""
+        return dict.fromkeys(map(parameter_name, self.each))
+
+    def gives(self, given: Given) -> dict[Column[Any], ColumnElement[Any]]:
+        """What else the demanded conditions set."""
+        return {} if self.deletes else _gives(self.demanded, given)
 
     @cached_property
     def exact(self) -> bool:
@@ -194,6 +212,10 @@ class Shape:
         known = facts(self.mapper)
         names = {known.names[key.column]: key.parameter for key in self.keys}
         return tuple(names[name] for name in known.keys)
+
+
+def _gives(conditions: Iterable[Condition], given: Given) -> dict[Column[Any], ColumnElement[Any]]:
+    return {column: value for one in conditions for column, value in one.gives(given).items()}
 
 
 def places_of(writes: Iterable[Write]) -> set[Place]:

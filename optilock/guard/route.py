@@ -87,6 +87,10 @@ def written(
 def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
     """Under what the session demands of the object's own class: a hierarchy shares statements."""
     shape, params = write
+    if not demands.concern(shape.mapper):
+        return write
+    if facts(shape.mapper).is_alone:
+        return demands.demanded(write, shape.mapper)
     state = flush.find(shape.mapper, shape.identity_of(params))
     return write if state is None else demands.demanded(write, state.mapper)
 

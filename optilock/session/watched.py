@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
 
-from optilock.conditions.demands import Demand, Demands
+from optilock.conditions.demands import Demand, Demands, stand
 from optilock.conditions.write import Write, first_expected, places_of
 from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.conflicts.resolvers import check_on_conflict
@@ -380,10 +380,27 @@ def demand(session: Session, wanted: Demand) -> None:
             f"demand() got a session that nobody watches ({type(session).__name__}), so nothing"
             " would look at what it writes: use optilock.watch() on its factory, or a UnitOfWork."
         )
+    demands_of_its_own(session).add(wanted)
+
+
+def demands_of(session: Session) -> Demands | None:
+    """What is demanded of the rows that the session writes, be it watched or not."""
+    return watched(session).demands if is_watched(session) else Watched.demands
+
+
+def demands_of_its_own(session: Session) -> Demands:
+    """The demands of a watched session, to be added to."""
     known = watched(session)
-    demands = Demands() if known.demands is None else known.demands
-    demands.add(wanted)
-    known.demands = demands
+    demands: Demands | None = known.__dict__.get("demands")
+    if demands is None:
+        demands = known.demands = Demands()
+    return demands
+
+
+def demand_always(wanted: Demand) -> None:
+    """From here on, ``wanted`` must be true of every row that any session writes."""
+    if stand(wanted):
+        Watched.demands = Demands()
 
 
 def options(session: Session, *, on_conflict: Any = None, on_delete: Any = None) -> None:

@@ -39,7 +39,7 @@ from optilock.mapping.compared import values_moved
 from optilock.rows.seen import moved_by_us, version_seen
 from optilock.rows.sides import Attempt, entry_of, equal_to_stored, read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit, session_given
-from optilock.session.watched import is_watched, watched
+from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.statements.by_key import attempt_given
 from optilock.statements.call import flush_before
@@ -130,7 +130,7 @@ def _send(session: Session, connection: Connection, given: Rows) -> dict[int, En
     """Write the rows; those that missed, by their places."""
     refuse_autocommit(connection, "Writing many rows by key")
     writes = given.writes(connection.dialect)
-    demands = watched(session).demands if is_watched(session) else None
+    demands = demands_of(session)
     if demands is not None:
         writes = [demands.demanded(write, given.mapper) for write in writes]
     for write in writes:

@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import visitors
 
-from optilock.conditions.condition import Condition, explained, failed
+from optilock.conditions.condition import Condition, Given, explained, failed
 from optilock.conditions.demands import Demands
 from optilock.errors import Action, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped import Identity, facts
@@ -45,6 +45,7 @@ from optilock.statements.call import Call
 from optilock.statements.matching import rows_found
 from optilock.statements.refused import refuse_inside, refuse_others
 from optilock.statements.version import column_in
+from optilock.undocumented import is_ordered
 from optilock.writes.send import read_demanded
 
 Conditions = tuple[Condition, ...]
@@ -63,7 +64,8 @@ def under_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
     table, statement = mapper.local_table, call.statement
     refuse_inside(demands, statement)
     refuse_others(demands, statement, {table, *mapper.tables})
-    asked = _asked(demands, _classes_in(mapper, table), table)
+    deleting = isinstance(statement, Delete)
+    asked = _asked(demands, _classes_in(mapper, table), table, deleting=deleting)
     if asked is None:
         return call
     call.flush_before()
@@ -74,7 +76,7 @@ def under_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
     connection = call.connection(mapper)
     matched = _Matched(call.session, connection, statement, call.params, keys, facts(mapper).table)
     _refuse_matched(matched, asked, asked.conditions)
-    return call.with_statement(statement.where(*asked.clauses()))
+    return call.with_statement(asked.joined(statement, keys))
 
 
 def table_under_demands(
@@ -91,13 +93,13 @@ def table_under_demands(
         return statement
     # update(Model) on a connection names it with annotations
     table = next(one for one in classes[0].tables if one == statement.table)
-    asked = _asked(demands, classes, table)
+    asked = _asked(demands, classes, table, deleting=isinstance(statement, Delete))
     if asked is None or not isinstance(table, Table):
         return statement
     keys = [column_in(asked.mapper, key, table) for key in asked.mapper.primary_key]
     matched = _Matched(session, connection, statement, params, keys, table)
     _refuse_matched(matched, asked, asked.conditions if asked.is_said_here else None)
-    return statement.where(*asked.clauses())
+    return asked.joined(statement, keys)
 
 
 # -- what is demanded of which row ----------------------------------------------------------------
@@ -107,9 +109,15 @@ class _Asked:
     """What is demanded of the rows of a table, by their classes."""
 
     def __init__(
-        self, demands: Demands, mapper: Mapper[Any], table: Any, classes: list[Mapper[Any]]
+        self,
+        demands: Demands,
+        mapper: Mapper[Any],
+        table: Any,
+        classes: list[Mapper[Any]],
+        *,
+        deleting: bool,
     ) -> None:
-        self.demands, self.table = demands, table
+        self.demands, self.table, self._deleting = demands, table, deleting
         #: The class that stands for all of them.
         self.mapper = mapper
         self._classes = classes
@@ -117,14 +125,15 @@ class _Asked:
     @property
     def conditions(self) -> Conditions | None:
         """What is demanded of each of the rows; ``None`` where it depends on their class."""
-        all_of_them = {self.demands.on(one) for one in self._classes}
+        all_of_them = {self.demands.on(one, deleting=self._deleting) for one in self._classes}
         return all_of_them.pop() if len(all_of_them) == 1 else None
 
     @property
     def is_said_here(self) -> bool:
         """Is nothing asked of columns that the row has in other tables?"""
-        mapper = self.mapper
-        return self.demands.on(mapper, self.table) == self.demands.on(mapper)
+        mapper, deleting = self.mapper, self._deleting
+        said = self.demands.on(mapper, self.table, deleting=deleting)
+        return said == self.demands.on(mapper, deleting=deleting)
 
     @property
     def kind(self) -> Any:
@@ -141,24 +150,35 @@ class _Asked:
             found.setdefault(known.get(kind, self.mapper), []).append(identity)
         return found
 
-    def clauses(self) -> list[ColumnElement[bool]]:
-        """What joins the WHERE of the statement."""
+    def joined(self, statement: Any, keys: Sequence[ColumnElement[Any]]) -> Any:
+        """The statement with what is demanded in its WHERE; ``keys`` are those of the rows."""
+        given = self.demands.bound_by(self.mapper, keys)
+        statement = statement.where(*self._clauses(given))
+        if self._deleting or self.conditions is None or is_ordered(statement):
+            return statement
+        said = self.demands.on(self.mapper, self.table)
+        values = {column: value for one in said for column, value in one.gives(given).items()}
+        return statement.values(values) if values else statement
+
+    def _clauses(self, given: Given) -> list[ColumnElement[bool]]:
         if self.conditions is not None:
-            return self._said_of(self.mapper)
+            return self._said_of(self.mapper, given)
         kind: Any = self.mapper.polymorphic_on
         by_kind = [
-            (kind == one.polymorphic_identity, and_(true(), *self._said_of(one)))
+            (kind == one.polymorphic_identity, and_(true(), *self._said_of(one, given)))
             for one in self._classes
             if one is not self.mapper
         ]
-        return [case(*by_kind, else_=and_(true(), *self._said_of(self.mapper)))]
+        return [case(*by_kind, else_=and_(true(), *self._said_of(self.mapper, given)))]
 
-    def _said_of(self, mapper: Mapper[Any]) -> list[ColumnElement[bool]]:
-        said = self.demands.on(mapper, self.table)
-        return [one.clause(self.demands.bound) for one in said]
+    def _said_of(self, mapper: Mapper[Any], given: Given) -> list[ColumnElement[bool]]:
+        said = self.demands.on(mapper, self.table, deleting=self._deleting)
+        return [one.clause(given) for one in said]
 
 
-def _asked(demands: Demands, classes: list[Mapper[Any]], table: Any) -> _Asked | None:
+def _asked(
+    demands: Demands, classes: list[Mapper[Any]], table: Any, *, deleting: bool = False
+) -> _Asked | None:
     """What is demanded of rows of the table, which are of these classes; ``None``: nothing.
 
     Raises:
@@ -171,7 +191,7 @@ def _asked(demands: Demands, classes: list[Mapper[Any]], table: Any) -> _Asked |
     if len(roots) == 1 and kind is not None:
         known = set(roots[0].polymorphic_map.values())
         classes = [one for one in classes if one in known or one is roots[0]]
-    asked = _Asked(demands, roots[0], table, classes)
+    asked = _Asked(demands, roots[0], table, classes, deleting=deleting)
     if asked.conditions is None and (len(roots) > 1 or not _is_told_by(kind, table)):
         raise _undecided(demands, classes, table)
     return asked
@@ -242,7 +262,7 @@ def _refuse_matched(matched: _Matched, asked: _Asked, conditions: Conditions | N
     if conditions is not None:
         looks = [look for one in conditions for look in one.looks]
         for identity, seen in matched.rows(looks, demands).items():
-            wrong = failed(conditions, demands.params, seen)
+            wrong = failed(conditions, demands.of_row(asked.mapper, identity), seen)
             _refuse(matched.connection, asked.mapper, identity, wrong, deleting=deleting)
         return
     kinds = {key: kind for key, (kind,) in matched.rows([asked.kind], demands).items()}

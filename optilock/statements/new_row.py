@@ -29,7 +29,7 @@ from optilock.http.errors import AlreadyExists
 from optilock.mapped import Identity, facts
 from optilock.rows.sides import read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit
-from optilock.session.watched import is_watched, watched
+from optilock.session.watched import demands_of, is_watched
 from optilock.statements.call import flush_before
 from optilock.statements.one_form import is_made_anew
 from optilock.statements.one_row import Written, look_at, read_again
@@ -252,7 +252,7 @@ def _moved(mapper: Mapper[Any], fresh: Any, *, empty: bool) -> dict[str, Any]:
 
 
 def _refuse_demands(session: Session, mapper: Mapper[Any]) -> None:
-    demands = watched(session).demands if is_watched(session) else None
+    demands = demands_of(session)
     if demands is not None and demands.on(mapper):
         raise ConfigurationError(
             f"An upsert of {mapper.class_.__name__} is refused in this session, which demands"

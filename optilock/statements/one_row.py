@@ -38,7 +38,7 @@ from optilock.mapped import Identity, facts
 from optilock.mapping.moves import not_moved
 from optilock.rows.sides import Attempt, Values, entry_of, read_stored
 from optilock.session.connections import autocommits, connection_to_write, refuse_autocommit
-from optilock.session.watched import is_watched, watched
+from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.bulk import follow
 from optilock.statements.call import flush_before
 from optilock.statements.one_form import EXPECTED, Change, Form, form_of, params_of
@@ -97,11 +97,12 @@ def write_row(session: Session, change: Change) -> Written:
 
 def _noted(session: Session, change: Change, write: Write) -> Write:
     """The write under what the session demands; it knows of it if the transaction is undone."""
+    demands = demands_of(session)
+    if demands is not None:
+        write = demands.demanded(write, change.mapper)
     if not is_watched(session):
         return write
     known = watched(session)
-    if known.demands is not None:
-        write = known.demands.demanded(write, change.mapper)
     if change.versions is not None and len(change.versions) == 1:
         known.sent.append(write)
     else:

@@ -27,7 +27,14 @@ from optilock.mapping.tables import all_mappers, classes_over, moved_by_flushes,
 from optilock.statements.by_key import refuse_first_versions
 from optilock.statements.sql_text import may_write, sql_of, tables_written
 from optilock.tokens.timestamp import NextServerTime
-from optilock.undocumented import given_by, names_set_by, prefixes_of, subject_of, upsert_of
+from optilock.undocumented import (
+    cache_key_of,
+    given_by,
+    names_set_by,
+    prefixes_of,
+    subject_of,
+    upsert_of,
+)
 
 _REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
 
@@ -156,10 +163,25 @@ def refuse_unasked(demands: Demands, statement: Any) -> None:
         refuse_inside(demands, statement)
 
 
+#: Statements in which there is no other one, by SQLAlchemy's keys: most programs have a few.
+_alone: set[Any] = set()
+_MOST = 1_000
+
+
 def refuse_inside(demands: Demands, statement: Any) -> None:
-    for one in visitors.iterate(statement):
-        if one is statement or not isinstance(one, (Update, Delete, Insert, TextClause)):
-            continue
+    key = cache_key_of(statement)
+    if key in _alone:
+        return
+    inside = [
+        one
+        for one in visitors.iterate(statement)
+        if one is not statement and isinstance(one, (Update, Delete, Insert, TextClause))
+    ]
+    if not inside and key is not None:
+        if len(_alone) >= _MOST:
+            _alone.clear()
+        _alone.add(key)
+    for one in inside:
         if isinstance(one, (Insert, TextClause)):
             refuse_unasked(demands, one)
         else:

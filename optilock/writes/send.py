@@ -50,7 +50,9 @@ def look_again(
 ) -> list[Lost]:
     """What is stored of rows that these writes did not find, locked, and what is not true of it."""
     identities = [write.shape.identity_of(write.params) for write in writes]
-    stored, failed = read_demanded(demands, connection, mapper, identities)
+    stored, failed = read_demanded(
+        demands, connection, mapper, identities, deleting=writes[0].shape.deletes
+    )
     found = []
     for write, identity in zip(writes, identities, strict=True):
         row = stored.get(identity)
@@ -69,7 +71,7 @@ def read_demanded(
     deleting: bool = False,
 ) -> tuple[dict[Identity, Values], dict[Identity, tuple[Condition, ...]]]:
     """The rows, locked, and what the session demands and is not true of them."""
-    conditions = () if demands is None else demands.on(mapper)
+    conditions = () if demands is None else demands.on(mapper, deleting=deleting)
     if demands is None or not conditions:
         return read_stored(connection, mapper, identities, only=names, deleting=deleting), {}
     asked = [one for condition in conditions for one in condition.looks]
@@ -84,7 +86,7 @@ def read_demanded(
         params=demands.params,
     )
     return found, {
-        key: failed(conditions, demands.params, [row.pop(name) for name in also])
+        key: failed(conditions, demands.of_row(mapper, key), [row.pop(name) for name in also])
         for key, row in found.items()
     }
 

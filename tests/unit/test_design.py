@@ -17,6 +17,7 @@ from sqlalchemy.pool import StaticPool
 
 from optilock import Versioned, merge_fields, unit_of_work, watch
 from optilock.mapped import there_are
+from optilock.session.watched import Watched
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "optilock"
@@ -132,6 +133,7 @@ def move(engine: Engine, *ids: int) -> None:
 def test_the_way_of_one_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("shared", "compared", "kept"):  # this process has mapped the classes of all tests
         monkeypatch.setattr(there_are, kind, False)
+    monkeypatch.setattr(Watched, "demands", None)  # and classes with leases
     with watch(sessionmaker(engine))() as session:
         for title in ("read once", "and from then on known"):
             session.get_one(Page, 1).title = title

@@ -16,6 +16,7 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 TABLES = {
     "optilock_alembic_version",
     "optilock_commit_tokens",
+    "optilock_leases",
     "optilock_share_names",
     "optilock_share_handles",
 }

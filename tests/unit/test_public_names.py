@@ -35,6 +35,8 @@ NAMES = {
     "Demand",
     "Entry",
     "Isolation",
+    "LeaseHeld",
+    "LeaseLost",
     "LinkGone",
     "Manual",
     "NotWritten",

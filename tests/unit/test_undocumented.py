@@ -353,6 +353,29 @@ def test_an_ordered_update_says_so():
     assert [name.key for name in undocumented.names_set_by(ordered)] == ["views", "title"]
 
 
+def test_statements_that_differ_in_values_alone_have_one_cache_key():
+    one, same, other = (select(Page).where(Page.id == n) for n in (1, 2, 3))
+    assert undocumented.cache_key_of(one) == undocumented.cache_key_of(same)
+    assert undocumented.cache_key_of(other.limit(1)) != undocumented.cache_key_of(one)
+    assert undocumented.cache_key_of(text("SELECT 1")) is not None
+
+
+def test_a_mapper_leaves_out_columns_before_it_has_looked_at_its_table():
+    class Odd(DeclarativeBase):
+        pass
+
+    @event.listens_for(Odd, "instrument_class", propagate=True)
+    def leave(mapper, cls):
+        mapper.local_table.append_column(Column("hidden", Integer))
+        undocumented.leave_out(mapper, [mapper.local_table.c.hidden])
+
+    class Sheet(Odd):
+        __tablename__ = "sheets"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    assert Sheet.__mapper__.column_attrs.keys() == ["id"]
+
+
 def test_inserts_and_lambdas_tell_what_they_are():
     assert undocumented.prefixes_of(insert(Page).prefix_with("OR REPLACE")) == ["OR REPLACE"]
     assert undocumented.upsert_of(insert(Page)) is None

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Column, Connection, Dialect, Integer, delete
+from sqlalchemy import BindParameter, Column, Connection, Dialect, Integer, Null, delete
 
+from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import LockAndLook, Locks, judge, mixed, must_match
 from optilock.mapped import key_in
@@ -42,6 +43,9 @@ class JoinedRows:
         self.dialect = dialect
         self.columns = {name: column for s in shapes for name, column in s.all_sets().items()}
         self.masked = [n for n in self.columns if any(n not in s.all_sets() for s in shapes)]
+        gives = self.shape.gives(parameter).items()
+        self.columns |= {one.key: c for c, one in gives if isinstance(one, BindParameter)}
+        self._emptied = [column for column, one in gives if isinstance(one, Null)]
         self._columns_carried = [
             *(condition.column for condition in (*self.shape.keys, *self.shape.matches)),
             *self.columns.values(),
@@ -126,7 +130,8 @@ class JoinedRows:
         )
 
     def _computed(self) -> Iterator[tuple[Column[Any], str]]:
-        """SQL ``onupdate`` values of the columns that no row sets."""
+        """SQL ``onupdate`` values of the columns that no row sets, and those that end as NULL."""
+        yield from ((column, "NULL") for column in self._emptied)
         for column in self.shape.postfetch:
             if column.onupdate is not None:
                 yield column, _compiled(column, self.dialect) or ""

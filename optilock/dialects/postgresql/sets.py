@@ -60,7 +60,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.condition import demanded_of, parameter
+from optilock.conditions.condition import demanded_of, parameter, parameter_name
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import LockAndLook, Locks, mixed, must_match, native
 from optilock.undocumented import has_bind_expression
@@ -221,9 +221,12 @@ class SetForm:
             arrays[place] = self.carriers[column].values(values)
         for place, name in self._masks().items():
             arrays[place] = [name in row for row in params]
+        for place, name in self._each().items():
+            arrays[place] = [row[parameter_name(name)] for row in params]
         return arrays
 
-    # The carried columns, after _OWN: k0 … keys, w0 … expected, c0 … new values, m0 … masks.
+    # The carried columns, after _OWN: k0 … keys, w0 … expected, c0 … new values, m0 … masks,
+    # e0 … what a demanded condition asks of each row.
 
     def _compared(self) -> dict[str, Any]:
         keys = {f"{_OWN}k{i}": key for i, key in enumerate(self.shape.keys)}
@@ -234,6 +237,9 @@ class SetForm:
 
     def _masks(self) -> dict[str, str]:
         return {f"{_OWN}m{i}": name for i, name in enumerate(self.masked)}
+
+    def _each(self) -> dict[str, str]:
+        return {f"{_OWN}e{i}": name for i, name in enumerate(self.shape.each)}
 
     def _statement(self) -> Any:
         shape, table = self.shape, self.shape.table
@@ -271,6 +277,7 @@ class SetForm:
         kinds = {place: self.carriers[c.column].type for place, c in self._compared().items()}
         kinds |= {place: self.carriers[column].type for place, (_, column) in self._set().items()}
         kinds |= {place: Boolean() for place in self._masks()}
+        kinds |= {place: self.shape.each[name] for place, name in self._each().items()}
         given = (
             func.unnest(*(bindparam(place, type_=ARRAY(kind)) for place, kind in kinds.items()))
             .table_valued(
@@ -285,7 +292,7 @@ class SetForm:
             select(
                 *given.c,
                 *(c.column.label(f"{_OWN}s{i}") for i, c in enumerate(shape.matches)),
-                *self._stands(),
+                *self._stands(given),
             )
             .select_from(
                 given.join(table, and_(*(key.column == given.c[f"{_OWN}k{i}"] for i, key in keys)))
@@ -295,9 +302,14 @@ class SetForm:
         )
         return held.cte("optilock_held").prefix_with("MATERIALIZED")
 
-    def _stands(self) -> list[Any]:
+    def _stands(self, given: Any) -> list[Any]:
         """Is all that the session demands true of the row? What is NULL counts as false."""
-        clauses = [one.clause(parameter) for one in self.shape.demanded]
+        each = {name: given.c[place] for place, name in self._each().items()}
+
+        def value(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+            return each[name] if name in each else parameter(name, kind)
+
+        clauses = [one.clause(value) for one in self.shape.demanded]
         return [func.coalesce(and_(*clauses), false()).label(f"{_OWN}stands")] if clauses else []
 
     def _values(self, held: Any) -> dict[Column[Any], Any]:
@@ -309,6 +321,8 @@ class SetForm:
                 untouched = column if column.onupdate is None else _onupdate(column)
                 value = case((masks[name], value), else_=untouched)
             values[column] = value
+        each = {name: held.c[place] for place, name in self._each().items()}
+        values |= self.shape.gives(lambda name, kind: each[name])
         return values
 
 

@@ -1,6 +1,6 @@
-"""The tables of names that several programs have open.
+"""The table of leases of names.
 
-Revision: 0002
+Revision: 0002, after 0001
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ depends_on: str | Sequence[str] | None = None
 
 
 def upgrade() -> None:
-    op.create_optilock_tables("shares")
+    op.create_optilock_tables("leases")
 
 
 def downgrade() -> None:
-    op.drop_optilock_tables("shares")
+    op.drop_optilock_tables("leases")

@@ -1,0 +1,37 @@
+"""Leases: a lock on a row, or on a name, that outlives transactions and ends by itself.
+
+:mod:`leasable` is the mixin, :mod:`policy` what a class says of its leases, and :mod:`columns` what
+the table has for them. :mod:`condition` is asked by every write. :mod:`operations` acquire, renew,
+change, release and break leases of rows (:mod:`places`) and of :mod:`names`; :mod:`lease` is what
+the holder gets, and what everybody may know. :mod:`under` lets a session write under a lease.
+:mod:`errors` are what others get.
+"""
+
+from optilock.leases.errors import LeaseHeld, LeaseLost
+from optilock.leases.leasable import Leasable
+from optilock.leases.lease import Lease, LeaseState
+from optilock.leases.names import Name, Names
+from optilock.leases.operations import acquire, break_, change, look, release, renew
+from optilock.leases.policy import ENDLESS, LeasePolicy
+from optilock.leases.under import Under, read, use
+
+__all__ = [
+    "ENDLESS",
+    "Leasable",
+    "Lease",
+    "LeaseHeld",
+    "LeaseLost",
+    "LeasePolicy",
+    "LeaseState",
+    "Name",
+    "Names",
+    "Under",
+    "acquire",
+    "break_",
+    "change",
+    "look",
+    "read",
+    "release",
+    "renew",
+    "use",
+]

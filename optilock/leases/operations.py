@@ -1,0 +1,344 @@
+"""The operations on a lease: one conditional UPDATE each, which moves no version.
+
+====================  ===========  ========================  ==================  ==================
+operation             available    leased                    expired             breaking, broken
+====================  ===========  ========================  ==================  ==================
+acquire               leased       the holder's own id: a    leased              broken: leased;
+                                   new duration; otherwise                       breaking:
+                                   ``LeaseHeld``                                 ``LeaseHeld``
+renew                 lost         begins anew               begins anew, if     lost
+                                                             nobody has written
+                                                             the row since
+change                lost         another id                lost                lost
+release               lost         available                 available           available
+break_                lost         breaking, or broken       broken              breaking, not
+                                                                                 longer than before
+====================  ===========  ========================  ==================  ==================
+
+*lost* is ``LeaseLost``; so is whatever is asked for with the id of somebody else. Every operation
+takes ``if_match``: where the row is in another version, it is ``PreconditionFailed``, whatever
+becomes of the lease. They are part of the session's transaction, and others see what they have done
+after its COMMIT; over a connection in AUTOCOMMIT mode each is one round trip where there is
+RETURNING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Update,
+    and_,
+    bindparam,
+    case,
+    null,
+    or_,
+    update,
+)
+from sqlalchemy.orm import Session
+
+from optilock.conditions.clock import Later
+from optilock.dialects.rows import native
+from optilock.leases.columns import FAR, LEASE_ID, LeaseColumns
+from optilock.leases.errors import LeaseHeld, LeaseLost
+from optilock.leases.lease import Lease, LeaseState, lease_from, new_id, read_id, state_of
+from optilock.leases.names import place_of
+from optilock.leases.places import Place
+from optilock.session.connections import session_given
+from optilock.writes.send import require_row_counts
+
+__all__ = ["acquire", "break_", "change", "look", "release", "renew"]
+
+_MINE, _NEW, _LENGTH = "optilock_mine", "optilock_new", "optilock_length"
+#: How often an operation is sent again that found the row in another state than the look after it.
+_ATTEMPTS = 3
+
+Values = list[tuple[Column[Any], Any]]
+
+
+def acquire(
+    session: Session,
+    of: Any,
+    duration: Any,
+    *,
+    proposed: Any = None,
+    if_match: Any = None,
+) -> Lease:
+    """Become the holder.
+
+    Args:
+        session: any session; its transaction is used.
+        of: a stored object, ``(Page, 7)``, or a :class:`~optilock.leases.names.Name`.
+        duration: seconds, a ``timedelta``, or ``ENDLESS``.
+        proposed: the id, if it is known already: an acquire that may have been lost on its way can
+            be sent again. It must be as random as ours (a UUID).
+        if_match: the tag, or ``Version(...)``, in which the row has to be.
+
+    Raises:
+        LeaseHeld: somebody else is the holder.
+        PreconditionFailed: the row is in another version.
+        NotFound: there is no such row.
+        BadPrecondition, ConfigurationError: an argument is none of these.
+    """
+    session, place = _of(session, of, "acquire")
+    length = place.columns.policy.length(duration)
+    mine = new_id() if proposed in (None, "") else read_id(proposed, "acquire")
+    return _held(session, place, "acquire", mine, if_match, {_LENGTH: length})
+
+
+def renew(session: Session, of: Any, lease: Any = None, *, if_match: Any = None) -> Lease:
+    """Let the lease begin anew, for as long as before.
+
+    Args:
+        of: the lease; or what it is of, and the id in ``lease``.
+        if_match: as for :func:`acquire`.
+
+    Raises:
+        LeaseLost: it is not the holder's any more, or is being broken.
+        PreconditionFailed, NotFound, BadPrecondition, ConfigurationError: as :func:`acquire`.
+    """
+    session, place = _of(session, of, "renew")
+    return _held(session, place, "renew", _id(of, lease, "renew"), if_match)
+
+
+def change(
+    session: Session, of: Any, lease: Any = None, *, proposed: Any = None, if_match: Any = None
+) -> Lease:
+    """Give the lease another id: whoever knows the old one alone is not the holder any more.
+
+    Args and errors are those of :func:`renew` and :func:`acquire`.
+    """
+    session, place = _of(session, of, "change")
+    new = new_id() if proposed in (None, "") else read_id(proposed, "change")
+    return _held(session, place, "change", _id(of, lease, "change"), if_match, {_NEW: new})
+
+
+def release(session: Session, of: Any, lease: Any = None, *, if_match: Any = None) -> None:
+    """End the lease: the next one can acquire at once. Args and errors are those of renew."""
+    session, place = _of(session, of, "release")
+    _write(session, place, "release", if_match, {_MINE: _id(of, lease, "release")})
+
+
+def break_(session: Session, of: Any, *, after: Any = None, if_match: Any = None) -> LeaseState:
+    """End the lease of a holder who is not asked. It cannot be renewed any more.
+
+    Args:
+        after: seconds that the holder still gets; without it what is left of his lease, and of an
+            endless one nothing. A second call can shorten that time, and never extends it.
+
+    Raises:
+        LeaseLost: there is no lease.
+        PreconditionFailed, NotFound, BadPrecondition, ConfigurationError: as :func:`acquire`.
+    """
+    session, place = _of(session, of, "break_")
+    given = place.columns.policy.break_after(after)
+    row = _write(session, place, "break_", if_match, {_LENGTH: given})
+    return state_of(row)
+
+
+def look(session: Session, of: Any) -> LeaseState:
+    """What everybody may know of the lease: its state, its end, its number. It locks nothing.
+
+    Raises:
+        NotFound: there is no such row.
+        ConfigurationError: rows of the class have no leases.
+    """
+    session, place = _of(session, of, "look")
+    connection = place.connection(session)
+    row = place.read(connection, newest=False)
+    if row is None:
+        place.require(connection, None)
+        return LeaseState("available", 0)
+    return state_of(row)
+
+
+# -- how -------------------------------------------------------------------------------------------
+
+
+def _of(session: Any, of: Any, call: str) -> tuple[Session, Place]:
+    found = session_given(session, f"leases.{call}", f"await session.run_sync(leases.{call}, ...)")
+    return found, place_of(of, call)
+
+
+def _id(of: Any, lease: Any, call: str) -> Any:
+    return read_id(of if lease is None else lease, call)
+
+
+def _held(
+    session: Session, place: Place, call: str, mine: Any, if_match: Any, given: Any = None
+) -> Lease:
+    row = _write(session, place, call, if_match, {_MINE: mine, **(given or {})})
+    return lease_from(place.of, row)
+
+
+def _write(
+    session: Session, place: Place, call: str, if_match: Any, given: dict[str, Any]
+) -> Mapping[str, Any]:
+    """Send it; the columns of the lease as they are now.
+
+    Raises: what the operations raise.
+    """
+    versions = place.versions(call, if_match)
+    connection = place.connection(session)
+    require_row_counts(connection.dialect)
+    statement = _statement(place, call, returning=connection.dialect.update_returning)
+    if versions is not None:
+        assert place.mapper is not None
+        statement = statement.where(place.mapper.version_id_col.in_(versions))  # type: ignore[union-attr]
+    params = {**place.params, **given}
+    why: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        row = _sent(connection, place, statement, params)
+        if row is not None:
+            return row
+        found = place.read(connection)
+        if found is None and place.make(connection):
+            continue
+        if found is None or versions is not None:
+            place.require(connection, versions)
+        why = None if found is None else _refused(place, call, found, given)
+    raise why or LeaseHeld(place.what, "leased", status=409)
+
+
+def _sent(
+    connection: Connection, place: Place, statement: Update, params: dict[str, Any]
+) -> Mapping[str, Any] | None:
+    result = native(connection, statement, params)
+    if connection.dialect.update_returning:
+        row = result.mappings().first()
+        return None if row is None else dict(row)
+    return place.read(connection) if result.rowcount else None
+
+
+def _statement(place: Place, call: str, *, returning: bool) -> Update:
+    """Made once for a table."""
+    columns = place.columns
+    found: Update | None = columns.known.get((call, returning))
+    if found is None:
+        where, values = _PLANS[call](columns, place)
+        found = update(columns.table).where(*place.here, where)
+        found = found.ordered_values(*values, *_as_they_are(columns))
+        if returning:
+            found = found.returning(
+                columns.id,
+                columns.since,
+                columns.until,
+                columns.length,
+                columns.fence,
+                columns.clock.label("now"),
+            )
+        columns.known[call, returning] = found
+    return found
+
+
+def _as_they_are(columns: LeaseColumns) -> Values:
+    """Columns that an UPDATE would move by itself: the version, the time of the last change."""
+    return [
+        (one, one)
+        for one in columns.table.columns
+        if (one.onupdate is not None or one.server_onupdate is not None) and one.computed is None
+    ]
+
+
+# What each operation asks of the row, and what it sets. MariaDB sets one column after the other,
+# and an expression reads what was set before it: whatever is read is set last.
+
+
+def _acquiring(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
+    mine, length = _param(_MINE, LEASE_ID), _param(_LENGTH, BigInteger())
+    again = and_(columns.id == mine, columns.length.is_not(None))
+    values: Values = [
+        (columns.since, columns.clock),
+        (columns.until, _end(columns, length)),
+        (columns.length, length),
+        (columns.fence, columns.fence + 1),
+        (columns.id, mine),
+    ]
+    return or_(columns.free(), again), values
+
+
+def _renewing(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
+    where = and_(columns.id == _param(_MINE, LEASE_ID), columns.length.is_not(None))
+    if not place.tells_writes:
+        where = and_(where, columns.until > columns.clock)
+    return where, [(columns.until, _end(columns, columns.length))]
+
+
+def _changing(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
+    mine, new = _param(_MINE, LEASE_ID), _param(_NEW, LEASE_ID)
+    where = and_(
+        or_(columns.id == mine, columns.id == new),
+        columns.length.is_not(None),
+        columns.until > columns.clock,
+    )
+    fence = case((columns.id == new, columns.fence), else_=columns.fence + 1)
+    return where, [(columns.fence, fence), (columns.id, new)]
+
+
+def _releasing(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
+    nothing = [columns.since, columns.until, columns.length, columns.id]
+    return columns.id == _param(_MINE, LEASE_ID), [(one, null()) for one in nothing]
+
+
+def _breaking(columns: LeaseColumns, place: Place) -> tuple[ColumnElement[bool], Values]:
+    after, clock = _param(_LENGTH, BigInteger()), columns.clock
+    asked = Later(clock, after)
+    end = case(
+        (columns.until <= clock, columns.until),
+        (and_(after.is_(None), columns.length == 0), clock),
+        (after.is_(None), columns.until),
+        (asked < columns.until, asked),
+        else_=columns.until,
+    )
+    where = and_(columns.id.is_not(None), columns.until.is_not(None))
+    return where, [(columns.until, end), (columns.length, null())]
+
+
+_PLANS: dict[str, Any] = {
+    "acquire": _acquiring,
+    "renew": _renewing,
+    "change": _changing,
+    "release": _releasing,
+    "break_": _breaking,
+}
+
+
+def _param(name: str, kind: Any) -> ColumnElement[Any]:
+    return bindparam(name, type_=kind)
+
+
+def _end(columns: LeaseColumns, length: ColumnElement[Any]) -> ColumnElement[Any]:
+    far = bindparam(None, FAR, type_=columns.until.type)
+    return case((length == 0, far), else_=Later(columns.clock, length))
+
+
+def _refused(
+    place: Place, call: str, row: Mapping[str, Any], given: Mapping[str, Any]
+) -> Exception | None:
+    """Why the row was not changed; ``None``: it would be, now."""
+    now, holder = state_of(row), row["lease_id"]
+    mine = given.get(_MINE)
+    told = (place.what, now.state, now.since, now.until, 409)
+    if call == "acquire":
+        taken = now.state == "breaking" or (now.state == "leased" and holder != mine)
+        return LeaseHeld(*told) if taken else None
+    if call == "break_":
+        return LeaseLost(*told) if now.state == "available" else None
+    known = holder in (mine, given.get(_NEW)) and holder is not None
+    states: Sequence[str] = {
+        "renew": ("leased", "expired") if place.tells_writes else ("leased",),
+        "change": ("leased",),
+        "release": ("leased", "expired", "breaking", "broken"),
+    }[call]
+    if known and now.state in states:
+        return None
+    if known or now.state == "available":
+        return LeaseLost(*told)
+    if now.state in ("expired", "broken"):  # somebody else's: nothing is said of it
+        return LeaseLost(place.what, "available", status=409)
+    return LeaseLost(place.what, "leased", now.since, now.until, 409)
