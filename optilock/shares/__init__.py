@@ -13,8 +13,10 @@
         shares.close(session, handle)
 
 :mod:`modes` has the rule. :mod:`locked` is a name and its handles under a lock, in the tables of
-:mod:`optilock.tables.shares`. :mod:`operations` open, keep open, close and delete. :mod:`errors`
-are what others get. With an ``AsyncSession``: ``await optilock.asyncio.shares.open(session, ...)``.
+:mod:`optilock.tables.shares`. :mod:`operations` open, keep open, close and delete; a name may be a
+row (:mod:`rows`), and then :mod:`shared` is the mixin of its class and :mod:`guard` is asked by
+every write. :mod:`errors` are what others get. With an ``AsyncSession``:
+``await optilock.asyncio.shares.open(session, ...)``.
 """
 
 from optilock.shares.errors import (
@@ -26,9 +28,9 @@ from optilock.shares.errors import (
     ReadOnlyName,
     SharingViolation,
 )
-from optilock.shares.locked import Shares
+from optilock.shares.guard import Through, use
+from optilock.shares.locked import Handle, Shares
 from optilock.shares.operations import (
-    Handle,
     State,
     check,
     close,
@@ -41,6 +43,7 @@ from optilock.shares.operations import (
     open,
     set_read_only,
 )
+from optilock.shares.shared import Shared
 
 __all__ = [
     "AccessDenied",
@@ -50,9 +53,11 @@ __all__ = [
     "NameNotFound",
     "Open",
     "ReadOnlyName",
+    "Shared",
     "Shares",
     "SharingViolation",
     "State",
+    "Through",
     "check",
     "close",
     "create",
@@ -63,4 +68,5 @@ __all__ = [
     "names",
     "open",
     "set_read_only",
+    "use",
 ]

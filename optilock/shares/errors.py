@@ -56,7 +56,7 @@ class SharingViolation(_ShareError):
     """Others have the name open, and share it not so far.
 
     ``access`` and ``share`` are what was asked for, ``others`` the handles that are in the way
-    (:class:`Open`). HTTP 409 (Conflict).
+    (:class:`Open`); a write of a row does not tell them. HTTP 409 (Conflict).
     """
 
     access: str
@@ -73,10 +73,11 @@ class SharingViolation(_ShareError):
             f" until {one.until:%Y-%m-%d %H:%M:%S} UTC"
             for one in self.others[:5]
         )
+        shown = f" ({shown})" if shown else ""
         return (
             f"{self.name!r} cannot be used with access {self.access or 'none'} and share"
-            f" {self.share or 'none'}: it is open {len(self.others)} times so that this does not"
-            f" fit ({shown}). Nothing was done. Try again when they are closed or have expired, ask"
+            f" {self.share or 'none'}: somebody has it open so that this does not fit{shown}."
+            " Nothing was done. Try again when they are closed or have expired, ask"
             " for less access, or share more."
         )
 

@@ -25,18 +25,34 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapper, Session
 
 from optilock.conditions.clock import Clock
 from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.errors import ConfigurationError
+from optilock.mapped import Identity
 from optilock.session.connections import own_connection, session_given
 from optilock.shares.errors import HandleLost, Open
 from optilock.shares.modes import Mode, fits, letters
 from optilock.tables.shares import handles, names
 
-__all__ = ["Found", "LockedName", "Shares", "connection_of", "locked", "read_name", "shared"]
+__all__ = [
+    "USUAL",
+    "Found",
+    "Handle",
+    "LockedName",
+    "Row",
+    "Shares",
+    "checked",
+    "connection_of",
+    "locked",
+    "own",
+    "read_name",
+    "shared",
+]
+
+Row = tuple[Mapper[Any], Identity]
 
 _CLOCK = Clock()
 _DAY = 86_400
@@ -96,6 +112,27 @@ class Shares:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= _DAY
+
+
+USUAL = Shares()
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What its owner has. Whoever knows ``id`` is the owner: it is in no ``repr``."""
+
+    name: str
+    #: Random. Hand it to nobody but the owner, and write it into no log.
+    id: uuid.UUID = field(repr=False)
+    access: str
+    share: str
+    #: When it ends by the clock of the database, without another heartbeat.
+    until: datetime.datetime
+    #: Seconds from one heartbeat to the end.
+    seconds: float
+    #: The class and the key of the row that is open, if it is one.
+    of: tuple[type[Any], Identity] | None = None
+    within: Shares = field(default=USUAL, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ for it where they want the same name. So commit soon. Heartbeats are one stateme
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import select, update
@@ -27,7 +26,10 @@ from optilock.shares.errors import (
     SharingViolation,
 )
 from optilock.shares.locked import (
+    USUAL,
+    Handle,
     LockedName,
+    Row,
     Shares,
     checked,
     connection_of,
@@ -37,6 +39,7 @@ from optilock.shares.locked import (
     shared,
 )
 from optilock.shares.modes import ALL, DELETE, WRITE, Mode, letters, mode
+from optilock.shares.rows import name_and_row
 from optilock.writes.send import require_row_counts
 
 __all__ = [
@@ -54,24 +57,6 @@ __all__ = [
     "set_read_only",
 ]
 
-_USUAL = Shares()
-
-
-@dataclass(frozen=True)
-class Handle:
-    """What its owner has. Whoever knows ``id`` is the owner: it is in no ``repr``."""
-
-    name: str
-    #: Random. Hand it to nobody but the owner, and write it into no log.
-    id: uuid.UUID = field(repr=False)
-    access: str
-    share: str
-    #: When it ends by the clock of the database, without another heartbeat.
-    until: datetime
-    #: Seconds from one heartbeat to the end.
-    seconds: float
-    within: Shares = field(default=_USUAL, repr=False, compare=False)
-
 
 @dataclass(frozen=True)
 class State:
@@ -88,7 +73,7 @@ class State:
 
 def open(
     session: Session,
-    name: str,
+    name: Any,
     access: str,
     share: str = "",
     *,
@@ -96,12 +81,14 @@ def open(
     owner: str | None = None,
     create: bool = True,
     delete_on_close: bool = False,
-    within: Shares = _USUAL,
+    within: Shares = USUAL,
 ) -> Handle:
     """Open a name, if that fits beside all who have it open.
 
     Args:
         session: any session; its transaction is used.
+        name: a text, or a row: a stored object of a :class:`~optilock.shares.Shared` class, or
+            ``(Page, 7)``.
         access: what we do: some of ``"R"``, ``"W"`` and ``"D"``; ``""`` looks at attributes only.
         share: what everybody else may do meanwhile; ``""``, the default, lets nobody do anything.
         seconds: until when the next heartbeat must have come (or a ``timedelta``).
@@ -121,9 +108,10 @@ def open(
     ours, theirs = mode(access, "access"), mode(share, "share")
     length = within.milliseconds(seconds)
     _check_owner(owner)
+    called, row = name_and_row(session, name, "open", lock=True)
     if delete_on_close and not ours & DELETE:
-        raise AccessDenied(checked(name))
-    found = locked(connection_of(session, "open", within), within, checked(name))
+        raise AccessDenied(called)
+    found = locked(connection_of(session, "open", within), within, called)
     _require_there(found, create=create)
     _require_writable(found, ours if not delete_on_close else ours | WRITE, 403)
     _require_fit(found, ours, theirs)
@@ -142,7 +130,7 @@ def open(
             "until": later(within.clock, length),
         }
     )
-    return _handle(found, mine, letters(ours), letters(theirs), length)
+    return _handle(found, mine, letters(ours), letters(theirs), length, row)
 
 
 def heartbeat(session: Session, handle: Handle) -> Handle:
@@ -160,15 +148,7 @@ def heartbeat(session: Session, handle: Handle) -> Handle:
     if not native(connection, kept.values(until=later(within.clock, length))).rowcount:
         raise HandleLost(handle.name)
     until = native(connection, select(table.c.until).where(own(within, handle.id, handle.name)))
-    return Handle(
-        handle.name,
-        handle.id,
-        handle.access,
-        handle.share,
-        until.scalar_one(),
-        handle.seconds,
-        within,
-    )
+    return replace(handle, until=until.scalar_one())
 
 
 def close(session: Session, handle: Handle) -> State:
@@ -204,11 +184,11 @@ def delete_pending(session: Session, handle: Handle, pending: bool = True) -> St
 
 def check(
     session: Session,
-    name: str,
+    name: Any,
     access: str,
     *,
     handle: Handle | None = None,
-    within: Shares = _USUAL,
+    within: Shares = USUAL,
 ) -> State:
     """May this be done now? And until our transaction is over nobody opens the name against it.
 
@@ -226,7 +206,8 @@ def check(
     """
     asked = mode(access, "access")
     within = within if handle is None else handle.within
-    found = shared(connection_of(session, "check", within), within, checked(name))
+    called, _ = name_and_row(session, name, "check")
+    found = shared(connection_of(session, "check", within), within, called)
     require(found, asked, handle)
     return _state(found)
 
@@ -246,7 +227,7 @@ def require(found: LockedName, asked: Mode, handle: Handle | None) -> None:
         _require_writable(found, asked, 412)
 
 
-def create(session: Session, name: str, *, within: Shares = _USUAL) -> State:
+def create(session: Session, name: Any, *, within: Shares = USUAL) -> State:
     """Make the name, or make it anew (access W and D), by who holds no handle.
 
     Raises:
@@ -261,7 +242,7 @@ def create(session: Session, name: str, *, within: Shares = _USUAL) -> State:
     return _state(found)
 
 
-def delete(session: Session, name: str, *, within: Shares = _USUAL) -> State:
+def delete(session: Session, name: Any, *, within: Shares = USUAL) -> State:
     """Delete the name at once, by who holds no handle: nobody may have it open.
 
     Raises:
@@ -275,7 +256,7 @@ def delete(session: Session, name: str, *, within: Shares = _USUAL) -> State:
 
 
 def set_read_only(
-    session: Session, name: str, read_only: bool = True, *, within: Shares = _USUAL
+    session: Session, name: Any, read_only: bool = True, *, within: Shares = USUAL
 ) -> State:
     """Let nobody write or delete the name; or, with ``False``, let them.
 
@@ -290,13 +271,14 @@ def set_read_only(
     return _state(found)
 
 
-def look(session: Session, name: str, *, within: Shares = _USUAL) -> State:
+def look(session: Session, name: Any, *, within: Shares = USUAL) -> State:
     """What everybody may know of the name. It locks nothing."""
-    found = read_name(connection_of(session, "look", within), within, checked(name))
-    return State(name, False) if found is None else _state(found)
+    called, _ = name_and_row(session, name, "look")
+    found = read_name(connection_of(session, "look", within), within, called)
+    return State(called, False) if found is None else _state(found)
 
 
-def names(session: Session, beginning: str = "", *, within: Shares = _USUAL) -> list[str]:
+def names(session: Session, beginning: str = "", *, within: Shares = USUAL) -> list[str]:
     """The names that are there and not to be deleted, in their order."""
     table, handles = within.names, within.handles
     ended = handles.c.delete_on_close & (handles.c.until <= within.clock)
@@ -313,8 +295,9 @@ def names(session: Session, beginning: str = "", *, within: Shares = _USUAL) -> 
 # -- what several of them ask ----------------------------------------------------------------------
 
 
-def _locked(session: Session, call: str, within: Shares, name: str) -> LockedName:
-    return locked(connection_of(session, call, within), within, checked(name))
+def _locked(session: Session, call: str, within: Shares, name: Any) -> LockedName:
+    called, _ = name_and_row(session, name, call)
+    return locked(connection_of(session, call, within), within, called)
 
 
 def _require_there(found: LockedName, *, create: bool) -> None:
@@ -342,12 +325,15 @@ def _refuse(found: LockedName, access: Mode, share: Mode, others: list[Any]) -> 
     raise SharingViolation(found.name, letters(access), letters(share), shown)
 
 
-def _handle(found: LockedName, mine: uuid.UUID, access: str, share: str, length: int) -> Handle:
+def _handle(
+    found: LockedName, mine: uuid.UUID, access: str, share: str, length: int, row: Row | None
+) -> Handle:
     within = found.within
     until = native(
         found.connection, select(within.handles.c.until).where(own(within, mine, found.name))
     )
-    return Handle(found.name, mine, access, share, until.scalar_one(), length / 1000, within)
+    of = None if row is None else (row[0].class_, row[1])
+    return Handle(found.name, mine, access, share, until.scalar_one(), length / 1000, of, within)
 
 
 def _state(found: LockedName) -> State:
