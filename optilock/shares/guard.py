@@ -39,7 +39,7 @@ from optilock.session.connections import session_given
 from optilock.session.watched import demand, demands_of_its_own, is_watched
 from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, SharingViolation
 from optilock.shares.locked import Handle, Shares
-from optilock.shares.modes import DELETE, WRITE, Mode, letters, mode
+from optilock.shares.modes import ALL, DELETE, WRITE, Mode, letters, mode
 from optilock.shares.rows import name_in_sql, shares_of
 from optilock.unit.parts import Part
 
@@ -183,7 +183,9 @@ class _UnderHandle(Demand):
         self.values: Mapping[str, Any] = {
             f"share_id_{ordinal}": handle.id,
             f"share_name_{ordinal}": handle.name,
-            f"share_access_{ordinal}": mode(handle.access, "access"),
+            f"share_access_{ordinal}": ALL
+            if handle.access is None
+            else mode(handle.access, "access"),
         }
         self._root, self._within, self._ordinal = facts(mapper).root, handle.within, ordinal
 

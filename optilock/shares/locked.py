@@ -31,6 +31,7 @@ from optilock.conditions.clock import Clock
 from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.errors import ConfigurationError
+from optilock.http.errors import BadPrecondition
 from optilock.mapped import Identity
 from optilock.session.connections import own_connection, session_given
 from optilock.shares.errors import HandleLost, Open
@@ -46,6 +47,7 @@ __all__ = [
     "Shares",
     "checked",
     "connection_of",
+    "is_text",
     "locked",
     "own",
     "read_name",
@@ -119,20 +121,40 @@ USUAL = Shares()
 
 @dataclass(frozen=True)
 class Handle:
-    """What its owner has. Whoever knows ``id`` is the owner: it is in no ``repr``."""
+    """What its owner has. Whoever knows ``id`` is the owner: it is in no ``repr``.
+
+    A client who keeps the handle sends name and id back: ``Handle(name, id)`` is enough, and a
+    heartbeat gives all of it.
+
+    Raises:
+        BadPrecondition: what was sent is no id.
+    """
 
     name: str
     #: Random. Hand it to nobody but the owner, and write it into no log.
     id: uuid.UUID = field(repr=False)
-    access: str
-    share: str
+    #: ``None`` here and below: only the id was given.
+    access: str | None = None
+    share: str | None = None
     #: When it ends by the clock of the database, without another heartbeat.
-    until: datetime.datetime
+    until: datetime.datetime | None = None
     #: Seconds from one heartbeat to the end.
-    seconds: float
+    seconds: float | None = None
     #: The class and the key of the row that is open, if it is one.
     of: tuple[type[Any], Identity] | None = None
     within: Shares = field(default=USUAL, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checked(self.name)
+        if isinstance(self.id, uuid.UUID):
+            return
+        try:
+            object.__setattr__(self, "id", uuid.UUID(self.id))
+        except (ValueError, TypeError, AttributeError):
+            raise BadPrecondition(
+                "What was sent is not the id of a handle: send the one that was given when the name"
+                " was opened."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -232,12 +254,19 @@ def checked(name: object) -> str:
     Raises:
         ConfigurationError: it is no text of 1 to 200 characters.
     """
-    if not isinstance(name, str) or not 0 < len(name) <= 200 or "\0" in name:
+    if not is_text(name) or not name:
         raise ConfigurationError(
-            "The name of what is shared is a text of 1 to 200 characters, without NUL. Nothing was"
-            " sent."
+            "The name of what is shared is a text of 1 to 200 characters, without NUL and what is"
+            " no character. Nothing was sent."
         )
-    return name
+    return str(name)
+
+
+def is_text(given: object) -> bool:
+    """Is it a text that every database keeps as it is, of up to 200 characters?"""
+    if not isinstance(given, str) or len(given) > 200 or "\0" in given:
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in given)
 
 
 def locked(connection: Connection, within: Shares, name: str) -> LockedName:

@@ -33,6 +33,7 @@ from optilock.shares.locked import (
     Shares,
     checked,
     connection_of,
+    is_text,
     locked,
     own,
     read_name,
@@ -143,12 +144,20 @@ def heartbeat(session: Session, handle: Handle) -> Handle:
     within = handle.within
     connection = connection_of(session, "heartbeat", within)
     require_row_counts(connection.dialect)
-    table, length = within.handles, round(handle.seconds * 1000)
-    kept = update(table).where(own(within, handle.id, handle.name), table.c.until > within.clock)
-    if not native(connection, kept.values(until=later(within.clock, length))).rowcount:
+    table = within.handles
+    mine = own(within, handle.id, handle.name)
+    until = later(within.clock, table.c.length)
+    kept = update(table).where(mine, table.c.until > within.clock).values(until=until)
+    if not native(connection, kept).rowcount:
         raise HandleLost(handle.name)
-    until = native(connection, select(table.c.until).where(own(within, handle.id, handle.name)))
-    return replace(handle, until=until.scalar_one())
+    row = native(connection, select(table).where(mine)).mappings().one()
+    return replace(
+        handle,
+        access=letters(row["access"]),
+        share=letters(row["share"]),
+        until=row["until"],
+        seconds=row["length"] / 1000,
+    )
 
 
 def close(session: Session, handle: Handle) -> State:
@@ -289,7 +298,8 @@ def names(session: Session, beginning: str = "", *, within: Shares = USUAL) -> l
     if beginning:
         query = query.where(table.c.name.startswith(checked(beginning), autoescape=True))
     query = query.order_by(table.c.name)
-    return list(native(connection_of(session, "names", within), query).scalars())
+    found = native(connection_of(session, "names", within), query).scalars()
+    return [name for name in found if name.startswith(beginning)]  # LIKE of SQLite takes A for a
 
 
 # -- what several of them ask ----------------------------------------------------------------------
@@ -342,7 +352,7 @@ def _state(found: LockedName) -> State:
 
 
 def _check_owner(owner: object) -> None:
-    if owner is not None and (not isinstance(owner, str) or len(owner) > 200):
+    if owner is not None and not is_text(owner):
         raise ConfigurationError(
             "open(owner=) takes a label that others may see, a text of up to 200 characters."
             " Nothing was sent."

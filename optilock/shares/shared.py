@@ -43,9 +43,11 @@ def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
             " it out."
         )
     table = mapper.local_table
-    if not isinstance(table, Table):
+    if not isinstance(table, Table) or mapper.concrete:
+        how = "to a SELECT" if not mapper.concrete else "with concrete=True"
         raise ConfigurationError(
-            f"{cls.__name__} is Shared, but is mapped to a SELECT: map the table itself."
+            f"{cls.__name__} is Shared, but is mapped {how}, and the name of a row is made of its"
+            " table and key: map a table of its own."
         )
     for column in table.primary_key:
         if not isinstance(column.type, (Integer, String)):

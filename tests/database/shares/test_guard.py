@@ -384,6 +384,17 @@ def test_a_class_that_has_no_names_is_refused() -> None:
             __tablename__ = "odd"
             id: Mapped[float] = mapped_column(primary_key=True)
 
+    class Base(Shared, Own):
+        __tablename__ = "base_of_two"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    with pytest.raises(ConfigurationError, match="concrete=True"):
+
+        class Apart(Base):
+            __tablename__ = "apart"
+            id: Mapped[int] = mapped_column(primary_key=True)
+            __mapper_args__ = {"concrete": True}
+
     with pytest.raises(ConfigurationError, match="__shares__"):
 
         class Other(Shared, Own):

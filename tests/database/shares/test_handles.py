@@ -5,14 +5,22 @@ from __future__ import annotations
 import datetime
 import pickle
 import time
+import uuid
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import ConfigurationError, DeletePending, SharingViolation, is_transient, shares
-from optilock.shares import AccessDenied, HandleLost, NameNotFound, ReadOnlyName, Shares
+from optilock import (
+    BadPrecondition,
+    ConfigurationError,
+    DeletePending,
+    SharingViolation,
+    is_transient,
+    shares,
+)
+from optilock.shares import AccessDenied, Handle, HandleLost, NameNotFound, ReadOnlyName, Shares
 from optilock.tables.shares import SET
 from optilock.testing import count_statements
 from tests.migrating import migrate
@@ -109,6 +117,29 @@ def test_a_name_that_is_to_be_deleted_goes_when_its_last_owner_dies(begin):
         assert shares.names(session) == ["name"]
 
 
+def test_a_client_sends_back_name_and_id(begin):
+    with begin() as session:
+        given = shares.open(session, "name", "RW", "R", seconds=20)
+        again = shares.heartbeat(session, Handle("name", str(given.id)))
+        assert (again.access, again.share, again.seconds) == ("RW", "R", 20)
+        assert again.id == given.id
+        for name, mine in (("name", uuid.uuid4()), ("other", given.id)):
+            with pytest.raises(HandleLost):
+                shares.heartbeat(session, Handle(name, mine))
+            shares.close(session, Handle(name, mine))
+        assert len(shares.look(session, "name").open) == 1
+        shares.close(session, Handle("name", given.id))
+        assert shares.look(session, "name").open == ()
+
+
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.parametrize("sent", ["", "x", None, 7, "1" * 33, b"x"])
+def test_what_is_no_id_is_the_clients_mistake(sent):
+    with pytest.raises(BadPrecondition) as caught:
+        Handle("name", sent)
+    assert caught.value.status == 400
+
+
 def test_delete_on_close_counts_for_an_owner_who_dies(begin):
     with begin() as session:
         shares.open(session, "name", "D", "RWD", seconds=0.1, delete_on_close=True)
@@ -135,6 +166,7 @@ def test_names_are_told_apart_byte_by_byte(begin):
         for name in ("a", "A", "a ", "ä", "%", "_", "/" * 200):
             shares.open(session, name, "RW")
         assert shares.names(session, "%") == ["%"]
+        assert shares.names(session, "A") == ["A"]
 
 
 def test_tables_may_have_other_names(engine):
@@ -165,6 +197,8 @@ def test_a_migration_makes_the_tables(engine):
         (lambda s: shares.open(s, "x" * 201, "R"), "1 to 200"),
         (lambda s: shares.open(s, 7, "R"), "1 to 200"),
         (lambda s: shares.open(s, "a\0", "R"), "NUL"),
+        (lambda s: shares.open(s, "\ud800", "R"), "no character"),
+        (lambda s: shares.open(s, "a", "R", owner="\ud800"), "owner="),
         (lambda s: shares.open(s, "a", "X"), "access='X'"),
         (lambda s: shares.open(s, "a", "R", "all"), "share='all'"),
         (lambda s: shares.open(s, "a", "R", seconds=0), "up to 3600 seconds"),
