@@ -1,4 +1,4 @@
-"""optilock for an ``AsyncSession``: the same units, edits under a precondition, locks, entities.
+"""optilock for an ``AsyncSession``: the same units, edits, locks, entities, leases, share modes.
 
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
 does not, so this module is loaded only when it is asked for.
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from optilock import entities
 from optilock import shares as _shares
+from optilock.leases.tasks import lease
 from optilock.preconditions.apply import apply as edit_row
 from optilock.preconditions.etag import NOT_GIVEN
 from optilock.preconditions.lock import lock as lock_row
@@ -27,6 +28,7 @@ __all__ = [
     "insert",
     "insert_or_merge",
     "insert_or_replace",
+    "lease",
     "lock",
     "merge",
     "replace",

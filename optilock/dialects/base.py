@@ -182,6 +182,23 @@ class Database(ErrorCodes):
         """``query`` with its rows locked against writers, and open to other readers."""
         return query.with_for_update(of=table, read=True)
 
+    def lock_at_once(self, connection: Connection, query: Select[Any], table: Table) -> bool:
+        """Lock the row of ``query``, or wait for nobody: ``False`` if somebody has it.
+
+        To be asked on a connection of its own, as the first thing of a transaction.
+        """
+        locked = query.with_for_update(of=table, key_share=True, skip_locked=True)
+        return connection.execute(locked).first() is not None
+
+    def reads_snapshot(self, connection: Connection) -> bool:
+        """Would a change of a row by others end this transaction, once it writes the row as well?
+
+        Nothing is asked of the server: what it was told by SQLAlchemy counts.
+        """
+        told = connection.get_execution_options().get("isolation_level")
+        level = told or connection.default_isolation_level or ""
+        return str(level).upper() in ("REPEATABLE READ", "SERIALIZABLE")
+
     #: May a locking read show a row that plain reads of the same transaction do not show?
     locks_show_newer: bool = False
 
@@ -193,6 +210,10 @@ class Database(ErrorCodes):
         ``None`` where none does; where there is RETURNING nobody asks.
         """
         return None
+
+    def insert_if_absent(self, table: Table) -> Insert | None:
+        """An INSERT that leaves a row with the same key alone, of a table without other rules."""
+        return self.insert_unless(table)
 
     def insert_unless(self, table: Table) -> Insert | None:
         """An INSERT that leaves a row with the same key alone, and says so by writing none.

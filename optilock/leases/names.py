@@ -20,9 +20,9 @@ from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.errors import ConfigurationError
 from optilock.leases.columns import LeaseColumns, take
-from optilock.leases.lease import Lease
 from optilock.leases.places import Place, place_of_row
 from optilock.leases.policy import LeasePolicy
+from optilock.leases.values import Lease
 from optilock.session.connections import own_connection
 from optilock.tables.leases import leases
 
@@ -72,7 +72,7 @@ class _NamedPlace(Place):
 
     def make(self, connection: Connection) -> bool:
         table = self.columns.table
-        insert = database_of(connection.dialect).insert_unless(table)
+        insert = database_of(connection.dialect).insert_if_absent(table)
         if insert is None:
             raise ConfigurationError(
                 f"Names cannot be leased on {connection.dialect.name}: optilock does not know how"

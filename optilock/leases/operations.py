@@ -46,9 +46,9 @@ from optilock.conditions.clock import Later
 from optilock.dialects.rows import native
 from optilock.leases.columns import FAR, LEASE_ID, LeaseColumns
 from optilock.leases.errors import LeaseHeld, LeaseLost
-from optilock.leases.lease import Lease, LeaseState, lease_from, new_id, read_id, state_of
 from optilock.leases.names import place_of
 from optilock.leases.places import Place
+from optilock.leases.values import Lease, LeaseState, lease_from, new_id, read_id, state_of
 from optilock.session.connections import session_given
 from optilock.writes.send import require_row_counts
 
@@ -57,6 +57,8 @@ __all__ = ["acquire", "break_", "change", "look", "release", "renew"]
 _MINE, _NEW, _LENGTH = "optilock_mine", "optilock_new", "optilock_length"
 #: How often an operation is sent again that found the row in another state than the look after it.
 _ATTEMPTS = 3
+
+_NOTHING: Mapping[str, Any] = {}
 
 Values = list[tuple[Column[Any], Any]]
 
@@ -121,7 +123,8 @@ def change(
 def release(session: Session, of: Any, lease: Any = None, *, if_match: Any = None) -> None:
     """End the lease: the next one can acquire at once. Args and errors are those of renew."""
     session, place = _of(session, of, "release")
-    _write(session, place, "release", if_match, {_MINE: _id(of, lease, "release")})
+    mine = _id(of, lease, "release")
+    _write(place.connection(session), place, "release", if_match, {_MINE: mine})
 
 
 def break_(session: Session, of: Any, *, after: Any = None, if_match: Any = None) -> LeaseState:
@@ -137,7 +140,7 @@ def break_(session: Session, of: Any, *, after: Any = None, if_match: Any = None
     """
     session, place = _of(session, of, "break_")
     given = place.columns.policy.break_after(after)
-    row = _write(session, place, "break_", if_match, {_LENGTH: given})
+    row = _write(place.connection(session), place, "break_", if_match, {_LENGTH: given})
     return state_of(row)
 
 
@@ -172,19 +175,37 @@ def _id(of: Any, lease: Any, call: str) -> Any:
 def _held(
     session: Session, place: Place, call: str, mine: Any, if_match: Any, given: Any = None
 ) -> Lease:
-    row = _write(session, place, call, if_match, {_MINE: mine, **(given or {})})
+    connection = place.connection(session)
+    row = _write(connection, place, call, if_match, {_MINE: mine, **(given or {})})
     return lease_from(place.of, row)
 
 
+def renew_on(connection: Connection, place: Place, mine: Any) -> Lease:
+    """:func:`renew`, for whoever has a connection and no session."""
+    return lease_from(place.of, _write(connection, place, "renew", None, {_MINE: mine}))
+
+
+def release_on(connection: Connection, place: Place, mine: Any) -> None:
+    """The same for :func:`release`."""
+    _write(connection, place, "release", None, {_MINE: mine})
+
+
+def lost_on(connection: Connection, place: Place, mine: Any) -> Exception | None:
+    """Why a lease cannot be renewed, by a look that waits for nobody; ``None``: it can."""
+    row = place.read(connection, newest=False)
+    if row is None:
+        return LeaseLost(place.what, "lost", status=409)
+    return _refused(place, "renew", row, {_MINE: mine})
+
+
 def _write(
-    session: Session, place: Place, call: str, if_match: Any, given: dict[str, Any]
+    connection: Connection, place: Place, call: str, if_match: Any, given: dict[str, Any]
 ) -> Mapping[str, Any]:
     """Send it; the columns of the lease as they are now.
 
     Raises: what the operations raise.
     """
     versions = place.versions(call, if_match)
-    connection = place.connection(session)
     require_row_counts(connection.dialect)
     statement = _statement(place, call, returning=connection.dialect.update_returning)
     if versions is not None:
@@ -193,9 +214,12 @@ def _write(
     params = {**place.params, **given}
     why: Exception | None = None
     for _ in range(_ATTEMPTS):
-        row = _sent(connection, place, statement, params)
+        result = native(connection, statement, params)
+        row = result.mappings().first() if result.returns_rows else None
         if row is not None:
-            return row
+            return dict(row)
+        if result.rowcount and not result.returns_rows:
+            return _NOTHING if call == "release" else place.read(connection) or _NOTHING
         found = place.read(connection)
         if found is None and place.make(connection):
             continue
@@ -203,16 +227,6 @@ def _write(
             place.require(connection, versions)
         why = None if found is None else _refused(place, call, found, given)
     raise why or LeaseHeld(place.what, "leased", status=409)
-
-
-def _sent(
-    connection: Connection, place: Place, statement: Update, params: dict[str, Any]
-) -> Mapping[str, Any] | None:
-    result = native(connection, statement, params)
-    if connection.dialect.update_returning:
-        row = result.mappings().first()
-        return None if row is None else dict(row)
-    return place.read(connection) if result.rowcount else None
 
 
 def _statement(place: Place, call: str, *, returning: bool) -> Update:

@@ -18,7 +18,7 @@ from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.http.errors import NotFound
 from optilock.http.etags import PLAIN, identity_given
 from optilock.leases.columns import LeaseColumns, columns_of
-from optilock.leases.lease import Lease
+from optilock.leases.values import Lease
 from optilock.mapped import Identity, facts, identity_of
 from optilock.rows.sides import Attempt, entry_of, read_stored
 from optilock.session.connections import autocommits, connection_to_write
@@ -32,7 +32,7 @@ KEY = "optilock_key_"
 class Place:
     """The row that has the columns of one lease."""
 
-    #: As :class:`~optilock.leases.lease.Lease` says it.
+    #: As :class:`~optilock.leases.values.Lease` says it.
     of: Any
     #: For messages.
     what: str

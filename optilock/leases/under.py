@@ -26,9 +26,9 @@ from optilock.errors import ConfigurationError, Entry
 from optilock.leases.columns import LEASE_ID, LeaseColumns
 from optilock.leases.condition import LEASE, refusal
 from optilock.leases.errors import LeaseLost
-from optilock.leases.lease import Lease, read_id
 from optilock.leases.names import place_of
 from optilock.leases.places import Place
+from optilock.leases.values import Lease, read_id
 from optilock.mapped import facts
 from optilock.session.connections import session_given
 from optilock.session.watched import demand, demands_of_its_own, is_watched

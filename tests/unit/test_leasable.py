@@ -21,8 +21,8 @@ from optilock import (
     watch,
 )
 from optilock.leases import ENDLESS, Leasable, Lease, LeaseHeld, LeaseLost, LeasePolicy, Name
-from optilock.leases.lease import new_id
 from optilock.leases.policy import milliseconds
+from optilock.leases.values import new_id
 from optilock.mapped import facts
 from optilock.schema import expected
 

@@ -81,6 +81,10 @@ class MariaDB(Database):
         """LOCK IN SHARE MODE, through the primary key as well."""
         return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update(read=True)
 
+    def insert_if_absent(self, table: Table) -> Insert | None:
+        """INSERT IGNORE would pass over any other rule of a table as well."""
+        return table.insert().prefix_with("IGNORE")
+
     locks_show_newer = True  # at REPEATABLE READ, without innodb_snapshot_isolation
 
     single = "FLOAT"

@@ -1,0 +1,108 @@
+"""``with lease(...)``: a thread renews the lease while the block runs.
+
+::
+
+    with lease(sessions, (Page, 7), 30) as held:
+        ...                                  # minutes of work
+        held.check()                         # before what cannot be taken back
+        with UnitOfWork(sessions, parts=[held]) as session:
+            session.get_one(Page, 7).text = "..."
+
+The lease is released when the block is left, by whatever way. Once it is lost, ``on_lost`` is
+called at once, by the thread; ``held.check()`` raises, and so does the end of the block.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine
+
+from optilock.errors import ConfigurationError
+from optilock.leases.errors import LeaseLost
+from optilock.leases.held import PATIENCE, Held, OnLost, require_end, require_own_connections
+from optilock.leases.names import place_of
+from optilock.leases.operations import acquire
+from optilock.unit.sessions import is_async, make_session
+
+__all__ = ["lease"]
+
+
+@contextmanager
+def lease(
+    sessions: Any,
+    of: Any,
+    duration: Any = 30,
+    *,
+    if_match: Any = None,
+    on_lost: OnLost | None = None,
+    on: Collection[type[Any]] | None = None,
+) -> Iterator[Held]:
+    """Be the holder for the length of the block.
+
+    Args:
+        sessions: a ``sessionmaker``, a ``scoped_session`` or an ``Engine``.
+        of: a stored object, ``(Page, 7)``, or a ``Name``.
+        duration: seconds after which the lease ends if this process dies.
+        if_match: as for ``acquire``.
+        on_lost: called once, in the thread that renews, when the lease is lost.
+        on: of the lease of a name: the classes whose rows need it.
+
+    Raises:
+        LeaseHeld, PreconditionFailed, NotFound: as ``acquire``; the block is not entered.
+        LeaseLost: at the end of the block: the lease was lost meanwhile.
+    """
+    if is_async(sessions):
+        raise ConfigurationError(
+            "leases.lease() got a factory of async sessions: write"
+            " `async with optilock.asyncio.lease(...)`."
+        )
+    require_end(duration)
+    place, began = place_of(of, "lease"), time.monotonic()
+    with make_session(sessions) as session, session.begin():
+        engine = place.connection(session).engine
+        require_own_connections(engine)
+        taken = acquire(session, of, duration, if_match=if_match)
+    held = Held(place, taken, duration, on_lost, on, began)
+    with _renewing(held, engine):
+        yield held
+
+
+@contextmanager
+def _renewing(held: Held, engine: Engine) -> Iterator[None]:
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_renew, args=(held, engine, over), name="optilock lease", daemon=True
+    )
+    thread.start()
+    raised: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        raised = error
+    over.set()
+    thread.join(PATIENCE)  # longer is waited for no server
+    _release(held, engine)
+    held.conclude(raised)
+    if raised is not None:
+        raise raised
+
+
+def _renew(held: Held, engine: Engine, over: threading.Event) -> None:
+    wait = held.first_wait()
+    while not over.wait(wait):
+        try:
+            wait = held.renew_once(engine)
+        except LeaseLost:
+            return
+
+
+def _release(held: Held, engine: Engine) -> None:
+    """The holder's own transaction, if it is still open, has the row: then it is not waited for."""
+    until = time.monotonic() + min(PATIENCE, held.length) / 4
+    while not held.release_once(engine) and time.monotonic() < until:
+        time.sleep(0.05)

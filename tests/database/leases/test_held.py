@@ -1,0 +1,370 @@
+"""``with lease(...)``: renewed while the block runs, told when it is lost, over when it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+import optilock.asyncio
+from optilock import (
+    AsyncUnitOfWork,
+    ConfigurationError,
+    Isolation,
+    LeaseHeld,
+    LeaseLost,
+    UnitOfWork,
+    Versioned,
+    leases,
+    watch,
+)
+from optilock.leases import ENDLESS, Leasable, LeasePolicy, Name, Names
+from tests.models import Base as Shared
+from tests.models import key
+
+
+class Base(DeclarativeBase):
+    metadata = Shared.metadata
+    type_annotation_map = Shared.type_annotation_map
+
+
+class Desk(Leasable, Versioned, Base):
+    __tablename__ = "held_desks"
+    __lease_policy__ = LeasePolicy(shortest=0.1, longest=60)
+    id: Mapped[int] = key()
+    text: Mapped[str] = mapped_column(default="")
+
+
+NAMES = Names(table="held_names", policy=LeasePolicy(shortest=0.1))
+TABLES: list[Any] = [Desk.__table__, NAMES.columns.table]
+#: Seconds: so short that a lease is renewed several times in a test.
+SHORT = 0.6
+
+
+def create(connection: Any) -> None:
+    for table in TABLES:
+        table.drop(connection, checkfirst=True)
+        table.create(connection)
+    connection.execute(Desk.__table__.insert(), [{"id": n, "version": 1} for n in (1, 2)])
+
+
+@pytest.fixture
+def desks(engine: Engine) -> Iterator[Engine]:
+    with engine.begin() as connection:
+        create(connection)
+    yield engine
+    for table in TABLES:
+        table.drop(engine)
+
+
+def state(engine: Engine, of: Any = (Desk, 1)) -> Any:
+    with Session(engine) as session:
+        return leases.look(session, of)
+
+
+def taken_away(engine: Engine) -> None:
+    """Somebody breaks the lease, and becomes the holder."""
+    with Session(engine) as session, session.begin():
+        leases.break_(session, (Desk, 1), after=0)
+        leases.acquire(session, (Desk, 1), 60)
+
+
+def renewing() -> int:
+    return sum(one.name == "optilock lease" for one in threading.enumerate())
+
+
+ROWS = [(Desk, 1), Name("import", NAMES)]
+of_both = pytest.mark.parametrize("of", ROWS, ids=["row", "name"])
+
+
+@of_both
+def test_it_is_renewed_and_then_released(desks: Engine, of: Any) -> None:
+    with leases.lease(desks, of, SHORT) as held:
+        first = held.lease
+        time.sleep(2 * SHORT)
+        now = state(desks, of)
+        assert (now.state, now.fence) == ("leased", held.fence)
+        assert held.lease.until > first.until  # type: ignore[operator]
+        held.check()
+        assert first.id.hex not in repr(held.__dict__)
+    assert state(desks, of).state == "available"
+    assert renewing() == 0
+
+
+class Left(BaseException):
+    """The block is left by this."""
+
+
+@pytest.mark.parametrize("way", [ValueError, KeyboardInterrupt, SystemExit, Left])
+def test_whatever_leaves_the_block_ends_it(desks: Engine, way: Any) -> None:
+    with pytest.raises(way), leases.lease(desks, (Desk, 1), SHORT):
+        raise way
+    assert (state(desks).state, renewing()) == ("available", 0)
+
+
+def test_a_return_and_a_break_end_it(desks: Engine) -> None:
+    def work() -> None:
+        for _ in range(2):
+            with leases.lease(desks, (Desk, 1), SHORT):
+                break
+        with leases.lease(desks, (Desk, 1), SHORT):
+            return
+
+    work()
+    assert (state(desks).state, renewing()) == ("available", 0)
+
+
+def test_the_block_is_not_entered_while_somebody_holds_it(desks: Engine) -> None:
+    with Session(desks) as session, session.begin():
+        leases.acquire(session, (Desk, 1), ENDLESS)
+    with pytest.raises(LeaseHeld), leases.lease(desks, (Desk, 1), SHORT):
+        raise AssertionError
+    assert renewing() == 0
+
+
+def test_its_holder_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
+    told: list[Any] = []
+    heard = threading.Event()
+
+    def on_lost(error: LeaseLost) -> None:
+        told.append(error)
+        heard.set()
+
+    with (
+        pytest.raises(LeaseLost) as raised,
+        leases.lease(desks, (Desk, 1), SHORT, on_lost=on_lost) as held,
+    ):
+        held.check()
+        taken_away(desks)
+        assert heard.wait(SHORT)
+        with pytest.raises(LeaseLost, match="Somebody else holds it"):
+            held.check()
+        with pytest.raises(LeaseLost), UnitOfWork(desks, parts=[held]) as session:
+            session.get_one(Desk, 1).text = "mine"
+    assert told == [raised.value] == [held.lost]
+    assert (state(desks).state, renewing()) == ("leased", 0)
+
+
+def test_another_error_goes_on_and_has_a_note(desks: Engine) -> None:
+    with pytest.raises(ValueError, match="mine") as raised, leases.lease(desks, (Desk, 1), SHORT):
+        taken_away(desks)
+        time.sleep(SHORT)
+        raise ValueError("mine")
+    assert "is not in force" in raised.value.__notes__[0]
+
+
+def test_what_on_lost_raises_is_logged(desks: Engine, caplog: Any) -> None:
+    def on_lost(error: LeaseLost) -> None:
+        raise ValueError
+
+    with pytest.raises(LeaseLost), leases.lease(desks, (Desk, 1), SHORT, on_lost=on_lost):
+        taken_away(desks)
+        time.sleep(SHORT)
+    assert "on_lost= of the lease on Desk 1 has raised" in caplog.text
+
+
+def test_units_write_under_it(desks: Engine) -> None:
+    with leases.lease(desks, (Desk, 1), SHORT) as held:
+        for number in range(4):
+            with UnitOfWork(desks, parts=[held]) as session:
+                session.get_one(Desk, 1).text = f"edit {number}"
+            time.sleep(SHORT / 3)
+        with pytest.raises(LeaseHeld), UnitOfWork(desks) as session:
+            session.get_one(Desk, 1).text = "theirs"
+    with UnitOfWork(desks) as session:
+        assert session.get_one(Desk, 1).text == "edit 3"
+
+
+LEVELS = [None, Isolation.READ_COMMITTED, Isolation.REPEATABLE_READ, Isolation.SERIALIZABLE]
+
+
+@pytest.mark.modes
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+@pytest.mark.parametrize(
+    "writes_first", [True, pytest.param(False, marks=pytest.mark.full)], ids=["written", "read"]
+)
+def test_renewal_waits_for_no_transaction_of_the_holder(
+    desks: Engine, level: Any, writes_first: bool
+) -> None:
+    """The holder's transaction has the row for three lengths of the lease."""
+    options: Any = {} if level is None else {"isolation": level}
+    began = time.monotonic()
+    with leases.lease(desks, (Desk, 1), SHORT) as held:
+        with UnitOfWork(desks, parts=[held], **options) as session:
+            desk = session.get_one(Desk, 1)
+            if writes_first:
+                desk.text = "mine"
+                session.flush()
+            time.sleep(3 * SHORT)
+            held.check()
+            assert writes_first or desk.text == ""
+        deadline = time.monotonic() + SHORT
+        while state(desks).state != "leased" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert state(desks).state == "leased"  # again: nobody else came first
+        with UnitOfWork(desks, parts=[held], **options) as session:
+            session.get_one(Desk, 1).text += "!"
+    assert state(desks).state == "available"
+    assert time.monotonic() - began < 3 * SHORT + 3
+    with UnitOfWork(desks) as session:
+        assert session.get_one(Desk, 1).text == ("mine!" if writes_first else "!")
+
+
+@pytest.mark.parametrize("level", LEVELS[2:], ids=str)
+def test_renewal_ends_no_transaction_that_reads_a_snapshot(desks: Engine, level: Any) -> None:
+    """It is read, others renew if they can, and it is written: not one 40001."""
+    for number in range(5):
+        with (
+            leases.lease(desks, (Desk, 1), SHORT) as held,
+            UnitOfWork(desks, parts=[held], isolation=level) as session,
+        ):
+            desk = session.get_one(Desk, 1)
+            time.sleep(SHORT / 2)  # renewal is due
+            desk.text = f"edit {number}"
+
+
+def test_the_end_waits_for_no_transaction_of_the_holder(desks: Engine) -> None:
+    began = time.monotonic()
+    with watch(sessionmaker(desks))() as session:
+        with leases.lease(desks, (Desk, 1), SHORT) as held:
+            held.use(session)
+            session.get_one(Desk, 1).text = "mine"
+            session.flush()
+        assert time.monotonic() - began < 2
+        session.commit()
+    assert state(desks).state in ("leased", "expired")
+    time.sleep(SHORT)
+    assert state(desks).state == "expired"
+
+
+def test_two_leases_are_renewed_side_by_side(desks: Engine) -> None:
+    with leases.lease(desks, (Desk, 1), SHORT) as one, leases.lease(desks, (Desk, 2), SHORT) as two:
+        time.sleep(1.5 * SHORT)
+        with UnitOfWork(desks, parts=[one, two]) as session:
+            for desk in session.query(Desk):
+                desk.text = "mine"
+    assert renewing() == 0
+
+
+def test_the_clock_of_a_database_that_is_gone_runs_out(desks: Engine) -> None:
+    """Nothing is heard of the lease: it counts as lost when it must have ended."""
+    with (
+        pytest.raises(LeaseLost, match="It has ended, or somebody else holds one"),
+        leases.lease(desks, (Desk, 1), SHORT) as held,
+    ):
+        desks.pool._creator = None  # type: ignore[assignment]  # no connection can be made
+        time.sleep(1.5 * SHORT)
+        assert held.lost is not None
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_renewed_is_refused(desks: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="give it a duration"):
+        leases.lease(desks, (Desk, 1), ENDLESS).__enter__()
+    with pytest.raises(ConfigurationError, match=r"lasts?|may last"):
+        leases.lease(desks, (Desk, 1), 0.01).__enter__()
+    memory = create_engine("sqlite://")
+    with pytest.raises(ConfigurationError, match="one for all"):
+        leases.lease(memory, (Desk, 1), 30).__enter__()
+    memory.dispose()
+    assert state(desks).state == "available"
+
+
+# -- async -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def async_desks(async_engine: Any) -> Any:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(create)
+    yield async_engine
+    async with async_engine.begin() as connection:
+        for table in TABLES:
+            await connection.run_sync(table.drop)
+    await async_engine.dispose()
+
+
+async def async_state(engine: Any) -> Any:
+    async with engine.connect() as connection:
+        return await connection.run_sync(lambda sync: leases.look(Session(bind=sync), (Desk, 1)))
+
+
+@pytest.mark.anyio
+async def test_a_task_renews_it(async_desks: Any) -> None:
+    async with optilock.asyncio.lease(async_desks, (Desk, 1), SHORT) as held:
+        for _ in range(4):
+            async with AsyncUnitOfWork(async_desks, parts=[held]) as session:
+                (await session.get_one(Desk, 1)).text += "!"
+            await asyncio.sleep(SHORT / 2)
+        assert (await async_state(async_desks)).state == "leased"
+    assert (await async_state(async_desks)).state == "available"
+    async with AsyncUnitOfWork(async_desks) as session:
+        assert (await session.get_one(Desk, 1)).text == "!!!!"
+
+
+async def async_taken_away(engine: Any) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(
+            update(Desk.__table__).values(lease_id=None, version=Desk.__table__.c.version)
+        )
+
+
+@pytest.mark.anyio
+async def test_the_task_of_its_holder_is_cancelled_when_it_is_lost(async_desks: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(LeaseLost):
+        async with optilock.asyncio.lease(async_desks, (Desk, 1), SHORT):
+            await async_taken_away(async_desks)
+            await asyncio.sleep(60)
+    assert time.monotonic() - began < 30
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_with_on_lost_the_task_goes_on(async_desks: Any) -> None:
+    told: list[Any] = []
+    with pytest.raises(LeaseLost):
+        async with optilock.asyncio.lease(async_desks, (Desk, 1), SHORT, on_lost=told.append):
+            await async_taken_away(async_desks)
+            while not told:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+    assert len(told) == 1
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_task_releases_it(async_desks: Any) -> None:
+    inside, before = asyncio.Event(), len(asyncio.all_tasks())
+
+    async def work() -> None:
+        async with optilock.asyncio.lease(async_desks, (Desk, 1), SHORT):
+            inside.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.ensure_future(work())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await async_state(async_desks)).state == "available"
+    assert len(asyncio.all_tasks()) == before
+
+
+@pytest.mark.anyio
+async def test_sync_and_async_factories_are_told_apart(async_desks: Any) -> None:
+    with pytest.raises(ConfigurationError, match="async with"):
+        leases.lease(async_desks, (Desk, 1), SHORT).__enter__()
+    with pytest.raises(ConfigurationError, match="with leases"):
+        async with optilock.asyncio.lease(async_desks.sync_engine, (Desk, 1), SHORT):
+            pass
