@@ -1,15 +1,15 @@
-"""A client of :mod:`optilock.shares` as a process of its own, told by lines what to do.
+"""A client of :mod:`optilock.shares` as a process of its own, told what to do.
 
-``open NAME``  try once to open it for itself alone: ``1``, or ``0`` if somebody else has it
-``close``      close what is open
-``work NAME``  open it, look whether anybody else is inside, and close it, three times
+``open NAME [SECONDS]``  try once to open it for itself alone: ``1``, or ``0`` if another one has it
+``close``                close what is open
+``work NAME``            open it, look whether anybody else is inside, and close it, three times
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
@@ -50,25 +50,22 @@ def _step(session: Session, by: int) -> Any:
     return session.scalar(text("SELECT clients FROM inside"))
 
 
-def main() -> None:
-    engine = create_engine(sys.argv[1])
+def main(url: str, told: Connection) -> None:
+    engine = create_engine(url)
     handle = None
-    print("ready", flush=True)
-    for line in sys.stdin:
+    told.send("ready")
+    while (line := told.recv()) is not None:
         command, *rest = line.split()
         if command == "open":
             try:
-                handle = committed(engine, shares.open, rest[0], "RW", seconds=60)
+                seconds = float(rest[1]) if rest[1:] else 60
+                handle = committed(engine, shares.open, rest[0], "RW", seconds=seconds)
             except shares.SharingViolation:
                 handle = None
-            print(int(handle is not None), flush=True)
+            told.send(str(int(handle is not None)))
         elif command == "close":
             if handle is not None:
                 committed(engine, shares.close, handle)
-            print("closed", flush=True)
+            told.send("closed")
         else:
-            print(work(engine, rest[0]), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+            told.send(str(work(engine, rest[0])))

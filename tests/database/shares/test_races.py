@@ -2,62 +2,67 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from optilock.tables.shares import SET
+from tests.share_racer import main
 
-ROOT = Path(__file__).parents[3]
 CLIENTS = 8
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
 
 class Clients:
-    def __init__(self, started: list[subprocess.Popen[str]]) -> None:
-        self.started = started
+    def __init__(self, url: str) -> None:
+        #: A process that has imported everything already, and is copied.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.share_racer"])
+        self.started: list[tuple[Any, Any]] = []
+        for _ in range(CLIENTS):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=main, args=(url, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.started.append((process, ours))
 
     def all(self, command: str) -> list[str]:
-        for one in self.started:
-            assert one.stdin is not None
-            one.stdin.write(command + "\n")
-            one.stdin.flush()
+        for _, pipe in self.started:
+            pipe.send(command)
         return self.answers()
 
     def answers(self) -> list[str]:
-        return [(one.stdout.readline() if one.stdout else "").strip() for one in self.started]
+        return [pipe.recv() for _, pipe in self.started]
+
+    def kill(self, number: int) -> None:
+        """It has no time to close anything."""
+        process, pipe = self.started.pop(number)
+        process.kill()
+        process.join(20)
+        pipe.close()
+
+    def end(self) -> None:
+        for process, pipe in self.started:
+            pipe.send(None)
+            process.join(20)
+            pipe.close()
 
 
 @pytest.fixture
-def clients(engine, database) -> Iterator[Clients]:
+def clients(engine) -> Iterator[Clients]:
     with engine.begin() as connection:
         SET.tables.create_all(connection)
         connection.execute(text("CREATE TABLE inside (clients INTEGER)"))
         connection.execute(text("INSERT INTO inside VALUES (0)"))
-    url = engine.url.render_as_string(hide_password=False)
-    with ExitStack() as stack:
-        started = []
-        for _ in range(CLIENTS):
-            one = subprocess.Popen(
-                [sys.executable, "-m", "tests.share_racer", url],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.callback(one.wait, 20)
-            stack.callback(one.stdout.close)
-            stack.callback(one.stdin.close)
-            started.append(one)
-        clients = Clients(started)
-        assert clients.answers() == ["ready"] * CLIENTS
-        yield clients
+    clients = Clients(engine.url.render_as_string(hide_password=False))
+    assert clients.answers() == ["ready"] * CLIENTS
+    yield clients
+    clients.end()
 
 
 def test_one_of_them_has_it_at_any_time(clients, pytestconfig):
@@ -68,3 +73,10 @@ def test_one_of_them_has_it_at_any_time(clients, pytestconfig):
     # whoever is inside counts the others
     for _ in range(10 if pytestconfig.option.full else 1):
         assert clients.all("work name") == ["0"] * CLIENTS
+
+    # whoever is killed has it until its time is over
+    begun = time.monotonic()
+    clients.kill(clients.all("open killed 3").index("1"))
+    assert clients.all("open killed") == ["0"] * (CLIENTS - 1)
+    time.sleep(begun + 3.5 - time.monotonic())
+    assert sorted(clients.all("open killed")) == ["0"] * (CLIENTS - 2) + ["1"]
