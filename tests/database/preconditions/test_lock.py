@@ -22,6 +22,7 @@ from optilock import (
     is_transient,
     lock,
     overwrite,
+    repeatable_read,
     unit_of_work,
     verify,
     watch,
@@ -186,6 +187,14 @@ def test_an_overwritten_row_is_locked_whatever_it_has_become(older):
     assert lock(ada)
     session.commit()
     assert (ada.balance, ada.version) == (11, 3)
+
+
+def test_a_row_that_has_moved_since_the_snapshot_is_a_conflict(account, engine, other):
+    with pytest.raises(ConcurrencyError) as caught, repeatable_read(engine) as session:
+        ada = session.get_one(account, 1)
+        other(account, 1, balance=20)
+        lock(ada)
+    assert isinstance(caught.value.__cause__, DBAPIError)
 
 
 # -- who waits -----------------------------------------------------------------------------------
