@@ -37,10 +37,13 @@ from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
 from optilock.preconditions.expect import expect, verify
+from optilock.preconditions.lock import lock
 from optilock.preconditions.merge import merge_changes
+from optilock.preconditions.overwrite import overwrite
 from optilock.preconditions.signed import sign_seen
 from optilock.rows.touch import touch
 from optilock.session.watched import demand
+from optilock.shares.errors import DeletePending, SharingViolation
 from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
 from optilock.statements.unguarded import guard_statements
 from optilock.statements.version import unchanged
@@ -68,6 +71,7 @@ __all__ = [
     "Condition",
     "ConfigurationError",
     "Counter",
+    "DeletePending",
     "Demand",
     "Entry",
     "Isolation",
@@ -85,6 +89,7 @@ __all__ = [
     "Resolution",
     "RowVersion",
     "SeparateUnitWarning",
+    "SharingViolation",
     "Timestamp",
     "UnguardedStatement",
     "UnguardedStatementWarning",
@@ -102,12 +107,14 @@ __all__ = [
     "expect",
     "guard_statements",
     "is_transient",
+    "lock",
     "merge_changes",
     "merge_fields",
     "merge_json",
     "merge_set",
     "merge_text",
     "no_bump",
+    "overwrite",
     "per_field",
     "reject",
     "repeatable_read",

@@ -1,4 +1,4 @@
-"""optilock for an ``AsyncSession``: the same units, edits, entities and leases.
+"""optilock for an ``AsyncSession``: the same units, edits, locks, entities, leases, share modes.
 
 SQLAlchemy's asyncio half needs greenlet (``pip install "optilock[asyncio]"``); the rest of optilock
 does not, so this module is loaded only when it is asked for.
@@ -7,15 +7,18 @@ does not, so this module is loaded only when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from optilock import entities
+from optilock import shares as _shares
 from optilock.leases.tasks import lease
 from optilock.preconditions.apply import apply as edit_row
 from optilock.preconditions.etag import NOT_GIVEN
+from optilock.preconditions.lock import lock as lock_row
 from optilock.preconditions.merge import merge_changes as merge_row
 from optilock.unit.async_unit import AsyncUnitOfWork
 
@@ -27,9 +30,11 @@ __all__ = [
     "insert_or_merge",
     "insert_or_replace",
     "lease",
+    "lock",
     "merge",
     "merge_changes",
     "replace",
+    "shares",
     "transaction",
 ]
 
@@ -55,6 +60,22 @@ async def apply(
     return await session.run_sync(edit)
 
 
+async def lock(
+    session: AsyncSession,
+    obj: object,
+    *,
+    nowait: bool = False,
+    skip_locked: bool = False,
+    timeout: float | timedelta | None = None,
+) -> bool:
+    """:func:`optilock.lock` for an object of an ``AsyncSession``: same arguments and errors."""
+
+    def get(sync: Session) -> bool:
+        return lock_row(obj, nowait=nowait, skip_locked=skip_locked, timeout=timeout)
+
+    return await session.run_sync(get)
+
+
 def _awaited(
     operation: Callable[Concatenate[Session, P], T],
 ) -> Callable[Concatenate[AsyncSession, P], Awaitable[T]]:
@@ -75,3 +96,18 @@ delete = _awaited(entities.delete)
 insert_or_replace = _awaited(entities.insert_or_replace)
 insert_or_merge = _awaited(entities.insert_or_merge)
 transaction = _awaited(entities.transaction)
+
+
+class shares:
+    """:mod:`optilock.shares` for an ``AsyncSession``: ``await shares.open(session, ...)``."""
+
+    open = staticmethod(_awaited(_shares.open))
+    heartbeat = staticmethod(_awaited(_shares.heartbeat))
+    close = staticmethod(_awaited(_shares.close))
+    delete_pending = staticmethod(_awaited(_shares.delete_pending))
+    check = staticmethod(_awaited(_shares.check))
+    create = staticmethod(_awaited(_shares.create))
+    delete = staticmethod(_awaited(_shares.delete))
+    set_read_only = staticmethod(_awaited(_shares.set_read_only))
+    look = staticmethod(_awaited(_shares.look))
+    names = staticmethod(_awaited(_shares.names))

@@ -10,6 +10,8 @@
     ├── NotFound (LookupError)              there is no such row (404)
     ├── AlreadyExists                       there is such a row already (409, or 412)
     ├── BatchFailed                         one of several operations failed: see ``.index``
+    ├── SharingViolation                    others have the name open, and do not share it (409)
+    ├── DeletePending                       the name goes with its last handle (409)
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
     ├── LeaseHeld                           somebody else holds the row, or the name (412, or 409)
@@ -21,7 +23,8 @@
     └── CannotMerge                         a field policy found no value that keeps both changes
 
 What a client of HTTP got wrong is in :mod:`optilock.http.errors`: the second to the seventh line.
-``LeaseHeld`` and ``LeaseLost`` are in :mod:`optilock.leases.errors`.
+``LeaseHeld`` and ``LeaseLost`` are in :mod:`optilock.leases.errors`; names that are open have more
+errors of their own in :mod:`optilock.shares.errors`.
 Every error can be pickled, with its notes and, if that can be pickled too, its cause. No message
 holds SQL, a secret, or a column value of a row besides its key and versions.
 

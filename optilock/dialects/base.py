@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -26,6 +27,7 @@ from optilock.conditions.write import Write
 from optilock.dialects.causes import ErrorCodes, error_chain, raised_by
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook, require_locks, sends_for_update
+from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 from optilock.http.columns import Limits
 
@@ -174,6 +176,27 @@ class Database(ErrorCodes):
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """``query`` with its rows locked, as weakly as the write that follows allows."""
         return query.with_for_update(of=table, key_share=not deleting)
+
+    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
+        """``query`` with its rows locked for an update, after so long a wait at most.
+
+        Raises:
+            ConfigurationError: nobody knows how to say so here.
+        """
+        if not wait.usual:
+            raise ConfigurationError(
+                "lock() waits for a row here as the database is set up to: optilock does not know"
+                " how to tell this database to wait less long. Leave nowait=, skip_locked= and"
+                " timeout= out. Nothing was sent."
+            )
+        return self.lock(query, table, deleting=False)
+
+    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]:
+        """For the length of a block, let statements wait for locks so long at most.
+
+        Only where the statement itself does not say it.
+        """
+        return nullcontext()
 
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         """``query`` with its rows locked against writers, and open to other readers."""

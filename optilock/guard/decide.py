@@ -16,10 +16,11 @@ from optilock.conflicts.resolution import (
     choose,
     settled_by_policy,
 )
+from optilock.conflicts.resolvers import client_wins
 from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped import facts
 from optilock.rows.sides import Missed, Values
-from optilock.session.records import Promises, conflict_of
+from optilock.session.records import OfOneTransaction, Promises, conflict_of
 
 
 def resolver_for(on_conflict: Any, model: type[Any]) -> Callable[..., Any] | None:
@@ -33,6 +34,7 @@ class Rules(Protocol):
     on_conflict: OnConflict
     on_delete: DeletePolicies
     promises: Promises | None
+    overwritten: OfOneTransaction[None] | None
 
 
 def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
@@ -51,7 +53,7 @@ def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
     for row, policy in zip(rows, policies, strict=True):
         row.resolution = row.resolution or policy
         if row.resolution is None:
-            answer = _ask(row.entry, rules.on_conflict, entries)
+            answer = _ask(row.entry, _rule_of(row, rules), entries)
             if isinstance(answer, Exception):
                 return answer
             row.resolution = answer
@@ -60,6 +62,12 @@ def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
 
 def _promised(row: Missed, promises: Promises) -> bool:
     return row.attempt.place in promises
+
+
+def _rule_of(row: Missed, rules: Rules) -> OnConflict:
+    """Whoever has said ``overwrite()`` of this row has decided already."""
+    said = rules.overwritten and row.attempt.place in rules.overwritten
+    return client_wins if said else rules.on_conflict
 
 
 def _ask(entry: Entry[Any], on_conflict: Any, entries: list[Entry[Any]]) -> Resolution | Exception:

@@ -7,4 +7,6 @@
 :mod:`~optilock.preconditions.values` at the keys and values.
 :mod:`~optilock.preconditions.expect` demands it of a row that is written, or only read.
 :mod:`~optilock.preconditions.apply` edits a row if it still is what was seen.
+:mod:`~optilock.preconditions.lock` locks a row, and sees that it still is what was loaded.
+:mod:`~optilock.preconditions.overwrite` demands nothing, by name: the last writer wins.
 """

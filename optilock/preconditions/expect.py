@@ -109,15 +109,17 @@ def expect(
     promise(session, state, loaded, demanded=True)
 
 
-def state_in_watched_session(obj: object, name: str) -> tuple[State, Session]:
-    """The state of a stored, versioned object and its watched session.
+def state_in_watched_session(
+    obj: object, name: str, *, versioned: bool = True
+) -> tuple[State, Session]:
+    """The state of a stored object, by default a versioned one, and its watched session.
 
     Raises:
         ConfigurationError: it is not one; ``name`` is the function that was called.
     """
     state = state_of(obj, name)
     what = f"{name}() got an object of {state.class_.__name__}"
-    if not facts(state.mapper).token:
+    if versioned and not facts(state.mapper).token:
         raise ConfigurationError(
             f"{what}, whose rows have no version: {GIVE_ONE}, or run the work with"
             " optilock.serializable()."
@@ -148,7 +150,7 @@ def loaded_version(state: State, name: str) -> Any:
     ``GONE`` where the row is; ``name`` is the function that was called.
     """
     token = facts(state.mapper).token
-    if token not in state.dict and _must_wait(state.session, state):
+    if token not in state.dict and must_wait(state.session, state):
         raise ConfigurationError(
             f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
             f" expired it. Write await session.refresh(obj) before {name}()."
@@ -159,7 +161,7 @@ def loaded_version(state: State, name: str) -> Any:
         return GONE
 
 
-def _must_wait(session: Session | None, state: State) -> bool:
+def must_wait(session: Session | None, state: State) -> bool:
     """Would reading need an ``await`` that a plain function cannot do?"""
     if session is None or not session.get_bind(state.mapper).dialect.is_async:
         return False
@@ -233,7 +235,7 @@ def changed(mapper: Mapper[Any], edits: Values, seen: Values) -> Values:
 
 def as_loaded(session: Session, state: State, loaded: Values) -> Values:
     """The row as this transaction sees it."""
-    return loaded if _must_wait(session, state) else stored_or_loaded(session, state, loaded)
+    return loaded if must_wait(session, state) else stored_or_loaded(session, state, loaded)
 
 
 def verify(obj: object) -> None:

@@ -49,7 +49,7 @@ from optilock.preconditions.names import by_column, check_names
 from optilock.preconditions.signed import read_seen
 from optilock.rows.sides import Attempt, Missed, Values, attempt_of
 from optilock.session.connections import connection_to_write, session_given
-from optilock.session.records import Promises
+from optilock.session.records import OfOneTransaction, Promises
 
 __all__ = ["merge_changes"]
 
@@ -144,6 +144,7 @@ class _Rules:
     on_conflict: OnConflict
     on_delete: DeletePolicies = None
     promises: Promises | None = None
+    overwritten: OfOneTransaction[None] | None = None
 
 
 def _settled(missed: Missed, resolver: Resolver) -> Values:

@@ -23,6 +23,7 @@ from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
 from optilock.conflicts.resolution import Resolution
 from optilock.dialects import database_of
+from optilock.dialects.waiting import Wait
 from optilock.errors import Action, Computed, Entry, NotWritten
 from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression, key_in
 from optilock.mapping.compared import as_read, changed_names, compared_names
@@ -134,6 +135,7 @@ def read_stored(
     lock: bool = True,
     share: bool = False,
     deleting: bool = False,
+    wait: Wait | None = None,
     also: Mapping[str, ColumnElement[Any]] | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> dict[Identity, Values]:
@@ -151,6 +153,8 @@ def read_stored(
     query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
     if share:
         query = database.share(query, facts(mapper).table)
+    elif wait is not None:
+        query = database.lock_within(query, facts(mapper).table, wait)
     elif lock:
         query = database.lock(query, facts(mapper).table, deleting=deleting)
     return {

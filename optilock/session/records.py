@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Mapper, SessionTransaction
 from optilock.errors import ConcurrencyError, Entry, PreconditionFailed
 from optilock.mapped import Identity, Place, State, facts
 
+T = TypeVar("T")
 #: How many writes, moves and statements there were.
 Point = tuple[int, int, int]
 
@@ -85,16 +86,20 @@ class Promise:
     demanded: bool
 
 
-class Promises(dict[Place, Promise]):
-    """The promises of one transaction, by row."""
+class OfOneTransaction(dict[Place, T]):
+    """What was said of rows in one transaction."""
 
     _root: SessionTransaction | None = None
 
     def in_transaction(self, root: SessionTransaction | None) -> None:
-        """Forget what was promised in an earlier transaction."""
+        """Forget what was said in an earlier transaction."""
         if self._root is not None and root is not self._root:
             self.clear()
         self._root = root
+
+
+class Promises(OfOneTransaction[Promise]):
+    """The promises of one transaction, by row."""
 
     def add(self, promise: Promise) -> None:
         """What was promised first counts; a demand makes it a demand."""

@@ -20,7 +20,17 @@ from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError
 from optilock.mapped import Place
-from optilock.session.records import Before, Departed, Doubt, Moved, Point, Promises, Stated, Still
+from optilock.session.records import (
+    Before,
+    Departed,
+    Doubt,
+    Moved,
+    OfOneTransaction,
+    Point,
+    Promises,
+    Stated,
+    Still,
+)
 from optilock.undocumented import nested_transaction, transaction_of
 
 #: An attribute of a session class: ``watch`` was called for it.
@@ -62,6 +72,8 @@ class Watched:
     undone: list[Write]
     #: What must still be true of rows at the end of the transaction.
     promises: Promises | None = None
+    #: Rows whose last writer wins, whatever the resolvers say.
+    overwritten: OfOneTransaction[None] | None = None
     #: What must be true of every row that the session writes.
     demands: Demands | None = None
     #: A savepoint is being released.
@@ -330,6 +342,8 @@ class Watched:
             self.connections, self._begun, self.autocommitting = [], [], ()
             if self.promises:
                 self.promises.in_transaction(root)
+            if self.overwritten:
+                self.overwritten.in_transaction(root)
 
 
 class Record:

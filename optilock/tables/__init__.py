@@ -6,9 +6,10 @@ further, and back. A migration names the revision, so it does the same for ever:
     op.create_optilock_tables("commit_tokens")              # to revision 1
     op.upgrade_optilock_tables("commit_tokens", to=2)       # one step
 
-:mod:`commit_tokens` are of units that must be applied once, :mod:`leases` of leased names. A new
-set is a module of this package with a ``SET``; nothing else has to know of it. Its tables are left
-alone by autogenerate, which otherwise would drop what a project's models do not mention.
+:mod:`commit_tokens` are of units that must be applied once, :mod:`leases` of leased names,
+:mod:`shares` of names that are open. A new set is a module of this package with a ``SET``; nothing
+else has to know of it. Its tables are left alone by autogenerate, which otherwise would drop what a
+project's models do not mention.
 """
 
 from __future__ import annotations

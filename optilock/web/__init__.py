@@ -4,6 +4,7 @@ Without a framework:
 
 :mod:`~optilock.web.conditions` says what a request demands of the row that it is about.
 :mod:`~optilock.web.problems` makes an error into an answer, a problem document (RFC 9457).
+:mod:`~optilock.web.kinds` has the words of these documents.
 :mod:`~optilock.web.cors` has the header names that a page of another origin has to be allowed.
 :mod:`~optilock.web.units` makes one unit of work of one request.
 :mod:`~optilock.web.openapi` has what an OpenAPI document says of all this.

@@ -27,6 +27,11 @@ not-found                        404     NotFound; PreconditionFailed of a row t
 already-exists                   409     AlreadyExists; with ``If-None-Match: *`` 412
 conflict                         409     ConcurrencyError, LinkGone, SQLAlchemy's StaleDataError
 lease-held, lease-lost           412     LeaseHeld, LeaseLost; of the lease itself 409
+sharing-violation                409     SharingViolation
+delete-pending                   409     DeletePending
+handle-lost                      412     HandleLost
+access-denied                    403     AccessDenied
+read-only                        412     ReadOnlyName; through a handle 403
 precondition-failed              412     PreconditionFailed
 precondition-required            428     PreconditionRequired
 outcome-unknown                  500     CommitOutcomeUnknown
@@ -55,15 +60,12 @@ and what else the handler has done by then only the handler knows.
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
-from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -88,7 +90,20 @@ from optilock.http.errors import (
     NotFound,
 )
 from optilock.http.etags import PLAIN, ETags
-from optilock.leases.errors import LeaseHeld, LeaseLost
+from optilock.web.kinds import (
+    AGAIN,
+    BAD_ENTITY,
+    BAD_PRECONDITION,
+    BY_CLASS,
+    CONFLICT,
+    EXISTS,
+    FAILED,
+    NOT_FOUND,
+    REQUIRED,
+    UNKNOWN,
+    Kind,
+    Problem,
+)
 
 __all__ = ["ERRORS", "MEDIA_TYPE", "Problem", "problem_of"]
 
@@ -99,122 +114,6 @@ _RETRY_AFTER = 1
 _NAMES, _LONGEST = 10, 64
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What to answer: a status, header fields, and the members of the problem document."""
-
-    status: int
-    body: Mapping[str, Any]
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def content(self) -> bytes:
-        """The document as it is sent."""
-        return json.dumps(dict(self.body)).encode()
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of problem: the end of its type, and what it says."""
-
-    name: str
-    status: int
-    title: str
-    detail: str
-
-    def problem(
-        self,
-        *,
-        status: int | None = None,
-        detail: str | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
-        **members: Any,
-    ) -> Problem:
-        told = self.status if status is None else status
-        body = {
-            "type": f"urn:optilock:{self.name}",
-            "title": self.title,
-            "status": told,
-            "detail": self.detail if detail is None else detail,
-        }
-        body |= {name: value for name, value in members.items() if value is not None}
-        return Problem(told, body, dict(headers))
-
-
-_BAD_PRECONDITION = _Kind(
-    "bad-precondition",
-    400,
-    "Bad Precondition",
-    "A condition or a key of this request cannot be read, or is none that this request can have."
-    ' An ETag is sent as it was received, with its two quotes: "abc".',
-)
-_REQUIRED = _Kind(
-    "precondition-required",
-    428,
-    "Precondition Required",
-    "Send If-Match with the ETag that you have read, or If-None-Match: * for something new.",
-)
-_BAD_ENTITY = _Kind(
-    "bad-entity",
-    400,
-    "Bad Entity",
-    "What was sent cannot be stored: it has names that are unknown or not to be written, or lacks"
-    " values that are needed. Nothing was stored.",
-)
-_NOT_FOUND = _Kind(
-    "not-found",
-    404,
-    "Not Found",
-    "There is nothing here, or nothing any more. Nothing was stored.",
-)
-_EXISTS = _Kind(
-    "already-exists",
-    409,
-    "Already Exists",
-    "This is there already, so it was not made. Read it, and send its ETag in If-Match to change"
-    " it.",
-)
-_FAILED = _Kind(
-    "precondition-failed",
-    412,
-    "Precondition Failed",
-    "Somebody has written since the version that this request is about. Nothing was stored. Read"
-    " it again, decide anew, and send the ETag that you have read then.",
-)
-_CONFLICT = _Kind(
-    "conflict",
-    409,
-    "Conflict",
-    "Somebody else was first with a change of the same. Nothing was stored. Read it again, and"
-    " send the change again if it still is wanted.",
-)
-_HELD = _Kind(
-    "lease-held",
-    412,
-    "Lease Held",
-    "Somebody else holds a lease on this. Nothing was stored. Send it again when the lease has"
-    " ended.",
-)
-_LOST = _Kind(
-    "lease-lost",
-    412,
-    "Lease Lost",
-    "The lease that was named is not in force, or not any more. Nothing was stored. Acquire a new"
-    " one, read again, and decide anew.",
-)
-_UNKNOWN = _Kind(
-    "outcome-unknown",
-    500,
-    "Outcome Unknown",
-    "It is not known whether it was stored: all of it, or nothing. Read it again before you send"
-    " it again.",
-)
-_AGAIN = _Kind(
-    "try-again",
-    503,
-    "Try Again",
-    "Somebody else was writing at the same time. Nothing was stored. Send the request again.",
-)
-
 #: The classes whose errors a framework has to hand over; of some of these nothing can be told.
 ERRORS: Final = (OptilockError, StaleDataError, DBAPIError)
 
@@ -224,30 +123,28 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
 
     ``etags``: how tags are made, where an error brings the version alone.
     """
+    if type(error) in BY_CLASS:
+        return BY_CLASS[type(error)].problem(status=error.status)  # type: ignore[attr-defined]
     match error:
         case BatchFailed():
             return _of_batch(error, etags)
         case BadPrecondition():
-            kind = _REQUIRED if error.status == 428 else _BAD_PRECONDITION
+            kind = REQUIRED if error.status == 428 else BAD_PRECONDITION
             return kind.problem(detail=error.detail)
         case BadEntity():
-            return _BAD_ENTITY.problem(names=_shown_names(error.names))
+            return BAD_ENTITY.problem(names=_shown_names(error.names))
         case NotFound():
-            return _NOT_FOUND.problem()
-        case LeaseHeld():
-            return _HELD.problem(status=error.status)
-        case LeaseLost():
-            return _LOST.problem(status=error.status)
+            return NOT_FOUND.problem()
         case AlreadyExists():
-            return _with_tag(_EXISTS, error.status, error.etag)
+            return _with_tag(EXISTS, error.status, error.etag)
         case CommitOutcomeUnknown():
-            return _UNKNOWN.problem()
+            return UNKNOWN.problem()
         case NotWritten():
             return None
         case StaleDataError():
             return _of_conflict(error, etags)
         case DBAPIError() if is_transient(error):
-            return _AGAIN.problem(headers={"Retry-After": str(_RETRY_AFTER)})
+            return AGAIN.problem(headers={"Retry-After": str(_RETRY_AFTER)})
     return None
 
 
@@ -265,13 +162,13 @@ def _of_conflict(error: Exception, etags: ETags) -> Problem:
     tag = getattr(error, "etag", None) or (None if one is None else _tag_in(one, etags))
     conflicts = None if one is None else _values_of(one)
     if not isinstance(error, PreconditionFailed):
-        return _CONFLICT.problem(etag=tag, conflicts=conflicts)
+        return CONFLICT.problem(etag=tag, conflicts=conflicts)
     if entries and all(entry.database is None for entry in entries):
-        return _NOT_FOUND.problem()
-    return _with_tag(_FAILED, _FAILED.status, tag, conflicts=conflicts)
+        return NOT_FOUND.problem()
+    return _with_tag(FAILED, FAILED.status, tag, conflicts=conflicts)
 
 
-def _with_tag(kind: _Kind, status: int, etag: str | None, **members: Any) -> Problem:
+def _with_tag(kind: Kind, status: int, etag: str | None, **members: Any) -> Problem:
     """In the header where it says which version the condition was compared with."""
     headers = {"ETag": etag} if etag is not None and status == 412 else {}
     return kind.problem(status=status, headers=headers, etag=etag, **members)

@@ -13,6 +13,13 @@ import pytest
 from tests import in_process
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
+TABLES = {
+    "optilock_alembic_version",
+    "optilock_commit_tokens",
+    "optilock_leases",
+    "optilock_share_names",
+    "optilock_share_handles",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +41,6 @@ def _tables(path: Path) -> set[str]:
         }
     finally:
         connection.close()
-
-
-TABLES = {"optilock_alembic_version", "optilock_commit_tokens", "optilock_leases"}
 
 
 def test_a_database_is_brought_to_the_newest_revision_by_its_url(tmp_path: Path) -> None:

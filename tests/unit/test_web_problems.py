@@ -36,6 +36,14 @@ from optilock import (
 from optilock.errors import Computed, Entry, OptilockError
 from optilock.http.etags import PLAIN
 from optilock.leases import LeaseHeld, LeaseLost
+from optilock.shares import (
+    AccessDenied,
+    DeletePending,
+    HandleLost,
+    NameNotFound,
+    ReadOnlyName,
+    SharingViolation,
+)
 from optilock.web.conditions import Conditions
 from optilock.web.openapi import ProblemDocument, answers
 from optilock.web.problems import Problem, problem_of
@@ -94,6 +102,13 @@ CASES: list[tuple[Exception, int | None, str | None]] = [
     (PreconditionFailed([GONE]), 404, "not-found"),
     (LeaseHeld("Page 7", "leased"), 412, "lease-held"),
     (LeaseLost("Page 7", "expired", status=409), 409, "lease-lost"),
+    (SharingViolation("Page", "RW", "R", ()), 409, "sharing-violation"),
+    (DeletePending("Page"), 409, "delete-pending"),
+    (HandleLost("Page"), 412, "handle-lost"),
+    (AccessDenied("Page"), 403, "access-denied"),
+    (ReadOnlyName("Page"), 412, "read-only"),
+    (ReadOnlyName("Page", 403), 403, "read-only"),
+    (NameNotFound("Page"), 404, "not-found"),
     (CommitOutcomeUnknown("COMMIT"), 500, "outcome-unknown"),
     (BatchFailed(3, NotFound(Page, (7,))), 404, "not-found"),
     (BatchFailed(3, ValueError("SELECT")), None, None),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -34,6 +36,7 @@ from optilock.dialects.connections import undo_with
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
 from optilock.dialects.mariadb.rows import joined_rows
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 from optilock.http.columns import Limits
 
@@ -94,6 +97,27 @@ class MariaDB(Database):
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""
         return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update()
+
+    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
+        """NOWAIT, SKIP LOCKED, or ``WAIT n``: MariaDB counts whole seconds.
+
+        (https://mariadb.com/kb/en/wait-and-nowait/; SKIP LOCKED since 10.6)
+        """
+        locked = self.lock(query, table, deleting=False)
+        if wait.usual:
+            return locked
+        if wait.skip or not wait.seconds:
+            return locked.with_for_update(nowait=not wait.skip, skip_locked=wait.skip)
+        return locked.suffix_with(f"WAIT {math.ceil(wait.seconds)}")
+
+    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]:
+        if wait.milliseconds and not getattr(connection.dialect, "is_mariadb", False):
+            raise ConfigurationError(
+                "lock(timeout=...) cannot be told to MySQL, which has no FOR UPDATE WAIT n (MariaDB"
+                " has): use nowait=True or skip_locked=True, or set innodb_lock_wait_timeout of"
+                " the session. Nothing was sent."
+            )
+        return super().waiting(connection, wait)
 
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         """LOCK IN SHARE MODE, through the primary key as well."""

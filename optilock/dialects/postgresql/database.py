@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Dialect, Insert, Table, func, select, text, types
+from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select, text, types
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
@@ -26,6 +27,7 @@ from optilock.dialects.postgresql.migrations import (
     version_trigger,
 )
 from optilock.dialects.postgresql.sets import set_form
+from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 from optilock.http.columns import Limits
 
@@ -76,6 +78,23 @@ class PostgreSQL(Database):
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         return set_form(self, writes, dialect) or super().form(writes, dialect)
+
+    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
+        nowait = wait.milliseconds == 0 and not wait.skip
+        return query.with_for_update(of=table, key_share=True, nowait=nowait, skip_locked=wait.skip)
+
+    @contextmanager
+    def waiting(self, connection: Connection, wait: Wait) -> Iterator[None]:
+        """``lock_timeout``, for this transaction alone (a pooler may give the next one away).
+
+        An error leaves a transaction that can only be rolled back, and the setting with it.
+        """
+        if not wait.milliseconds:
+            yield
+            return
+        before = _lock_timeout(connection, f"{wait.milliseconds}ms")
+        yield
+        _lock_timeout(connection, before)
 
     # -- one row by its key ----------------------------------------------------------------------
 
@@ -205,6 +224,14 @@ class PostgreSQL(Database):
                 return True
             raise
         return False
+
+
+def _lock_timeout(connection: Connection, value: str) -> str:
+    """Set it until COMMIT; return what it was."""
+    name = "lock_timeout"
+    before = type(connection).scalar(connection, select(func.current_setting(name)))
+    type(connection).execute(connection, select(func.set_config(name, value, True)))
+    return str(before)
 
 
 def _numbers_its_statements(connection: Connection) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from functools import partial
 from types import MappingProxyType
@@ -34,6 +35,7 @@ from optilock.dialects.quoting import quoted
 from optilock.dialects.rows import require_locks
 from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version_trigger
 from optilock.dialects.sqlite.rows import RowByRow
+from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 from optilock.http.columns import Limits
 
@@ -106,6 +108,22 @@ class SQLite(Database):
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         return query
+
+    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
+        return query  # the one lock is taken before: see begin_writing
+
+    @contextmanager
+    def waiting(self, connection: Connection, wait: Wait) -> Iterator[None]:
+        """``busy_timeout``, which belongs to the connection (https://sqlite.org/pragma.html)."""
+        if wait.milliseconds is None:
+            yield
+            return
+        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait.milliseconds}")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         return query

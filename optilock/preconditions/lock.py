@@ -1,0 +1,206 @@
+"""Lock a row before it is edited: nobody else writes it until our transaction is over.
+
+::
+
+    with UnitOfWork(SessionLocal) as session:
+        account = session.get_one(Account, 7)
+        lock(account)                         # from here on the row is ours, and as it is stored
+        account.balance -= charge(account)
+
+An object is as old as its reading, so :func:`lock` compares it with the row that it has locked:
+
+* the row is what was loaded: nothing else happens;
+* the row has moved, and the object was not edited: the object is read again. Decide after
+  ``lock()``, not before. For a decision that was made before, say so first: after ``verify(obj)``
+  or ``expect(obj, ...)`` a row that has moved is an error;
+* the row has moved, and the object was edited or is to be deleted: ``ConcurrencyError`` with its
+  entry. The edits were made on another row than the one that is stored. They stay on the object;
+* the row is gone: ``ConcurrencyError`` with its entry.
+
+What has moved is a version; where the class has none, or compares values, a value that was loaded.
+After :func:`optilock.overwrite` an edited object is no conflict.
+
+How long to wait for somebody else's lock is for the database to say, unless ``nowait``,
+``skip_locked`` or ``timeout`` say it. A lock that is not got stays the driver's error: it is no
+conflict, because nobody has written anything, and ``is_transient``. On PostgreSQL it ends the
+transaction, as every error does there; ``skip_locked=True`` tells the same without an error. SQLite
+has one lock for all rows: there ``lock`` takes the write lock of the file.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from optilock import events
+from optilock.dialects import Cause, database_of
+from optilock.dialects.transient import cause_of, ended_by_conflict
+from optilock.dialects.waiting import Wait
+from optilock.errors import Action, ConfigurationError
+from optilock.guard.ended import conflict_before_commit
+from optilock.mapped import State, facts, identity_of, place_of
+from optilock.preconditions.expect import must_wait, state_in_watched_session
+from optilock.rows.seen import version_seen
+from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.session.connections import connection_to_write
+from optilock.session.records import Promises, conflict_of
+from optilock.session.watched import watched
+
+__all__ = ["lock"]
+
+
+def lock(
+    obj: object,
+    *,
+    nowait: bool = False,
+    skip_locked: bool = False,
+    timeout: float | timedelta | None = None,
+) -> bool:
+    """Lock the row of ``obj`` until the transaction is over, and see that it is what was loaded.
+
+    Args:
+        obj: an object of a watched session, or of a unit of work.
+        nowait: do not wait for whoever holds the lock: the driver's error at once.
+        skip_locked: do not wait, and return ``False``.
+        timeout: wait so many seconds at most (MariaDB: whole seconds, rounded up), then the
+            driver's error.
+
+    Returns:
+        ``True``: the row is locked. ``False``, only with ``skip_locked``: somebody else holds it.
+
+    Raises:
+        ConcurrencyError: the row is gone, or has moved since the object was loaded, and the object
+            was edited, or its version was promised (``PreconditionFailed`` after ``expect``).
+        ConfigurationError: the object is new, deleted, detached, or in a session that is not
+            watched; or the options contradict each other.
+    """
+    wait = _wait(nowait, skip_locked, timeout)
+    state, session = state_in_watched_session(obj, "lock", versioned=False)
+    if must_wait(session, state):
+        raise ConfigurationError(
+            f"lock() has to ask the database for the row of this {state.class_.__name__}: with an"
+            " AsyncSession write await optilock.asyncio.lock(session, obj)."
+        )
+    try:
+        stored = _locked(session, state, wait)
+    except DBAPIError as error:
+        return _not_locked(session, state, wait, error)
+    if stored is None and wait.skip and _is_there(session, state):
+        return False
+    _check(session, state, stored)
+    if stored is not None and not _edited(session, state) and _differs(state, stored):
+        with session.no_autoflush:
+            locking = {"of": state.mapper.class_, "key_share": True}
+            session.refresh(obj, with_for_update=locking)
+    return True
+
+
+def _wait(nowait: bool, skip_locked: bool, timeout: float | timedelta | None) -> Wait:
+    if nowait + skip_locked + (timeout is not None) > 1:
+        raise ConfigurationError(
+            "lock() takes one of nowait=, skip_locked= and timeout=: each says what becomes of a"
+            " row that somebody else has locked. Nothing was sent."
+        )
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and not _is_length(seconds):
+        raise ConfigurationError(
+            f"lock(timeout={timeout!r}): write seconds or a timedelta, more than 0 and at most a"
+            " day; not to wait at all is nowait=True. Nothing was sent."
+        )
+    return Wait(0 if nowait else seconds, skip_locked)
+
+
+def _is_length(seconds: Any) -> bool:
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    return is_number and math.isfinite(seconds) and 0.001 <= seconds <= 86_400
+
+
+def _locked(session: Session, state: State, wait: Wait) -> Values | None:
+    mapper, identity = state.mapper, identity_of(state)
+    connection = connection_to_write(session, mapper)
+    database = database_of(connection.dialect)
+    with database.waiting(connection, wait):
+        database.begin_writing(connection, facts(mapper).table)
+        return read_stored(connection, mapper, [identity], wait=wait).get(identity)
+
+
+def _not_locked(session: Session, state: State, wait: Wait, error: DBAPIError) -> bool:
+    """``False``, if that is the answer; else raise what there is to raise."""
+    if ended_by_conflict(error):
+        raise conflict_before_commit(session) from error
+    if cause_of(error) is Cause.LOCK_TIMEOUT:
+        one_lock = database_of(session.get_bind(state.mapper).dialect).one_lock
+        if wait.skip and one_lock:  # there is no row to skip
+            return False
+        what = "all rows, which have one lock here," if one_lock else "the row"
+        error.add_note(
+            f"optilock: lock() did not get {state.class_.__name__} {identity_of(state)!r}: another"
+            f" transaction has locked {what} for longer than we were to wait. Nothing is lost: roll"
+            " back and run the unit again (optilock.retry), or ask with skip_locked=True."
+        )
+    raise error
+
+
+def _is_there(session: Session, state: State) -> bool:
+    """The row was left out because somebody else has locked it, and not because it is gone."""
+    identity = identity_of(state)
+    connection = connection_to_write(session, state.mapper)
+    return identity in read_stored(connection, state.mapper, [identity], lock=False)
+
+
+def _edited(session: Session, state: State) -> bool:
+    return state.modified or state.obj() in session.deleted
+
+
+def _check(session: Session, state: State, stored: Values | None) -> None:
+    """Refuse a row that has moved under edits, or under a promise, or is gone."""
+    known, place = watched(session), place_of(state)
+    promises = known.promises
+    if stored is not None:
+        overwritten = known.overwritten and place in known.overwritten
+        stale = _edited(session, state) and not overwritten and _has_moved(state, stored)
+        if not stale and (known.is_ours(place) or not _broken(state, stored, promises)):
+            return
+    entry = entry_of(_attempt(session, state), stored)
+    events.emit(lambda: events.Conflict((entry,)))
+    raise conflict_of([entry], promises)
+
+
+def _attempt(session: Session, state: State) -> Attempt:
+    action: Action = "verify"
+    if _edited(session, state):
+        action = "delete" if state.obj() in session.deleted else "update"
+    return attempt_of(state, action, version_seen(state, facts(state.mapper).token))
+
+
+def _has_moved(state: State, stored: Values) -> bool:
+    """Since the object's author has seen it."""
+    known = facts(state.mapper)
+    if known.token:
+        return not known.same(known.token, version_seen(state, known.token), stored[known.token])
+    original = attempt_of(state, "verify", None).original
+    return any(not known.same(name, value, stored[name]) for name, value in original.items())
+
+
+def _broken(state: State, stored: Values, promises: Promises | None) -> bool:
+    """Was another version promised?"""
+    promised = promises.get(place_of(state)) if promises else None
+    if promised is None:
+        return False
+    token = facts(state.mapper).token
+    return not facts(state.mapper).same(token, promised.version, stored[token])
+
+
+def _differs(state: State, stored: Values) -> bool:
+    """Does the object, which was not edited, hold anything else than the row?"""
+    known = facts(state.mapper)
+    if state.expired_attributes:
+        return True
+    return any(
+        name in state.dict and not known.same(name, state.dict[name], stored[name])
+        for name in known.columns
+    )
