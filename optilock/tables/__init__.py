@@ -6,6 +6,8 @@ further, and back. A migration names the revision, so it does the same for ever:
     op.create_optilock_tables("commit_tokens")              # to revision 1
     op.upgrade_optilock_tables("commit_tokens", to=2)       # one step
 
+The sets are ``commit_tokens`` and ``queue``.
+
 A new set is a module of this package with a ``SET``; nothing else has to know of it. Its tables are
 left alone by autogenerate, which otherwise would drop what a project's models do not mention.
 """
@@ -51,6 +53,8 @@ class TableSet:
     name: str
     tables: MetaData
     steps: tuple[Step, ...]
+    #: The same set with tables of another name, where it has one to choose.
+    named: Callable[[str], TableSet] | None = None
 
     @property
     def revision(self) -> int:
@@ -71,11 +75,11 @@ def table_sets() -> dict[str, TableSet]:
     return {one.name: one for one in sets}
 
 
-def table_set(name: str) -> TableSet:
-    """One set.
+def table_set(name: str, table: str | None = None) -> TableSet:
+    """One set; its tables are called ``table``, and names that begin so.
 
     Raises:
-        ConfigurationError: there is no set of that name.
+        ConfigurationError: there is no set of that name, or it does not let its tables be named.
     """
     known = table_sets()
     if name not in known:
@@ -83,4 +87,12 @@ def table_set(name: str) -> TableSet:
             f"There is no set of optilock's tables named {name!r}: there are"
             f" {', '.join(sorted(known))}."
         )
-    return known[name]
+    if table is None:
+        return known[name]
+    named = known[name].named
+    if named is None or not isinstance(table, str) or not table:
+        raise ConfigurationError(
+            f"The tables of {name} cannot be called {table!r}: leave table= out, or give a set that"
+            " lets its tables be named (queue) a text."
+        )
+    return named(table)

@@ -13,7 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
+from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.postgresql.messages import PostgreSQLMessages
 from optilock.dialects.postgresql.migrations import (
     NO_BUMP,
     PostgreSQLGuard,
@@ -140,6 +142,11 @@ class PostgreSQL(Database):
                 "Give the engine connect_args={'prepare_threshold': None}, or set"
                 " max_prepared_statements in PgBouncer 1.21 or later.",
             )
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def messages(self, place: Place) -> Messages:
+        return PostgreSQLMessages(place)
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -103,17 +103,17 @@ _FORMAT = "'%Y-%m-%d %H:%M:%f000'"
 
 @compiles(ServerTime, "sqlite")
 def _server_time(element: ServerTime, compiler: Any, **options: Any) -> str:
-    return _moment(compiler, "'now'")
+    return moment(compiler, "'now'")
 
 
 @compiles(NextServerTime, "sqlite")
 def _next_server_time(element: NextServerTime, compiler: Any, **options: Any) -> str:
     old = compiler.process(element.clauses, **options)
-    now, after = _moment(compiler, "'now'"), _moment(compiler, old, "'+0.001 seconds'")
+    now, after = moment(compiler, "'now'"), moment(compiler, old, "'+0.001 seconds'")
     return f"max({now}, {after})"
 
 
-def _moment(compiler: Any, *when: str) -> str:
+def moment(compiler: Any, *when: str) -> str:
     """``%`` is written twice for drivers whose parameters begin with it."""
     text = _FORMAT.replace("%", "%%") if double_percents(compiler.dialect) else _FORMAT
     return f"strftime({', '.join((text, *when))})"

@@ -1,0 +1,201 @@
+"""A queue for programs with threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from optilock.errors import ConfigurationError, described
+from optilock.queue.calls import ATTEMPTS, Calls, Work
+from optilock.queue.connections import Connections
+from optilock.queue.limits import Duration, count
+from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
+from optilock.queue.operations import KEEP
+
+__all__ = ["Queue"]
+
+R = TypeVar("R")
+
+
+class Queue(Calls):
+    """Messages that each go to one receiver at a time, in a table: see :mod:`optilock.queue`."""
+
+    def __init__(self, engine: Any, name: str, **options: Any) -> None:
+        super().__init__(engine, name, **options)
+        if hasattr(engine, "sync_engine"):
+            raise ConfigurationError("Queue takes an Engine; with an AsyncEngine, use AsyncQueue.")
+        self.connections = Connections(engine, self._operations.store, keeps=self._keeps)
+
+    def _run(self, work: Work[R], session: Session | Connection | None = None) -> R:
+        if session is not None:
+            return work(_connection_of(session), True)
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._once(work)
+            except DBAPIError as error:
+                if not self._again(error):
+                    raise
+        return self._once(work)
+
+    def _once(self, work: Work[R]) -> R:
+        with self.connections.lent() as connection:
+            try:
+                return work(connection, False)
+            except DBAPIError as error:
+                self._require_tables(connection, error)
+                raise
+
+    def close(self) -> None:
+        """Give back the connections that the queue keeps. It can be used again."""
+        self.connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(
+        self,
+        body: Any,
+        *,
+        session: Session | Connection | None = None,
+        delay: Duration = 0,
+        ttl: Duration | None = KEEP,
+        headers: Any = None,
+        group: str | None = None,
+        dedup: str | None = None,
+    ) -> Sent:
+        """Put a message into the queue; with ``session=``, when the session commits.
+
+        Raises:
+            ConfigurationError: the body is nothing that JSON has, or an option is out of range.
+            MessageTooLarge: it is longer than ``max_bytes``.
+        """
+        draft = Draft(body, delay=delay, ttl=ttl, headers=headers, group=group, dedup=dedup)
+        return self._run(self._sending([draft]), session)[0]
+
+    def send_many(
+        self, messages: Iterable[Any], *, session: Session | Connection | None = None
+    ) -> list[Sent]:
+        """Send bodies, or :class:`~optilock.queue.Draft` with options: all of them, or none."""
+        return self._run(self._sending(messages), session)
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def receive(
+        self, n: int = 1, *, visibility: Duration | None = None, done: Iterable[Message] = ()
+    ) -> Received:
+        """Up to ``n`` messages, hidden from others for ``visibility`` seconds.
+
+        Those in ``done`` are deleted first, on PostgreSQL in the same trip.
+        """
+        return self._run(self._receiving(n, visibility, done))
+
+    def peek(self, n: int = 1) -> list[Message]:
+        """Up to ``n`` messages that wait, without receiving them."""
+        count("n", n)
+        return self._run(lambda connection, inside: self._operations.peek(connection, n))
+
+    def pop(self, n: int = 1) -> list[Message]:
+        """Receive and delete: for messages that may be lost with whoever has them."""
+        count("n", n)
+        return self._run(lambda connection, inside: self._operations.pop(connection, n))
+
+    # -- what becomes of a message ---------------------------------------------------------------
+
+    def delete(
+        self, *messages: Message | Sent, session: Session | Connection | None = None
+    ) -> None:
+        """The messages are done; with ``session=``, when the session commits.
+
+        Raises:
+            MessageNotFound: it is not there any more.
+            ReceiptExpired: it was given to somebody else. The other messages are deleted.
+        """
+        self._run(self._deleting(messages, archive=False), session)
+
+    def archive(
+        self, *messages: Message | Sent, session: Session | Connection | None = None
+    ) -> None:
+        """The messages are done, and are kept in the archive."""
+        self._run(self._deleting(messages, archive=True), session)
+
+    def update(
+        self,
+        message: Any,
+        *,
+        visibility: Duration,
+        body: Any = KEEP,
+        session: Session | Connection | None = None,
+    ) -> Any:
+        """Hide the message for longer, or give it back (``visibility=0``); change its body.
+
+        The message that comes back has a new receipt, and the old one is not good any more.
+        """
+        return self._run(self._updating(message, visibility, body), session)
+
+    def fail(
+        self,
+        message: Message,
+        error: object,
+        *,
+        delay: Duration = 0,
+        session: Session | Connection | None = None,
+    ) -> bool:
+        """Give the message back and note why; ``True``: it was the last time, it is dead now."""
+        return self._run(self._failing(message, error, delay), session)
+
+    # -- all of them -----------------------------------------------------------------------------
+
+    @cached_property
+    def dead_letters(self) -> Queue:
+        """The messages that were received too often, as a queue; it has our connections."""
+        place = self._operations.store.place
+        messages = self.tables.messages
+        dead = Queue(
+            self.engine,
+            self._dead.name,
+            tenant=self.tenant,
+            max_receives=None,
+            visibility=self.visibility,
+            table=messages.name,
+            schema=messages.schema,
+            listen=self._listen,
+            clock=place.clock,
+        )
+        dead.connections = self.connections
+        return dead
+
+    def redrive(self, n: int = 1) -> int:
+        """Put up to ``n`` dead letters into the queue again; how many."""
+        count("n", n)
+        work = self._operations.redrive
+        return self._run(lambda connection, inside: work(connection, self._dead, n))
+
+    def purge(self, *, expired: bool = False) -> int:
+        """Delete all messages, or those that have expired; how many."""
+        return self._run(lambda connection, inside: self._operations.purge(connection, expired))
+
+    def metrics(self, exact: bool = False) -> Metrics:
+        """How many messages wait, and for how long; counted up to 10,000 unless ``exact``."""
+        return self._run(lambda connection, inside: self._operations.metrics(connection, exact))
+
+
+def _connection_of(session: Any) -> Connection:
+    if isinstance(session, Connection):
+        return session
+    if isinstance(getattr(session, "registry", None), object) and callable(
+        getattr(session, "connection", None)
+    ):
+        found = session.connection()
+        if isinstance(found, Connection):
+            return found
+    raise ConfigurationError(f"session takes a Session or a Connection, not {described(session)}.")
