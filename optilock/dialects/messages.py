@@ -97,6 +97,27 @@ class Messages:
     begin = "BEGIN"
     #: Does a receive that follows an acknowledgement go with it, in one trip?
     one_trip = False
+    #: Are there notifications for those who wait? The next five are asked where there are.
+    notifies = False
+
+    def can_listen(self, connection: Connection) -> bool:
+        """Does the driver hear notifications, and talk to one process, not to a pooler's many?"""
+        return False
+
+    def listen(self, connection: Connection) -> None:
+        """From now on this connection hears that messages were sent."""
+
+    def begin_watch(self, connection: Connection) -> bool:
+        """From now on, until :meth:`end_watch`, whoever sends tells it. False: not for us."""
+        return False
+
+    def is_watched(self, connection: Connection) -> bool:
+        """Does somebody have the watch?"""
+        return False
+
+    def end_watch(self, connection: Connection) -> None:
+        """Give up the watch, and tell the others who wait."""
+
     #: Does an UPDATE tell the rows that it has written?
     returns_rows = True
 

@@ -15,9 +15,11 @@ exactly once. All times are the database's.
 
 =============  =====================================================================================
 queue          :class:`Queue`
+async_queue    :class:`AsyncQueue`, the same for asyncio
 calls          what both shells do with what they are given, before they have a connection
 operations     what a queue does, on a connection
 connections    connections that a queue keeps
+waiting        how to wait for messages, and async_waiting the same for asyncio
 messages       what goes in and comes out: values
 limits         what may be given
 errors         what goes wrong
@@ -29,6 +31,8 @@ The statements are in the folders of the engines, in ``optilock/dialects``; the 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from optilock.queue.errors import (
     MessageNotFound,
     MessageTooLarge,
@@ -39,7 +43,11 @@ from optilock.queue.errors import (
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.queue import Queue
 
+if TYPE_CHECKING:
+    from optilock.queue.async_queue import AsyncQueue
+
 __all__ = [
+    "AsyncQueue",
     "Draft",
     "Message",
     "MessageNotFound",
@@ -52,3 +60,12 @@ __all__ = [
     "Received",
     "Sent",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``AsyncQueue`` needs greenlet, which may be absent: loaded when it is asked for."""
+    if name == "AsyncQueue":
+        from optilock.queue.async_queue import AsyncQueue
+
+        return AsyncQueue
+    raise AttributeError(f"module 'optilock.queue' has no attribute {name!r}")

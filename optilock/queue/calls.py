@@ -89,6 +89,18 @@ class Calls:
         """Seconds for which a message that is received is hidden."""
         return self._operations.limits.visibility / 1000
 
+    def _options_of_dead(self) -> dict[str, Any]:
+        messages = self.tables.messages
+        return {
+            "tenant": self.tenant,
+            "max_receives": None,
+            "visibility": self.visibility,
+            "table": messages.name,
+            "schema": messages.schema,
+            "listen": self._listen,
+            "clock": self._operations.store.place.clock,
+        }
+
     # -- work ------------------------------------------------------------------------------------
 
     def _sending(self, drafts: Iterable[Any]) -> Work[list[Sent]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -13,9 +14,10 @@ from sqlalchemy.orm import Session
 from optilock.errors import ConfigurationError, described
 from optilock.queue.calls import ATTEMPTS, Calls, Work
 from optilock.queue.connections import Connections
-from optilock.queue.limits import Duration, count
+from optilock.queue.limits import Duration, count, milliseconds
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.operations import KEEP
+from optilock.queue.waiting import Asking, Listening, Waiter
 
 __all__ = ["Queue"]
 
@@ -30,6 +32,7 @@ class Queue(Calls):
         if hasattr(engine, "sync_engine"):
             raise ConfigurationError("Queue takes an Engine; with an AsyncEngine, use AsyncQueue.")
         self.connections = Connections(engine, self._operations.store, keeps=self._keeps)
+        self._waiters: list[Waiter] = []
 
     def _run(self, work: Work[R], session: Session | Connection | None = None) -> R:
         if session is not None:
@@ -52,6 +55,9 @@ class Queue(Calls):
 
     def close(self) -> None:
         """Give back the connections that the queue keeps. It can be used again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.close()
         self.connections.close()
 
     def __enter__(self) -> Self:
@@ -91,13 +97,46 @@ class Queue(Calls):
     # -- receiving -------------------------------------------------------------------------------
 
     def receive(
-        self, n: int = 1, *, visibility: Duration | None = None, done: Iterable[Message] = ()
+        self,
+        n: int = 1,
+        *,
+        visibility: Duration | None = None,
+        wait: Duration = 0,
+        done: Iterable[Message] = (),
     ) -> Received:
         """Up to ``n`` messages, hidden from others for ``visibility`` seconds.
 
-        Those in ``done`` are deleted first, on PostgreSQL in the same trip.
+        Those in ``done`` are deleted first, on PostgreSQL in the same trip. Where there is no
+        message, ``wait`` so many seconds for the first.
         """
-        return self._run(self._receiving(n, visibility, done))
+        left = milliseconds("wait", wait) / 1000
+        found = self._run(self._receiving(n, visibility, done))
+        if found or not left:
+            return found
+        expired, end = found.expired, time.monotonic() + left
+        waiter = self._taken_waiter()
+        try:
+            while not found and (left := end - time.monotonic()) > 0:
+                waiter.wait(left)
+                found = self._run(self._receiving(n, visibility, ()))
+        except BaseException:
+            waiter.close()
+            raise
+        waiter.reset()
+        self._waiters.append(waiter)
+        return Received(found, expired)
+
+    def _taken_waiter(self) -> Waiter:
+        try:
+            return self._waiters.pop()
+        except IndexError:
+            return self.waiter()
+
+    def waiter(self) -> Waiter:
+        """Something that waits for messages of this queue: see :mod:`optilock.queue.waiting`."""
+        store = self._operations.store
+        listening = Listening.opened(self.engine, store) if self._listen else None
+        return listening or Asking(self.connections, store)
 
     def peek(self, n: int = 1) -> list[Message]:
         """Up to ``n`` messages that wait, without receiving them."""
@@ -158,19 +197,7 @@ class Queue(Calls):
     @cached_property
     def dead_letters(self) -> Queue:
         """The messages that were received too often, as a queue; it has our connections."""
-        place = self._operations.store.place
-        messages = self.tables.messages
-        dead = Queue(
-            self.engine,
-            self._dead.name,
-            tenant=self.tenant,
-            max_receives=None,
-            visibility=self.visibility,
-            table=messages.name,
-            schema=messages.schema,
-            listen=self._listen,
-            clock=place.clock,
-        )
+        dead = Queue(self.engine, self._dead.name, **self._options_of_dead())
         dead.connections = self.connections
         return dead
 

@@ -216,8 +216,47 @@ class PostgreSQLMessages(Messages):
         }
         return [row[0] for row in connection.execute(self._send, given)]
 
+    # -- waiting ---------------------------------------------------------------------------------
+
+    notifies = True
+
+    def can_listen(self, connection: Connection) -> bool:
+        """Not behind a pooler, where the next statement may go to another process."""
+        driver: Any = connection.connection.driver_connection
+        heard = hasattr(driver, "add_notify_handler") or hasattr(driver, "add_listener")
+        return heard and told_process(driver) == connection.scalar(text("SELECT pg_backend_pid()"))
+
+    def listen(self, connection: Connection) -> None:
+        connection.execute(text(f"LISTEN {self.channel}"))
+
+    def begin_watch(self, connection: Connection) -> bool:
+        return bool(connection.scalar(text(f"SELECT pg_try_advisory_lock({self.lock})")))
+
+    def is_watched(self, connection: Connection) -> bool:
+        """By a waiter, or is it a sender who has the lock now, shared?"""
+        high, low = (self.lock >> 32) & 0xFFFFFFFF, self.lock & 0xFFFFFFFF
+        asked = (
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND mode = 'ExclusiveLock' AND objsubid = 1"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            f" AND classid = {high} AND objid = {low})"
+        )
+        return bool(connection.scalar(text(asked)))
+
+    def end_watch(self, connection: Connection) -> None:
+        left = f"SELECT pg_advisory_unlock({self.lock}), pg_notify('{self.channel}', '')"
+        connection.execute(text(left))
+
     def tell_waiting(self, connection: Connection) -> None:
         connection.execute(text(self._told()))
+
+
+def told_process(driver: Any) -> int | None:
+    """The number of the server's process, as the server told it when the connection was made."""
+    if hasattr(driver, "get_server_pid"):
+        return int(driver.get_server_pid())
+    told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
+    return told
 
 
 def _by_id(row: Row) -> Any:
