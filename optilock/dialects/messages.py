@@ -23,7 +23,6 @@ from sqlalchemy import (
     FunctionElement,
     Select,
     Table,
-    Uuid,
     and_,
     bindparam,
     delete,
@@ -40,7 +39,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from optilock.conditions.clock import Clock, later
 from optilock.errors import ConfigurationError
-from optilock.tables.queue import MessageTables
+from optilock.tables.queue import RECEIPT, MessageTables
 from optilock.tokens.timestamp import UtcDateTime
 
 __all__ = ["Messages", "Place", "StatementTime"]
@@ -189,7 +188,7 @@ class Messages:
     def _received(self) -> dict[str, Any]:
         return {
             "visible_at": later(self.place.now, _length()),
-            "receipt": bindparam("new_receipt", type_=Uuid()),
+            "receipt": bindparam("new_receipt", type_=RECEIPT),
             "receives": self.m.c.receives + 1,
         }
 
@@ -208,7 +207,7 @@ class Messages:
         m = self.m.c
         return statement.where(
             m.id.in_(bindparam("ids", expanding=True, type_=BigInteger())),
-            m.receipt == bindparam("old_receipt", type_=Uuid()),
+            m.receipt == bindparam("old_receipt", type_=RECEIPT),
             self.mine(self.m),
             self.lasts(),
         )
@@ -456,7 +455,7 @@ class Messages:
             "visible_at": later(begun, _length("delay")),
             "sent_at": begun,
             "expires_at": later(begun, _length("ttl")),
-            "receipt": bindparam("new_receipt", type_=Uuid()),
+            "receipt": bindparam("new_receipt", type_=RECEIPT),
             "receives": 0,
             "body": bindparam("new_body"),
             "headers": bindparam("new_headers"),

@@ -20,6 +20,9 @@ calls          what both shells do with what they are given, before they have a 
 operations     what a queue does, on a connection
 connections    connections that a queue keeps
 waiting        how to wait for messages, and async_waiting the same for asyncio
+worker         a loop that hands each message to a function, and async_worker for asyncio
+holding        what a worker holds, and how it keeps it
+told           what workers log
 messages       what goes in and comes out: values
 limits         what may be given
 errors         what goes wrong
@@ -40,8 +43,10 @@ from optilock.queue.errors import (
     QueueNotFound,
     ReceiptExpired,
 )
+from optilock.queue.holding import HandlerTimeout
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.queue import Queue
+from optilock.queue.worker import Worker
 
 if TYPE_CHECKING:
     from optilock.queue.async_queue import AsyncQueue
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncQueue",
     "Draft",
+    "HandlerTimeout",
     "Message",
     "MessageNotFound",
     "MessageTooLarge",
@@ -59,6 +65,7 @@ __all__ = [
     "ReceiptExpired",
     "Received",
     "Sent",
+    "Worker",
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -13,8 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from optilock.errors import ConfigurationError, OptilockError, described
 from optilock.queue.async_waiting import AsyncAsking, AsyncListening
+from optilock.queue.async_worker import AsyncWorker
 from optilock.queue.calls import ATTEMPTS, Calls, Work
 from optilock.queue.connections import FEW
+from optilock.queue.holding import Settings, backoff, seconds
 from optilock.queue.limits import Duration, count, milliseconds
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.operations import KEEP
@@ -203,6 +205,36 @@ class AsyncQueue(Calls):
         session: Caller | None = None,
     ) -> bool:
         return await self._run(self._failing(message, error, delay), session)
+
+    async def beat(
+        self, messages: Iterable[Message], *, visibility: Duration | None = None
+    ) -> set[int]:
+        return await self._run(self._beating(messages, visibility))
+
+    async def give_back(self, messages: Iterable[Message]) -> None:
+        await self._run(self._giving_back(messages))
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def worker(
+        self,
+        handler: Callable[..., Awaitable[object]],
+        *,
+        concurrency: int = 1,
+        batch: int = 10,
+        sessions: Any = None,
+        heartbeat: bool = True,
+        retry: Callable[[int], float] = backoff,
+        grace: Duration = 25,
+        timeout: Duration | None = None,
+        signals: bool = True,
+    ) -> AsyncWorker:
+        """A loop that awaits ``handler(message)`` for each: see :mod:`optilock.queue.worker`."""
+        limit = None if timeout is None else seconds("timeout", timeout)
+        settings = Settings(
+            concurrency, batch, heartbeat, retry, seconds("grace", grace), limit, signals
+        )
+        return AsyncWorker(self, handler, sessions, settings)
 
     # -- all of them -----------------------------------------------------------------------------
 

@@ -123,10 +123,7 @@ class AsyncListening:
         loop, ear = asyncio.get_running_loop(), self._ear
 
         def read() -> None:
-            try:
-                ear.read()
-            except Exception:  # the connection is lost: the next statement says so
-                ear.heard = True
+            ear.read()
             if ear.heard:
                 self._told.set()
 

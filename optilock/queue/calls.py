@@ -151,6 +151,19 @@ class Calls:
         operations = self._operations
         return lambda connection, inside: operations.fail(connection, message, text, length, inside)
 
+    def _beating(self, messages: Iterable[Any], visibility: Duration | None) -> Work[set[int]]:
+        length = self._length(visibility, least=0.001)
+        operations, held = self._operations, list(messages)
+        for message in held:
+            _require_receipt(message)
+        return lambda connection, inside: operations.beat(connection, held, length)
+
+    def _giving_back(self, messages: Iterable[Any]) -> Work[None]:
+        operations, held = self._operations, list(messages)
+        for message in held:
+            _require_receipt(message)
+        return lambda connection, inside: operations.give_back(connection, held)
+
     # -- errors ----------------------------------------------------------------------------------
 
     def _again(self, error: DBAPIError) -> bool:

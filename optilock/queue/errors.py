@@ -6,6 +6,7 @@
     ├── MessageNotFound (LookupError)   there is no such message (any more)         404
     ├── ReceiptExpired                  it is another's now, or never was ours      400
     ├── MessageTooLarge (ValueError)    its body, or its headers                    413
+    ├── HandlerTimeout                  a worker has given up a handler (in queue.holding)
     └── QueueNotFound (LookupError)     the tables are not there                    404
 
 No message, attribute or ``repr`` has a receipt, a body or a header.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -14,10 +14,12 @@ from sqlalchemy.orm import Session
 from optilock.errors import ConfigurationError, described
 from optilock.queue.calls import ATTEMPTS, Calls, Work
 from optilock.queue.connections import Connections
+from optilock.queue.holding import Settings, backoff, seconds
 from optilock.queue.limits import Duration, count, milliseconds
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.operations import KEEP
 from optilock.queue.waiting import Asking, Listening, Waiter
+from optilock.queue.worker import Worker
 
 __all__ = ["Queue"]
 
@@ -191,6 +193,42 @@ class Queue(Calls):
     ) -> bool:
         """Give the message back and note why; ``True``: it was the last time, it is dead now."""
         return self._run(self._failing(message, error, delay), session)
+
+    def beat(self, messages: Iterable[Message], *, visibility: Duration | None = None) -> set[int]:
+        """Hide messages for longer, with the receipts that they have; the ids of those still ours.
+
+        A heartbeat: unlike ``update`` it takes several, and waits for nobody who is deleting one.
+        """
+        return self._run(self._beating(messages, visibility))
+
+    def give_back(self, messages: Iterable[Message]) -> None:
+        """Messages that nobody has begun with can be received at once, and were never received."""
+        self._run(self._giving_back(messages))
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def worker(
+        self,
+        handler: Callable[..., object],
+        *,
+        concurrency: int = 1,
+        batch: int = 10,
+        sessions: Any = None,
+        heartbeat: bool = True,
+        retry: Callable[[int], float] = backoff,
+        grace: Duration = 25,
+        timeout: Duration | None = None,
+        signals: bool = True,
+    ) -> Worker:
+        """A loop that hands each message to ``handler(message)``: see :mod:`optilock.queue.worker`.
+
+        With ``sessions``, to ``handler(message, session)``, in the transaction that deletes it.
+        """
+        limit = None if timeout is None else seconds("timeout", timeout)
+        settings = Settings(
+            concurrency, batch, heartbeat, retry, seconds("grace", grace), limit, signals
+        )
+        return Worker(self, handler, sessions, settings)
 
     # -- all of them -----------------------------------------------------------------------------
 

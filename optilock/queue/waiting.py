@@ -14,10 +14,10 @@ or that somebody has received and who may be dead.
 
 from __future__ import annotations
 
-import os
 import select
-import threading
+import socket
 import time
+from contextlib import suppress
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine
 from optilock.dialects.messages import Messages
 from optilock.queue.connections import Connections
 
-__all__ = ["AGAIN", "Asking", "Ear", "Listening", "Waiter", "after", "pause"]
+__all__ = ["AGAIN", "Asking", "Ear", "Listening", "Silent", "Waiter", "after", "pause"]
 
 _SHORTEST, LONGEST = 0.02, 1.0
 #: Seconds after which one looks again who trusts that somebody else has the watch.
@@ -66,13 +66,48 @@ def after(store: Messages, connection: Connection, interval: float) -> tuple[boo
     return False, longest if due is None else min(due, longest)
 
 
+class Alarm:
+    """Ends a sleep. A signal's handler may ring it, which a ``threading.Event`` does not bear."""
+
+    def __init__(self) -> None:
+        self._in, self._out = socket.socketpair()
+        self._in.setblocking(False)
+        self._out.setblocking(False)
+
+    def ring(self) -> None:
+        with suppress(OSError):  # it has been ringing for a while; or it is over
+            self._in.send(b"x")
+
+    def sleep(self, seconds: float, *others: Any) -> tuple[bool, bool]:
+        """Did it ring; and is there something to read of another."""
+        ready, _, _ = select.select([self._out, *others], [], [], max(0.0, seconds))
+        rang = self._out in ready
+        if rang:
+            with suppress(OSError):
+                self._out.recv(10_000)
+        return rang, any(other in ready for other in others)
+
+    def close(self) -> None:
+        self._in.close()
+        self._out.close()
+
+
+class Silent:
+    """Stands in until there is a connection again."""
+
+    def wait(self, seconds: float) -> None:
+        """Not at all."""
+
+    wake = reset = close = lambda self: None
+
+
 class Asking:
     """Asks, less and less often."""
 
     def __init__(self, connections: Connections, store: Messages) -> None:
         self._connections = connections
         self._store = store
-        self._woken = threading.Event()
+        self._alarm = Alarm()
         self.reset()
 
     def reset(self) -> None:
@@ -85,19 +120,18 @@ class Asking:
             now, self._interval = pause(self._interval)
             if self._due is not None:
                 now = min(now, max(self._due, 0))
-            if self._woken.wait(min(now, left)):
+            if self._alarm.sleep(min(now, left))[0]:
                 break
             with self._connections.lent() as connection:
                 self._due = self._store.due(connection)
             if self._due is not None and self._due <= 0:
                 break
-        self._woken.clear()
 
     def wake(self) -> None:
-        self._woken.set()
+        self._alarm.ring()
 
     def close(self) -> None:
-        """It has nothing of its own."""
+        self._alarm.close()
 
 
 class Ear:
@@ -117,9 +151,12 @@ class Ear:
 
     def read(self) -> None:
         """What has come while no statement was sent."""
-        self.driver.pgconn.consume_input()
-        while (notify := self.driver.pgconn.notifies()) is not None:
-            self.heard = self.heard or notify.be_pid != self._own
+        try:
+            self.driver.pgconn.consume_input()
+            while (notify := self.driver.pgconn.notifies()) is not None:
+                self.heard = self.heard or notify.be_pid != self._own
+        except Exception:  # the connection is lost: the next statement says so
+            self.heard = True
 
 
 class Listening:
@@ -131,8 +168,7 @@ class Listening:
         self._ear = Ear(connection.connection.driver_connection)
         connection.detach()
         store.listen(connection)
-        self._woken, self._wakes = os.pipe()
-        os.set_blocking(self._wakes, False)
+        self._alarm = Alarm()
         self._interval = _SHORTEST
 
     @staticmethod
@@ -163,18 +199,15 @@ class Listening:
     def _select(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self._ear.heard and (left := end - time.monotonic()) > 0:
-            files: list[Any] = [self._ear, self._woken]
-            ready, _, _ = select.select(files, [], [], left)
-            if self._woken in ready:
-                os.read(self._woken, 1_000)
+            rang, told = self._alarm.sleep(left, self._ear)
+            if rang:
                 return
-            if ready:
+            if told:
                 self._ear.read()
 
     def wake(self) -> None:
-        os.write(self._wakes, b"x")
+        self._alarm.ring()
 
     def close(self) -> None:
         self._connection.close()
-        os.close(self._woken)
-        os.close(self._wakes)
+        self._alarm.close()

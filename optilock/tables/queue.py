@@ -41,10 +41,12 @@ from sqlalchemy.dialects import mysql
 from optilock.tables import Step, TableSet
 from optilock.tokens.timestamp import UtcDateTime
 
-__all__ = ["NAME", "MessageTables", "message_tables"]
+__all__ = ["NAME", "RECEIPT", "MessageTables", "message_tables"]
 
 #: What the tables are called unless they are named otherwise.
 NAME = "optilock_message"
+#: MariaDB's own UUID takes some of them only, and a receipt may be anything.
+RECEIPT = Uuid().with_variant(Uuid(native_uuid=False), "mysql", "mariadb")
 #: The longest name of a tenant, a queue, a group, and the longest deduplication key.
 LONGEST = 200
 _NO_PARTIAL_INDEXES = ("mysql", "mariadb")
@@ -107,7 +109,7 @@ def _message() -> list[Column[Any]]:
     return [
         Column("id", _number(), primary_key=True),
         Column("visible_at", UtcDateTime()),
-        Column("receipt", Uuid()),
+        Column("receipt", RECEIPT),
         *_content(),
     ]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from optilock import ConfigurationError
 from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
@@ -133,3 +133,88 @@ def test_each_shell_refuses_the_others_engine(async_engine, sync):
         Queue(async_engine, "q")
     with pytest.raises(ConfigurationError, match="Queue"):
         AsyncQueue(sync, "q")
+
+
+# -- workers ---------------------------------------------------------------------------------------
+
+
+async def until(true: Any, seconds: float = 10) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not await true():
+        assert loop.time() < end, "it does not become true"
+        await asyncio.sleep(0.02)
+
+
+def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner):
+    async def story() -> None:
+        seen: list[Any] = []
+        slow = asyncio.Event()
+
+        async def handle(message: Any) -> None:
+            seen.append((message.body, message.receives))
+            if message.body == "bad" and message.receives == 1:
+                raise ValueError("bad")
+            if message.body == "stuck" and message.receives == 1:
+                await asyncio.sleep(30)
+            if message.body == "slow":
+                await slow.wait()
+
+        async with AsyncQueue(async_engine, "real", visibility=0.9) as ours:
+
+            async def empty() -> bool:
+                found = await ours.metrics(exact=True)
+                return found.waiting + found.hidden == 0
+
+            worker = ours.worker(handle, concurrency=2, timeout=2, retry=lambda receives: 0.0)
+            running = asyncio.create_task(worker.run())
+            await ours.send_many(["a", "bad", "stuck", "b"])
+            await until(empty)
+            twice = [(body, number) for body in ("bad", "stuck") for number in (1, 2)]
+            assert sorted(seen) == [("a", 1), ("b", 1), *twice]
+            await ours.send_many(["slow", "slow", "rest"])
+            await until(lambda: _is(seen.count(("slow", 1)) == 2))
+            await asyncio.sleep(1.2)  # longer than the visibility timeout
+            assert await ours.receive(5) == []
+            worker.stop()
+            await asyncio.sleep(0.1)
+            slow.set()
+            await asyncio.wait_for(running, 10)
+            (rest,) = await ours.receive(5)
+            assert (rest.body, rest.receives) == ("rest", 1)
+
+    runner.run(story())
+
+
+async def _is(true: bool) -> bool:
+    return true
+
+
+def test_a_worker_writes_in_the_transaction_that_deletes(async_engine, sync, runner):
+    async def story() -> None:
+        sessions = async_sessionmaker(async_engine)
+        async with AsyncQueue(async_engine, "real") as ours:
+            other = AsyncQueue(async_engine, "effects")
+            fails = [True]
+
+            async def handle(message: Any, session: AsyncSession) -> None:
+                await other.send(message.body, session=session)
+                if fails:
+                    fails.pop()
+                    raise ValueError("after the write")
+
+            await ours.send_many(range(4))
+            worker = ours.worker(handle, sessions=sessions, retry=lambda receives: 0.0)
+            running = asyncio.create_task(worker.run())
+
+            async def empty() -> bool:
+                found = await ours.metrics(exact=True)
+                return found.waiting + found.hidden == 0
+
+            await until(empty)
+            worker.stop()
+            await asyncio.wait_for(running, 10)
+            assert sorted(message.body for message in await other.receive(9)) == [0, 1, 2, 3]
+            await other.close()
+
+    runner.run(story())

@@ -393,6 +393,7 @@ def test_no_receipt_but_the_last_one_is_good(queue):
     for receipt in (
         other.receipt,
         f"{one.id}.{'0' * 32}",
+        f"{one.id}.b75bd0d0a0a6de992c84117e0341971e",  # no UUID for MariaDB
         f"{one.id}.{other.receipt.partition('.')[2][::-1]}",
         "bogus",
         "",

@@ -89,6 +89,7 @@ def test_elsewhere_it_asks_once_a_second(queue, engine):
     sent = statements(engine)
     waiter.wait(2)
     waiter.wait(0.1)
+    waiter.close()
     assert len(sent) <= 3
 
 
@@ -152,7 +153,9 @@ def test_no_wake_up_is_lost(queue, engine):
 def test_without_listening_it_asks(engine):
     make_tables(engine)
     with Queue(engine, "work", listen=False) as queue:
-        assert isinstance(queue.waiter(), Asking)
+        waiter = queue.waiter()
+        assert isinstance(waiter, Asking)
+        waiter.close()
         queue.send("a", delay=0.2)
         assert queue.receive(wait=5)
 
