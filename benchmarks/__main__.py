@@ -27,7 +27,7 @@ from benchmarks.table import Line, markdown, to_json
 __all__ = ["BENCHMARKS", "main"]
 
 #: Every benchmark: a module of this package with ``run(place, plan)``.
-BENCHMARKS = ("overhead", "batch", "overlap", "rollout", "guard_trigger", "entities")
+BENCHMARKS = ("overhead", "batch", "overlap", "rollout", "guard_trigger", "entities", "queue")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -126,6 +126,8 @@ class Messages:
         self._claim = self._claiming()
         self._acknowledge = self._acknowledging(delete(self.m))
         self._due = self._next_due()
+        g = self.g
+        self._some_group = select(g.c.group_key).where(self.mine(g), self.is_visible(g)).limit(1)
 
     def prepare(self, connection: Connection) -> None:
         """Before the first statement of a connection of our own."""
@@ -297,6 +299,10 @@ class Messages:
                 connection.execute(mine.values(values))
         return set(connection.scalars(held)) if len(free) < len(ids) else set(free)
 
+    def has_groups(self, connection: Connection) -> bool:
+        """Is there a group with something to receive?"""
+        return connection.execute(self._some_group).first() is not None
+
     # -- messages of groups --------------------------------------------------------------------
 
     def claim_groups(
@@ -464,8 +470,8 @@ class Messages:
     def send(self, connection: Connection, rows: list[dict[str, Any]]) -> list[int]:
         """Insert messages; their ids, in their order.
 
-        A row has ``delay``, ``ttl`` (milliseconds, or ``None``), ``new_receipt``, ``new_body`` and
-        ``new_headers``.
+        A row has ``delay``, ``ttl`` (milliseconds, or ``None``), ``new_receipt``, the same for all,
+        ``new_body`` and ``new_headers``.
         """
         statement = insert(self.m).values(self._new())
         return [

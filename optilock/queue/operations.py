@@ -8,6 +8,7 @@ transaction and :meth:`~optilock.dialects.messages.Messages.atomic` makes one of
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -44,8 +45,9 @@ _SHOWN = 10_000
 #: Messages that are deleted at once.
 _CHUNK = 5_000
 _TRIES = 20
-#: Each so many receives look at the groups first, however many others there are.
-_GROUPS_EACH = 8
+#: Seconds after which a receive looks at the groups first, however many others there are; where
+#: there are some, every second one does.
+_GROUPS_AFTER = 1.0
 _GROUP, _DEDUP = "optilock-group", "optilock-dedup"
 
 Held = Message | Sent
@@ -58,7 +60,8 @@ class Operations:
         self.store = store
         self.limits = limits
         self.name = store.place.queue
-        self._turn = 0
+        self._looked = 0.0
+        self._grouped = False
 
     def _atomic(self, connection: Connection, inside: bool) -> AbstractContextManager[None]:
         return nullcontext() if inside else self.store.atomic(connection)
@@ -80,7 +83,6 @@ class Operations:
         row = {
             "delay": delay,
             "ttl": life,
-            "new_receipt": uuid4(),
             "new_body": json_text("body", draft.body, limits.max_bytes),
             "new_headers": headers_text(options.pop("headers", None), limits.max_bytes),
             "group": _optional_word("group", options.pop("group", None)),
@@ -91,6 +93,8 @@ class Operations:
         return row
 
     def send(self, connection: Connection, rows: list[dict[str, Any]], inside: bool) -> list[Sent]:
+        token = uuid4()  # of all that are sent together
+        rows = [{**row, "new_receipt": token} for row in rows]
         marked = [bool(row["group"] or row["dedup"]) for row in rows]
         if not any(marked):
             if len(rows) == 1 or self.store.one_trip:
@@ -141,13 +145,13 @@ class Operations:
     ) -> Received:
         token = uuid4()
         expired: tuple[int, ...] = ()
-        self._turn += 1
-        groups_first = self._turn % _GROUPS_EACH == 0
+        groups_first = self._grouped or time.monotonic() - self._looked > _GROUPS_AFTER
         found: list[Message] = []
         if done and (groups_first or not self._goes_along(done)):
             expired, done = self._done(connection, done), ()
         if groups_first:
             found = self._receive_groups(connection, n, length, token)
+            self._grouped = False
         while len(found) < n:
             more = n - len(found)
             if done:
@@ -160,19 +164,19 @@ class Operations:
                 break
         if len(found) < n and not groups_first:
             grouped = self._receive_groups(connection, n - len(found), length, token)
-            if grouped:
-                self._turn = -1  # and those first, next time
+            self._grouped = bool(grouped)
             found += grouped
         return Received(found, expired)
 
     def _goes_along(self, done: Sequence[Held]) -> bool:
         """Can these be deleted in the trip that receives the next?"""
-        tokens = {token_of(one.id, one.receipt) for one in done}
-        return (
-            self.store.one_trip
-            and len(tokens) == 1
-            and None not in tokens
-            and not any(one.group or one.dedup for one in done)
+        token = token_of(done[0].id, done[0].receipt)
+        if token is None or not self.store.one_trip:
+            return False
+        end = f".{token.hex}"
+        return all(
+            one.receipt == f"{one.id}{end}" and one.group is None and one.dedup is None
+            for one in done
         )
 
     def _done(self, connection: Connection, done: Sequence[Held]) -> tuple[int, ...]:
@@ -199,6 +203,9 @@ class Operations:
     def _receive_groups(
         self, connection: Connection, n: int, length: int, token: UUID
     ) -> list[Message]:
+        self._looked = time.monotonic()
+        if not self.store.has_groups(connection):
+            return []
         with self.store.atomic(connection):
             rows, empty = self.store.claim_groups(connection, n, length, token)
         if empty:

@@ -62,7 +62,8 @@ _KINDS: dict[str, Any] = {
     "queue": Text(),
     "delays": _NUMBERS,
     "ttls": _NUMBERS,
-    "receipts": ARRAY(Uuid()),
+    "delay": _NUMBER,
+    "ttl": _NUMBER,
     "bodies": ARRAY(Text()),
     "headers": ARRAY(Text()),
 }
@@ -103,6 +104,7 @@ class PostgreSQLMessages(Messages):
             {**_COLUMNS, "done": _NUMBER},
         )
         self._send = self._text(self._sent(), {"id": _NUMBER})
+        self._send_alike = self._text(self._sent_alike(), {"id": _NUMBER})
 
     # -- text ------------------------------------------------------------------------------------
 
@@ -152,9 +154,22 @@ class PostgreSQLMessages(Messages):
             f"WITH sent AS (INSERT INTO {self._table} (tenant, queue, visible_at, sent_at,"
             " expires_at, receipt, receives, body, headers)"
             f" SELECT :tenant, :queue, {since} + v.delay {milliseconds}, {since},"
-            f" {since} + v.ttl {milliseconds}, v.receipt, 0, v.body, v.headers"
-            " FROM unnest(:delays, :ttls, :receipts, :bodies, :headers) WITH ORDINALITY"
-            " AS v (delay, ttl, receipt, body, headers, place) ORDER BY v.place RETURNING id)"
+            f" {since} + v.ttl {milliseconds}, :new_receipt, 0, v.body, v.headers"
+            " FROM unnest(:delays, :ttls, :bodies, :headers) WITH ORDINALITY"
+            " AS v (delay, ttl, body, headers, place) ORDER BY v.place RETURNING id)"
+            f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
+        )
+
+    def _sent_alike(self) -> str:
+        """Messages that differ in their bodies only."""
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"WITH sent AS (INSERT INTO {self._table} (tenant, queue, visible_at, sent_at,"
+            " expires_at, receipt, receives, body)"
+            f" SELECT :tenant, :queue, {since} + :delay {milliseconds}, {since},"
+            f" {since} + :ttl {milliseconds}, :new_receipt, 0, v.body"
+            " FROM unnest(:bodies) WITH ORDINALITY AS v (body, place) ORDER BY v.place"
+            " RETURNING id)"
             f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
         )
 
@@ -206,13 +221,21 @@ class PostgreSQLMessages(Messages):
         return insert(table).on_conflict_do_nothing()
 
     def send(self, connection: Connection, rows: list[dict[str, Any]]) -> list[int]:
+        first = rows[0]
         given = {
+            "new_receipt": first["new_receipt"],
+            "bodies": [row["new_body"] for row in rows],
+            **self._mine,
+        }
+        if len({(row["delay"], row["ttl"]) for row in rows}) == 1 and not any(
+            row["new_headers"] for row in rows
+        ):
+            given |= {"delay": first["delay"], "ttl": first["ttl"]}
+            return [row[0] for row in connection.execute(self._send_alike, given)]
+        given |= {
             "delays": [row["delay"] for row in rows],
             "ttls": [row["ttl"] for row in rows],
-            "receipts": [row["new_receipt"] for row in rows],
-            "bodies": [row["new_body"] for row in rows],
             "headers": [row["new_headers"] for row in rows],
-            **self._mine,
         }
         return [row[0] for row in connection.execute(self._send, given)]
 
