@@ -36,6 +36,7 @@ BENCHMARKS = (
     "entities",
     "preconditions",
     "leases",
+    "queue",
 )
 
 

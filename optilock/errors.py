@@ -19,6 +19,7 @@
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
     ├── NotWritten (StaleDataError)         nobody was first; a trigger or a rule kept the row
     ├── LinkGone (StaleDataError)           a many-to-many link was removed by somebody else first
+    ├── QueueError                          of a queue: see optilock.queue.errors
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
 

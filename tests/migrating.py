@@ -131,8 +131,14 @@ def _reflected(seen: Inspector, name: str) -> dict[str, Any]:
         "unique": seen.get_unique_constraints(name),
         "checks": seen.get_check_constraints(name),
         "foreign": seen.get_foreign_keys(name),
-        "indexes": seen.get_indexes(name),
+        "indexes": [_index(one) for one in seen.get_indexes(name)],
     }
+
+
+def _index(found: Any) -> dict[str, Any]:
+    """SQLite's condition is an object that equals itself alone."""
+    options = {name: str(value) for name, value in found.get("dialect_options", {}).items()}
+    return {**found, "dialect_options": options}
 
 
 _TRIGGERS = {

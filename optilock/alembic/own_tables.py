@@ -26,15 +26,19 @@ from optilock.tables import TableSet, table_set
 class _SetOperation(VersionOperation):
     says = "revision"
 
-    def __init__(self, name: str, revision: int, *, schema: str | None = None) -> None:
+    def __init__(
+        self, name: str, revision: int, *, schema: str | None = None, table: str | None = None
+    ) -> None:
         self.name = name
         self.revision = revision
         self.schema = schema
-        self.tables = _checked(name, revision, least=0 if self.says == "to" else 1)
+        self.table = table
+        self.tables = _checked(name, revision, table, least=0 if self.says == "to" else 1)
 
     def call(self) -> Call:
         shown = self.revision if self.says == "to" or self.revision != 1 else None
-        return Call(self.verb, (self.name,), {self.says: shown, "schema": self.schema})
+        options = {self.says: shown, "schema": self.schema, "table": self.table}
+        return Call(self.verb, (self.name,), options)
 
 
 @Operations.register_operation("create_optilock_tables")
@@ -45,18 +49,26 @@ class CreateOptilockTables(_SetOperation):
 
     @classmethod
     def create_optilock_tables(
-        cls, operations: Any, name: str, *, revision: int = 1, schema: str | None = None
+        cls,
+        operations: Any,
+        name: str,
+        *,
+        revision: int = 1,
+        schema: str | None = None,
+        table: str | None = None,
     ) -> None:
         """Create the tables of a set, as they were at ``revision``.
+
+        ``table`` is what they are called, in a set whose tables may be named.
 
         Raises:
             ConfigurationError: no such set or revision, or its tables are there already.
             OptilockError: the user may not create tables.
         """
-        operations.invoke(cls(name, revision, schema=schema))
+        operations.invoke(cls(name, revision, schema=schema, table=table))
 
     def reverse(self) -> DropOptilockTables:
-        return DropOptilockTables(self.name, self.revision, schema=self.schema)
+        return DropOptilockTables(self.name, self.revision, schema=self.schema, table=self.table)
 
     def do(self, operations: Operations) -> None:
         self._require_absent(operations)
@@ -85,13 +97,19 @@ class DropOptilockTables(_SetOperation):
 
     @classmethod
     def drop_optilock_tables(
-        cls, operations: Any, name: str, *, revision: int = 1, schema: str | None = None
+        cls,
+        operations: Any,
+        name: str,
+        *,
+        revision: int = 1,
+        schema: str | None = None,
+        table: str | None = None,
     ) -> None:
         """Drop the tables of a set, which are at ``revision``, with what they hold."""
-        operations.invoke(cls(name, revision, schema=schema))
+        operations.invoke(cls(name, revision, schema=schema, table=table))
 
     def reverse(self) -> CreateOptilockTables:
-        return CreateOptilockTables(self.name, self.revision, schema=self.schema)
+        return CreateOptilockTables(self.name, self.revision, schema=self.schema, table=self.table)
 
     def do(self, operations: Operations) -> None:
         with permitted(operations, f"drop the tables of {self.name}"):
@@ -107,13 +125,21 @@ class UpgradeOptilockTables(_SetOperation):
 
     @classmethod
     def upgrade_optilock_tables(
-        cls, operations: Any, name: str, *, to: int, schema: str | None = None
+        cls,
+        operations: Any,
+        name: str,
+        *,
+        to: int,
+        schema: str | None = None,
+        table: str | None = None,
     ) -> None:
         """Lead the tables of a set from the revision before ``to`` to it."""
-        operations.invoke(cls(name, to, schema=schema))
+        operations.invoke(cls(name, to, schema=schema, table=table))
 
     def reverse(self) -> DowngradeOptilockTables:
-        return DowngradeOptilockTables(self.name, self.revision - 1, schema=self.schema)
+        return DowngradeOptilockTables(
+            self.name, self.revision - 1, schema=self.schema, table=self.table
+        )
 
     def do(self, operations: Operations) -> None:
         if self.revision == 0:
@@ -130,13 +156,21 @@ class DowngradeOptilockTables(_SetOperation):
 
     @classmethod
     def downgrade_optilock_tables(
-        cls, operations: Any, name: str, *, to: int, schema: str | None = None
+        cls,
+        operations: Any,
+        name: str,
+        *,
+        to: int,
+        schema: str | None = None,
+        table: str | None = None,
     ) -> None:
         """Lead the tables of a set from the revision after ``to`` back to it."""
-        operations.invoke(cls(name, to, schema=schema))
+        operations.invoke(cls(name, to, schema=schema, table=table))
 
     def reverse(self) -> UpgradeOptilockTables:
-        return UpgradeOptilockTables(self.name, self.revision + 1, schema=self.schema)
+        return UpgradeOptilockTables(
+            self.name, self.revision + 1, schema=self.schema, table=self.table
+        )
 
     def do(self, operations: Operations) -> None:
         if self.revision == self.tables.revision:
@@ -147,8 +181,8 @@ class DowngradeOptilockTables(_SetOperation):
             self.tables.steps[self.revision].downgrade(operations, self.schema)
 
 
-def _checked(name: str, revision: int, *, least: int) -> TableSet:
-    found = table_set(name)
+def _checked(name: str, revision: int, table: str | None, *, least: int) -> TableSet:
+    found = table_set(name, table)
     if not isinstance(revision, int) or not least <= revision <= found.revision:
         raise ConfigurationError(
             f"{name} has no revision {revision!r}: it goes from {least} to {found.revision} in this"

@@ -25,6 +25,7 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
 from optilock.dialects.causes import ErrorCodes, error_chain, raised_by
+from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook, require_locks, sends_for_update
 from optilock.dialects.waiting import Wait
@@ -356,6 +357,19 @@ class Database(ErrorCodes):
 
     #: How a version is put on a table that is alive.
     rollout: type[Ways] = Ways
+
+    # -- queues (asked by optilock.queue) --------------------------------------------------------
+
+    def messages(self, place: Place) -> Messages:
+        """The statements of a queue.
+
+        Raises:
+            ConfigurationError: none are known.
+        """
+        raise ConfigurationError(
+            "A queue works on PostgreSQL, MariaDB and SQLite: optilock knows of no statements for"
+            " this database."
+        )
 
     # -- what makes it weaker than it looks (asked by optilock.check) ----------------------------
 

@@ -7,9 +7,9 @@ further, and back. A migration names the revision, so it does the same for ever:
     op.upgrade_optilock_tables("commit_tokens", to=2)       # one step
 
 :mod:`commit_tokens` are of units that must be applied once, :mod:`leases` of leased names,
-:mod:`shares` of names that are open. A new set is a module of this package with a ``SET``; nothing
-else has to know of it. Its tables are left alone by autogenerate, which otherwise would drop what a
-project's models do not mention.
+:mod:`shares` of names that are open, :mod:`queue` of messages. A new set is a module of this
+package with a ``SET``; nothing else has to know of it. Its tables are left alone by autogenerate,
+which otherwise would drop what a project's models do not mention.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class TableSet:
     name: str
     tables: MetaData
     steps: tuple[Step, ...]
+    #: The same set with tables of another name, where it has one to choose.
+    named: Callable[[str], TableSet] | None = None
 
     @property
     def revision(self) -> int:
@@ -73,11 +75,11 @@ def table_sets() -> dict[str, TableSet]:
     return {one.name: one for one in sets}
 
 
-def table_set(name: str) -> TableSet:
-    """One set.
+def table_set(name: str, table: str | None = None) -> TableSet:
+    """One set; its tables are called ``table``, and names that begin so.
 
     Raises:
-        ConfigurationError: there is no set of that name.
+        ConfigurationError: there is no set of that name, or it does not let its tables be named.
     """
     known = table_sets()
     if name not in known:
@@ -85,4 +87,12 @@ def table_set(name: str) -> TableSet:
             f"There is no set of optilock's tables named {name!r}: there are"
             f" {', '.join(sorted(known))}."
         )
-    return known[name]
+    if table is None:
+        return known[name]
+    named = known[name].named
+    if named is None or not isinstance(table, str) or not table:
+        raise ConfigurationError(
+            f"The tables of {name} cannot be called {table!r}: leave table= out, or give a set that"
+            " lets its tables be named (queue) a text."
+        )
+    return named(table)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from optilock.leases.errors import LeaseHeld, LeaseLost
+from optilock.queue.errors import MessageNotFound, MessageTooLarge, ReceiptExpired
 from optilock.shares.errors import (
     AccessDenied,
     DeletePending,
@@ -170,5 +171,24 @@ BY_CLASS: dict[type[BaseException], Kind] = {
         412,
         "Read Only",
         "This is read-only, so it is neither written nor deleted.",
+    ),
+    MessageNotFound: Kind(
+        "message-not-found",
+        404,
+        "Message Not Found",
+        "There is no such message in the queue, or not any more.",
+    ),
+    ReceiptExpired: Kind(
+        "receipt-expired",
+        400,
+        "Receipt Expired",
+        "The receipt that was named is not that of the message's last delivery. Nothing was done"
+        " to the message.",
+    ),
+    MessageTooLarge: Kind(
+        "message-too-large",
+        413,
+        "Message Too Large",
+        "The message has more bytes than the queue takes. It was not sent.",
     ),
 }

@@ -32,6 +32,9 @@ delete-pending                   409     DeletePending
 handle-lost                      412     HandleLost
 access-denied                    403     AccessDenied
 read-only                        412     ReadOnlyName; through a handle 403
+message-not-found                404     MessageNotFound
+receipt-expired                  400     ReceiptExpired
+message-too-large                413     MessageTooLarge
 precondition-failed              412     PreconditionFailed
 precondition-required            428     PreconditionRequired
 outcome-unknown                  500     CommitOutcomeUnknown

@@ -33,6 +33,7 @@ from optilock.http.errors import (
     NotFound,
     PreconditionRequired,
 )
+from optilock.queue import errors as queue_errors
 
 
 class Account:
@@ -74,6 +75,10 @@ EVERY = [
     NotWritten("a trigger keeps the row"),
     UnguardedStatement("SQL text writes accounts"),
     CannotMerge("at line 3"),
+    queue_errors.MessageNotFound("mails", [7]),
+    queue_errors.ReceiptExpired("mails", [7, 8]),
+    queue_errors.MessageTooLarge("too long"),
+    queue_errors.QueueNotFound("optilock_message"),
 ]
 copies = pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
@@ -86,11 +91,16 @@ copies = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     "name",
     sorted(
-        name for name in (*errors.__all__, *client_errors.__all__) if not name.endswith("Warning")
+        name
+        for name in (*errors.__all__, *client_errors.__all__, *queue_errors.__all__)
+        if not name.endswith("Warning")
     ),
 )
 def test_every_error_is_an_optilock_error(name: str) -> None:
-    assert issubclass(getattr(errors, name, None) or getattr(client_errors, name), OptilockError)
+    places = (errors, client_errors, queue_errors)
+    assert issubclass(
+        next(getattr(one, name) for one in places if hasattr(one, name)), OptilockError
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,13 @@ from optilock import (
 from optilock.errors import Computed, Entry, OptilockError
 from optilock.http.etags import PLAIN
 from optilock.leases import LeaseHeld, LeaseLost
+from optilock.queue.errors import (
+    MessageNotFound,
+    MessageTooLarge,
+    QueueError,
+    QueueNotFound,
+    ReceiptExpired,
+)
 from optilock.shares import (
     AccessDenied,
     DeletePending,
@@ -109,6 +116,11 @@ CASES: list[tuple[Exception, int | None, str | None]] = [
     (ReadOnlyName("Page"), 412, "read-only"),
     (ReadOnlyName("Page", 403), 403, "read-only"),
     (NameNotFound("Page"), 404, "not-found"),
+    (MessageNotFound("pages", [7]), 404, "message-not-found"),
+    (ReceiptExpired("pages", [7]), 400, "receipt-expired"),
+    (MessageTooLarge("of pages"), 413, "message-too-large"),
+    (QueueNotFound("pages"), None, None),
+    (QueueError("of pages"), None, None),
     (CommitOutcomeUnknown("COMMIT"), 500, "outcome-unknown"),
     (BatchFailed(3, NotFound(Page, (7,))), 404, "not-found"),
     (BatchFailed(3, ValueError("SELECT")), None, None),

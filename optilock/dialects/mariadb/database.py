@@ -33,8 +33,10 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
 from optilock.dialects.mariadb.rows import joined_rows
+from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
@@ -278,6 +280,11 @@ class MariaDB(Database):
     def moves_by_itself(self, column: Mapping[str, Any]) -> bool:
         """SQLAlchemy reflects ``ON UPDATE`` as a part of the default."""
         return "ON UPDATE" in str(column.get("default") or "").upper()
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def messages(self, place: Place) -> Messages:
+        return MariaDBMessages(place)
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -19,7 +19,9 @@ from sqlalchemy.exc import DBAPIError
 from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
+from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.postgresql.messages import PostgreSQLMessages, told_process
 from optilock.dialects.postgresql.migrations import (
     NO_BUMP,
     PostgreSQLGuard,
@@ -165,7 +167,7 @@ class PostgreSQL(Database):
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
         """Is there a pooler between, and does the driver prepare statements on it?"""
         driver: Any = connection.connection.driver_connection
-        told = _told_process(driver)
+        told = told_process(driver)
         if told is None or told == connection.scalar(text("SELECT pg_backend_pid()")):
             return
         if _numbers_its_statements(connection):
@@ -190,6 +192,11 @@ class PostgreSQL(Database):
                 "Give the engine connect_args={'prepare_threshold': None}, or set"
                 " max_prepared_statements in PgBouncer 1.21 or later.",
             )
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def messages(self, place: Place) -> Messages:
+        return PostgreSQLMessages(place)
 
     # -- isolation -------------------------------------------------------------------------------
 
@@ -239,11 +246,3 @@ def _numbers_its_statements(connection: Connection) -> bool:
     adapted = connection.connection.dbapi_connection
     made = getattr(adapted, "_prepared_statement_name_func", None)
     return made is not None and made() is None
-
-
-def _told_process(driver: Any) -> int | None:
-    """The number of the server's process, as the server told it when the connection was made."""
-    if hasattr(driver, "get_server_pid"):
-        return int(driver.get_server_pid())
-    told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
-    return told

@@ -2,7 +2,7 @@
 
 :mod:`database` has its answers, :mod:`rows` its statement for many rows, :mod:`migrations`
 the triggers of versions, and how a table that is alive gets a version,
-:mod:`clock` the time at which a row is looked at.
+:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues.
 """
 
 from optilock.dialects.sqlite import clock as clock

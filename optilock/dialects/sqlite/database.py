@@ -30,9 +30,11 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.quoting import quoted
 from optilock.dialects.rows import require_locks
+from optilock.dialects.sqlite.messages import SQLiteMessages
 from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version_trigger
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.waiting import Wait
@@ -183,6 +185,11 @@ class SQLite(Database):
         if not path or path.startswith((":memory:", "file:")) or os.path.isfile(path):
             return None
         return path
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def messages(self, place: Place) -> Messages:
+        return SQLiteMessages(place)
 
     # -- isolation -------------------------------------------------------------------------------
 

@@ -1,0 +1,286 @@
+"""PostgreSQL's statements of a queue.
+
+What runs for every message is SQL text: it is compiled faster than it is put together, and the
+planner sees what was measured. Each is one statement, so a connection in AUTOCOMMIT mode needs one
+trip for it.
+
+``= ANY(ARRAY(SELECT ... LIMIT n))``, not a join: with a join a plan for any ``n`` expects many
+rows, and reads the whole table. ``FOR NO KEY UPDATE`` is the lock that an UPDATE takes anyway.
+
+Whoever sends tells those who wait (NOTIFY) only if there is somebody: a NOTIFY in each transaction
+would halve the rate of the senders, because their COMMITs then go one after the other. Somebody who
+waits holds an advisory lock; a sender tries to share it, for as long as its transaction lasts, and
+knows by that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Connection,
+    Integer,
+    Text,
+    Uuid,
+    bindparam,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.compiler import compiles
+
+from optilock.dialects.messages import Messages, Place, Row, StatementTime
+from optilock.dialects.quoting import quoted_table, sql_of
+from optilock.tokens.timestamp import UtcDateTime
+
+__all__ = ["PostgreSQLMessages"]
+
+
+@compiles(StatementTime, "postgresql")
+def _begun(element: StatementTime, compiler: Any, **options: Any) -> str:
+    return "statement_timestamp()"
+
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_PARAMETER = re.compile(r"(?<!:):(\w+)")
+_NUMBER, _NUMBERS = BigInteger(), ARRAY(BigInteger())
+_KINDS: dict[str, Any] = {
+    "n": _NUMBER,
+    "length": _NUMBER,
+    "id": _NUMBER,
+    "ids": _NUMBERS,
+    "old_receipt": Uuid(),
+    "new_receipt": Uuid(),
+    "tenant": Text(),
+    "queue": Text(),
+    "delays": _NUMBERS,
+    "ttls": _NUMBERS,
+    "delay": _NUMBER,
+    "ttl": _NUMBER,
+    "bodies": ARRAY(Text()),
+    "headers": ARRAY(Text()),
+}
+_COLUMNS: dict[str, Any] = {
+    "id": _NUMBER,
+    "body": Text(),
+    "headers": Text(),
+    "sent_at": UtcDateTime(),
+    "expires_at": UtcDateTime(),
+    "visible_at": UtcDateTime(),
+    "receives": Integer(),
+    "group_key": Text(),
+    "dedup_key": Text(),
+    "last_error": Text(),
+    "expired": Boolean(),
+}
+
+
+class PostgreSQLMessages(Messages):
+    one_trip = True
+
+    def __init__(self, place: Place) -> None:
+        named = f"{place.tables.messages.fullname} {place.tenant} {place.queue}"
+        digest = hashlib.blake2b(named.encode(), digest_size=8).digest()
+        #: Of those who wait for messages of this queue; another queue's may be the same.
+        self.lock = int.from_bytes(digest, "big", signed=True)
+        self.channel = f"optilock_{digest.hex()}"
+        self._mine = {"tenant": place.tenant, "queue": place.queue}
+        super().__init__(place)
+        taken, deleted = self._taken(), self._deleted("id = ANY(:ids)")
+        self._delete = self._text(deleted)
+        self._delete_one = self._text(self._deleted("id = :id"))
+        names = ", ".join(f"taken.{name}" for name in _COLUMNS)
+        self._both = self._text(
+            f"WITH done AS ({deleted} RETURNING 1), taken AS ({taken})"
+            f" SELECT {names}, (SELECT count(*) FROM done) AS done"
+            " FROM taken RIGHT JOIN (VALUES (1)) AS one (row) ON true",
+            {**_COLUMNS, "done": _NUMBER},
+        )
+        self._send = self._text(self._sent(), {"id": _NUMBER})
+        self._send_alike = self._text(self._sent_alike(), {"id": _NUMBER})
+
+    # -- text ------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> str:
+        return quoted_table(_DIALECT, self.m.name, self.m.schema)
+
+    @property
+    def _now(self) -> str:
+        return sql_of(_DIALECT, self.place.now)
+
+    @property
+    def _since(self) -> str:
+        return sql_of(_DIALECT, self.place.begun)
+
+    def _text(self, sql: str, columns: dict[str, Any] | None = None) -> Any:
+        names = dict.fromkeys(_PARAMETER.findall(sql))
+        made = text(sql).bindparams(*(bindparam(name, type_=_KINDS[name]) for name in names))
+        return made if columns is None else made.columns(**columns)
+
+    def _claiming(self) -> Any:
+        return self._text(self._taken(), _COLUMNS)
+
+    def _taken(self) -> str:
+        return (
+            f"UPDATE {self._table} SET visible_at = {self._now} + :length * interval '1"
+            " millisecond', receipt = :new_receipt, receives = receives + 1"
+            f" WHERE id = ANY(ARRAY(SELECT id FROM {self._table}"
+            " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
+            f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
+            " FOR NO KEY UPDATE SKIP LOCKED))"
+            " RETURNING id, body, headers, sent_at, expires_at, visible_at, receives, group_key,"
+            f" dedup_key, last_error, expires_at <= {self._since} AS expired"
+        )
+
+    def _deleted(self, which: str) -> str:
+        return (
+            f"DELETE FROM {self._table} WHERE {which} AND receipt = :old_receipt"
+            " AND tenant = :tenant AND queue = :queue"
+            f" AND (expires_at IS NULL OR expires_at > {self._since})"
+        )
+
+    def _sent(self) -> str:
+        """Numbers are given in the order of the arrays."""
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"WITH sent AS (INSERT INTO {self._table} (tenant, queue, visible_at, sent_at,"
+            " expires_at, receipt, receives, body, headers)"
+            f" SELECT :tenant, :queue, {since} + v.delay {milliseconds}, {since},"
+            f" {since} + v.ttl {milliseconds}, :new_receipt, 0, v.body, v.headers"
+            " FROM unnest(:delays, :ttls, :bodies, :headers) WITH ORDINALITY"
+            " AS v (delay, ttl, body, headers, place) ORDER BY v.place RETURNING id)"
+            f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
+        )
+
+    def _sent_alike(self) -> str:
+        """Messages that differ in their bodies only."""
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"WITH sent AS (INSERT INTO {self._table} (tenant, queue, visible_at, sent_at,"
+            " expires_at, receipt, receives, body)"
+            f" SELECT :tenant, :queue, {since} + :delay {milliseconds}, {since},"
+            f" {since} + :ttl {milliseconds}, :new_receipt, 0, v.body"
+            " FROM unnest(:bodies) WITH ORDINALITY AS v (body, place) ORDER BY v.place"
+            " RETURNING id)"
+            f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
+        )
+
+    def _told(self) -> str:
+        """NOTIFY if somebody waits; asked once for all rows, because it depends on none."""
+        return (
+            f"SELECT CASE WHEN NOT pg_try_advisory_xact_lock_shared({self.lock})"
+            f" THEN pg_notify('{self.channel}', '') END"
+        )
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
+        given = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
+        return sorted(connection.execute(self._claim, given).all(), key=_by_id)
+
+    def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+        given: dict[str, Any] = {"old_receipt": receipt, **self._mine}
+        if len(ids) == 1:
+            given["id"] = ids[0]
+            return int(connection.execute(self._delete_one, given).rowcount)
+        given["ids"] = list(ids)
+        return int(connection.execute(self._delete, given).rowcount)
+
+    def acknowledge_and_claim(
+        self,
+        connection: Connection,
+        done: tuple[Sequence[int], UUID],
+        n: int,
+        length: int,
+        new: UUID,
+    ) -> tuple[int, list[Row]]:
+        ids, receipt = done
+        given = {
+            "ids": list(ids),
+            "old_receipt": receipt,
+            "n": n,
+            "length": length,
+            "new_receipt": new,
+            **self._mine,
+        }
+        rows = connection.execute(self._both, given).all()
+        count = int(rows[0].done)
+        return count, sorted((row for row in rows if row[0] is not None), key=_by_id)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def insert_unless(self, table: Any) -> Any:
+        return insert(table).on_conflict_do_nothing()
+
+    def send(self, connection: Connection, rows: list[dict[str, Any]]) -> list[int]:
+        first = rows[0]
+        given = {
+            "new_receipt": first["new_receipt"],
+            "bodies": [row["new_body"] for row in rows],
+            **self._mine,
+        }
+        if len({(row["delay"], row["ttl"]) for row in rows}) == 1 and not any(
+            row["new_headers"] for row in rows
+        ):
+            given |= {"delay": first["delay"], "ttl": first["ttl"]}
+            return [row[0] for row in connection.execute(self._send_alike, given)]
+        given |= {
+            "delays": [row["delay"] for row in rows],
+            "ttls": [row["ttl"] for row in rows],
+            "headers": [row["new_headers"] for row in rows],
+        }
+        return [row[0] for row in connection.execute(self._send, given)]
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    notifies = True
+
+    def can_listen(self, connection: Connection) -> bool:
+        """Not behind a pooler, where the next statement may go to another process."""
+        driver: Any = connection.connection.driver_connection
+        heard = hasattr(driver, "add_notify_handler") or hasattr(driver, "add_listener")
+        return heard and told_process(driver) == connection.scalar(text("SELECT pg_backend_pid()"))
+
+    def listen(self, connection: Connection) -> None:
+        connection.execute(text(f"LISTEN {self.channel}"))
+
+    def begin_watch(self, connection: Connection) -> bool:
+        return bool(connection.scalar(text(f"SELECT pg_try_advisory_lock({self.lock})")))
+
+    def is_watched(self, connection: Connection) -> bool:
+        """By a waiter, or is it a sender who has the lock now, shared?"""
+        high, low = (self.lock >> 32) & 0xFFFFFFFF, self.lock & 0xFFFFFFFF
+        asked = (
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND mode = 'ExclusiveLock' AND objsubid = 1"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            f" AND classid = {high} AND objid = {low})"
+        )
+        return bool(connection.scalar(text(asked)))
+
+    def end_watch(self, connection: Connection) -> None:
+        left = f"SELECT pg_advisory_unlock({self.lock}), pg_notify('{self.channel}', '')"
+        connection.execute(text(left))
+
+    def tell_waiting(self, connection: Connection) -> None:
+        connection.execute(text(self._told()))
+
+
+def told_process(driver: Any) -> int | None:
+    """The number of the server's process, as the server told it when the connection was made."""
+    if hasattr(driver, "get_server_pid"):
+        return int(driver.get_server_pid())
+    told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
+    return told
+
+
+def _by_id(row: Row) -> Any:
+    return row[0]

@@ -1,0 +1,109 @@
+"""What a queue says when a message, or its receipt, is not what the caller takes it for.
+
+::
+
+    QueueError
+    ├── MessageNotFound (LookupError)   there is no such message (any more)         404
+    ├── ReceiptExpired                  it is another's now, or never was ours      400
+    ├── MessageTooLarge (ValueError)    its body, or its headers                    413
+    ├── HandlerTimeout                  a worker has given up a handler (in queue.holding)
+    └── QueueNotFound (LookupError)     the tables are not there                    404
+
+No message, attribute or ``repr`` has a receipt, a body or a header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from optilock.errors import OptilockError, pickled_state
+
+__all__ = ["MessageNotFound", "MessageTooLarge", "QueueError", "QueueNotFound", "ReceiptExpired"]
+
+
+class QueueError(OptilockError):
+    """Root of what a queue raises, beside ``ConfigurationError``; ``status`` is that of HTTP."""
+
+    status = 400
+
+
+class _OfMessages(QueueError):
+    """``ids`` are those of the messages that it is about."""
+
+    queue: str
+    ids: tuple[int, ...]
+
+    def __init__(self, queue: str, ids: Iterable[int]) -> None:
+        self.queue, self.ids = queue, tuple(ids)
+        super().__init__(self._text(_which(self.ids)))
+
+    def _text(self, which: str) -> str:
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.queue, self.ids), pickled_state(self))
+
+
+class MessageNotFound(_OfMessages, LookupError):
+    """There is no such message in this queue: it was deleted, has expired, or never was here."""
+
+    status = 404
+
+    def _text(self, which: str) -> str:
+        return (
+            f"{which} of the queue {self.queue!r} is not there: it was deleted, was moved to the"
+            " dead letters, or its time to live has ended. If it was you who deleted it, by an"
+            " earlier attempt of the same call, all is well."
+        )
+
+
+class ReceiptExpired(_OfMessages):
+    """The receipt is not that of the last delivery of the message, or is none at all."""
+
+    def _text(self, which: str) -> str:
+        return (
+            f"The receipt for {_small(which)} of the queue {self.queue!r} is not, or not any more,"
+            " in force, and nothing was done to it. Usually the work took longer than its"
+            " visibility timeout, and the message was given to somebody else, who has a receipt of"
+            " his own. Undo what was done for it, or do it in the transaction that deletes the"
+            " message (session=); and use a longer visibility=, or a worker, which renews it."
+        )
+
+
+class MessageTooLarge(QueueError, ValueError):
+    """More bytes than the queue takes (``max_bytes``)."""
+
+    status = 413
+
+
+class QueueNotFound(QueueError, LookupError):
+    """The tables of the queue are not in the database."""
+
+    status = 404
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"The table {table} is not there, so there is no queue. Make it in a migration with"
+            ' op.create_optilock_tables("queue"), or name the tables that there are (table=,'
+            " schema=)."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.table,), pickled_state(self))
+
+
+_SHOWN = 5
+
+
+def _which(ids: tuple[int, ...]) -> str:
+    if len(ids) == 1:
+        return f"The message {ids[0]}"
+    shown = ", ".join(map(str, ids[:_SHOWN]))
+    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+    return f"Each of the messages {shown}{more}"
+
+
+def _small(text: str) -> str:
+    return text[0].lower() + text[1:]

@@ -1,0 +1,216 @@
+"""Messages of queues, their groups, and an archive: the tables of :mod:`optilock.queue`.
+
+Several queues, and several tenants, live in one set of tables.
+
+``<table>``          a row for each message; ``optilock_message`` unless it is named otherwise
+``<table>_group``    a row for each group that has messages: when its first one is to be had
+``<table>_archive``  messages that were archived
+
+A message:
+
+``visible_at``   when it can be received. NULL: the message was deleted, and only its deduplication
+                 key lives on, until ``expires_at``
+``receipt``      what a receiver shows to delete the message; those received together share it
+``receives``     how often it was received
+``body``         JSON text, as it was sent
+``group_key``    messages of a group are received in order, one at a time
+``dedup_key``    there is one message with it
+
+A receive looks for the first visible rows of a queue, so it needs an index in that order, and each
+receive moves its rows in it: dead entries collect at its head. PostgreSQL is therefore told to
+clean this table after every hundredth part, not after every fifth.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    Uuid,
+)
+from sqlalchemy.dialects import mysql
+
+from optilock.tables import Step, TableSet
+from optilock.tokens.timestamp import UtcDateTime
+
+__all__ = ["NAME", "RECEIPT", "MessageTables", "message_tables"]
+
+#: What the tables are called unless they are named otherwise.
+NAME = "optilock_message"
+#: MariaDB's own UUID takes some of them only, and a receipt may be anything.
+RECEIPT = Uuid().with_variant(Uuid(native_uuid=False), "mysql", "mariadb")
+#: The longest name of a tenant, a queue, a group, and the longest deduplication key.
+LONGEST = 200
+_NO_PARTIAL_INDEXES = ("mysql", "mariadb")
+
+
+class MessageTables(NamedTuple):
+    """The tables of one set."""
+
+    messages: Table
+    groups: Table
+    archive: Table
+
+
+def message_tables(
+    metadata: MetaData | None = None, *, table: str = NAME, schema: str | None = None
+) -> MessageTables:
+    """The tables, for a ``MetaData`` of your own: autogenerate then makes them, and knows them."""
+    metadata = MetaData() if metadata is None else metadata
+    messages = Table(
+        table, metadata, *_message(), *_indexes(table), schema=schema, **_message_options()
+    )
+    groups = Table(f"{table}_group", metadata, *_group(), _group_index(table), schema=schema)
+    archive = Table(f"{table}_archive", metadata, *_archived(), schema=schema)
+    return MessageTables(messages, groups, archive)
+
+
+def _word() -> String:
+    """MariaDB's usual collations take 'a' for 'A' and for 'a ', which would be another's queue."""
+    exact = mysql.VARCHAR(LONGEST, charset="utf8mb4", collation="utf8mb4_nopad_bin")
+    return String(LONGEST).with_variant(exact, "mysql", "mariadb")
+
+
+def _long() -> Text:
+    """JSON in ASCII, or the text of an error."""
+    wide = mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin")
+    return Text().with_variant(wide, "mysql", "mariadb")
+
+
+def _number() -> BigInteger:
+    """SQLite counts in columns of that one type only."""
+    return BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _content() -> list[Column[Any]]:
+    return [
+        Column("tenant", _word(), nullable=False),
+        Column("queue", _word(), nullable=False),
+        Column("group_key", _word()),
+        Column("dedup_key", _word()),
+        Column("sent_at", UtcDateTime(), nullable=False),
+        Column("expires_at", UtcDateTime()),
+        Column("receives", Integer(), nullable=False),
+        Column("body", _long(), nullable=False),
+        Column("headers", _long()),
+        Column("last_error", _long()),
+    ]
+
+
+def _message() -> list[Column[Any]]:
+    return [
+        Column("id", _number(), primary_key=True),
+        Column("visible_at", UtcDateTime()),
+        Column("receipt", RECEIPT),
+        *_content(),
+    ]
+
+
+def _message_options() -> dict[str, Any]:
+    """No id is ever used again, and see the head of this module."""
+    return {
+        "sqlite_autoincrement": True,
+        "postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"},
+    }
+
+
+def _indexes(table: str) -> list[Index]:
+    """Where an index can leave rows out, those of groups are not in the way of the others."""
+    return [
+        _waiting(table).ddl_if(callable_=_has_partial_indexes),
+        _waiting_in_all(table).ddl_if(callable_=_lacks_partial_indexes),
+        _in_groups(table),
+        _deduplicated(table),
+    ]
+
+
+def _waiting(table: str) -> Index:
+    columns = ("tenant", "queue", "visible_at", "id")
+    where = Column("group_key").is_(None)
+    return Index(f"{table}_waiting", *columns, postgresql_where=where, sqlite_where=where)
+
+
+def _waiting_in_all(table: str) -> Index:
+    return Index(f"{table}_waiting", "tenant", "queue", "group_key", "visible_at", "id")
+
+
+def _in_groups(table: str) -> Index:
+    columns = ("tenant", "queue", "group_key", "id")
+    where = Column("group_key").is_not(None)
+    return Index(f"{table}_in_groups", *columns, postgresql_where=where, sqlite_where=where)
+
+
+def _deduplicated(table: str) -> Index:
+    columns = ("tenant", "queue", "dedup_key")
+    where = Column("dedup_key").is_not(None)
+    return Index(
+        f"{table}_deduplicated", *columns, unique=True, postgresql_where=where, sqlite_where=where
+    )
+
+
+def _has_partial_indexes(*_: Any, dialect: Any, **__: Any) -> bool:
+    return dialect.name not in _NO_PARTIAL_INDEXES
+
+
+def _lacks_partial_indexes(*_: Any, dialect: Any, **__: Any) -> bool:
+    return dialect.name in _NO_PARTIAL_INDEXES
+
+
+def _group() -> list[Column[Any]]:
+    """``holder``: the id of the message that was received last and is not done."""
+    return [
+        Column("tenant", _word(), primary_key=True),
+        Column("queue", _word(), primary_key=True),
+        Column("group_key", _word(), primary_key=True),
+        Column("visible_at", UtcDateTime(), nullable=False),
+        Column("holder", BigInteger()),
+    ]
+
+
+def _group_index(table: str) -> Index:
+    return Index(f"{table}_group_waiting", "tenant", "queue", "visible_at")
+
+
+def _archived() -> list[Column[Any]]:
+    return [
+        Column("id", BigInteger(), primary_key=True, autoincrement=False),
+        Column("archived_at", UtcDateTime(), nullable=False),
+        *_content(),
+    ]
+
+
+def _set(table: str) -> TableSet:
+    metadata = MetaData()
+    message_tables(metadata, table=table)
+
+    def create(op: Any, schema: str | None) -> None:
+        partial = op.get_context().dialect.name not in _NO_PARTIAL_INDEXES
+        op.create_table(table, *_message(), schema=schema, **_message_options())
+        waiting = _waiting if partial else _waiting_in_all
+        for index in (waiting, _in_groups, _deduplicated):
+            _create_index(op, index(table), table, schema)
+        op.create_table(f"{table}_group", *_group(), schema=schema)
+        _create_index(op, _group_index(table), f"{table}_group", schema)
+        op.create_table(f"{table}_archive", *_archived(), schema=schema)
+
+    def drop(op: Any, schema: str | None) -> None:
+        for name in (f"{table}_archive", f"{table}_group", table):
+            op.drop_table(name, schema=schema)
+
+    return TableSet("queue", metadata, (Step(create, drop),), named=_set)
+
+
+def _create_index(op: Any, index: Index, table: str, schema: str | None) -> None:
+    columns = [str(expression) for expression in index.expressions]
+    op.create_index(index.name, table, columns, schema=schema, unique=index.unique, **index.kwargs)
+
+
+SET = _set(NAME)

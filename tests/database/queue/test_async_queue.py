@@ -1,0 +1,220 @@
+"""The same for asyncio: every vector, and the calls that are written twice."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+
+from optilock import ConfigurationError
+from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
+from tests.database.queue.test_vectors import EMPTY, VECTORS, Run
+from tests.engines import Target
+from tests.queues import CLOCK, make_tables, shift
+
+CALLS = sorted(
+    name
+    for name, call in vars(Queue).items()
+    if inspect.isfunction(call) and not name.startswith("_")
+)
+
+
+class Awaited:
+    """An async queue, called as a sync one."""
+
+    def __init__(self, runner: asyncio.Runner, queue: AsyncQueue) -> None:
+        self._runner, self._queue = runner, queue
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._queue, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return lambda *args, **options: self._runner.run(found(*args, **options))
+
+
+@pytest.fixture
+def sync(async_database: Target) -> Iterator[Any]:
+    engine = async_database.engine()
+    make_tables(engine, clock=True)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def runner(async_engine: AsyncEngine) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+        runner.run(async_engine.dispose())
+
+
+@pytest.fixture
+def queue(async_engine: AsyncEngine, runner: asyncio.Runner, sync: Any) -> Iterator[Any]:
+    made = AsyncQueue(async_engine, "work", clock=CLOCK)
+    yield Awaited(runner, made)
+    runner.run(made.close())
+
+
+def test_every_vector(queue, sync):
+    for name in EMPTY:
+        Run(queue, sync).steps(VECTORS[name]["steps"])
+        queue.purge()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_takes_the_same_as_the_sync_one(name):
+    mine, theirs = (inspect.signature(getattr(one, name)) for one in (AsyncQueue, Queue))
+    assert list(mine.parameters) == list(theirs.parameters)
+
+
+def test_the_rest_of_the_calls(queue, sync):
+    queue.send_many([Draft(n, group="g") for n in range(2)] + ["one", "two", "three"])
+    first = queue.receive(10)
+    assert sorted(str(one.body) for one in first) == ["0", "one", "three", "two"]
+    after = queue.receive(10, done=first)
+    assert [one.body for one in after] == [1]
+    assert queue.fail(after[0], "no") is False
+    queue.archive(*queue.receive())
+    queue.send("pop")
+    assert queue.peek()[0].body == "pop"
+    assert queue.pop()[0].body == "pop"
+    assert queue.metrics(exact=True).waiting == 0
+    for _ in range(5):
+        queue.send("dead", dedup="k")
+        queue.fail(queue.receive()[0], "no")
+    assert queue.redrive(5) == 1
+
+
+def test_it_is_sent_and_deleted_in_the_callers_transaction(queue, sync, async_engine, runner):
+    async def story() -> None:
+        ours = queue._queue
+        async with AsyncSession(async_engine) as session:
+            await ours.send("never", session=session)
+            await session.rollback()
+            await ours.send("sent", session=session)
+            await session.commit()
+        (message,) = await ours.receive(5, visibility=1)
+        shift(sync, 2)
+        (again,) = await ours.receive(5)
+        async with AsyncSession(async_engine) as session:
+            with pytest.raises(ReceiptExpired):
+                await ours.delete(message, session=session)
+            await session.rollback()
+            await ours.delete(again, session=session)
+            await session.commit()
+        assert await ours.receive() == []
+
+    runner.run(story())
+
+
+def test_who_waits_gets_the_message_as_soon_as_it_is_sent(async_engine, sync, runner):
+    async def story() -> None:
+        async with AsyncQueue(async_engine, "real") as ours:
+            waiting = asyncio.create_task(ours.receive(wait=20))
+            await asyncio.sleep(0.3)
+            await ours.send("hello")
+            (message,) = await asyncio.wait_for(waiting, 5)
+            assert message.body == "hello"
+            assert await ours.receive(wait=0.05) == []
+            cancelled = asyncio.create_task(ours.receive(wait=20))
+            await asyncio.sleep(0.2)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+
+    runner.run(story())
+
+
+def test_each_shell_refuses_the_others_engine(async_engine, sync):
+    with pytest.raises(ConfigurationError, match="AsyncQueue"):
+        Queue(async_engine, "q")
+    with pytest.raises(ConfigurationError, match="Queue"):
+        AsyncQueue(sync, "q")
+
+
+# -- workers ---------------------------------------------------------------------------------------
+
+
+async def until(true: Any, seconds: float = 10) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not await true():
+        assert loop.time() < end, "it does not become true"
+        await asyncio.sleep(0.02)
+
+
+def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner):
+    async def story() -> None:
+        seen: list[Any] = []
+        slow = asyncio.Event()
+
+        async def handle(message: Any) -> None:
+            seen.append((message.body, message.receives))
+            if message.body == "bad" and message.receives == 1:
+                raise ValueError("bad")
+            if message.body == "stuck" and message.receives == 1:
+                await asyncio.sleep(30)
+            if message.body == "slow":
+                await slow.wait()
+
+        async with AsyncQueue(async_engine, "real", visibility=0.9) as ours:
+
+            async def empty() -> bool:
+                found = await ours.metrics(exact=True)
+                return found.waiting + found.hidden == 0
+
+            worker = ours.worker(handle, concurrency=2, timeout=2, retry=lambda receives: 0.0)
+            running = asyncio.create_task(worker.run())
+            await ours.send_many(["a", "bad", "stuck", "b"])
+            await until(empty)
+            twice = [(body, number) for body in ("bad", "stuck") for number in (1, 2)]
+            assert sorted(seen) == [("a", 1), ("b", 1), *twice]
+            await ours.send_many(["slow", "slow", "rest"])
+            await until(lambda: _is(seen.count(("slow", 1)) == 2))
+            await asyncio.sleep(1.2)  # longer than the visibility timeout
+            assert await ours.receive(5) == []
+            worker.stop()
+            await asyncio.sleep(0.1)
+            slow.set()
+            await asyncio.wait_for(running, 10)
+            (rest,) = await ours.receive(5)
+            assert (rest.body, rest.receives) == ("rest", 1)
+
+    runner.run(story())
+
+
+async def _is(true: bool) -> bool:
+    return true
+
+
+def test_a_worker_writes_in_the_transaction_that_deletes(async_engine, sync, runner):
+    async def story() -> None:
+        sessions = async_sessionmaker(async_engine)
+        async with AsyncQueue(async_engine, "real") as ours:
+            other = AsyncQueue(async_engine, "effects")
+            fails = [True]
+
+            async def handle(message: Any, session: AsyncSession) -> None:
+                await other.send(message.body, session=session)
+                if fails:
+                    fails.pop()
+                    raise ValueError("after the write")
+
+            await ours.send_many(range(4))
+            worker = ours.worker(handle, sessions=sessions, retry=lambda receives: 0.0)
+            running = asyncio.create_task(worker.run())
+
+            async def empty() -> bool:
+                found = await ours.metrics(exact=True)
+                return found.waiting + found.hidden == 0
+
+            await until(empty)
+            worker.stop()
+            await asyncio.wait_for(running, 10)
+            assert sorted(message.body for message in await other.receive(9)) == [0, 1, 2, 3]
+            await other.close()
+
+    runner.run(story())

@@ -1,0 +1,171 @@
+"""Waiting for messages: soon, and without asking all the time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
+
+from optilock.queue import Queue
+from optilock.queue.waiting import Asking, Listening
+from tests.queues import make_tables
+
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+
+
+@pytest.fixture
+def queue(engine) -> Iterator[Queue]:
+    make_tables(engine)
+    with Queue(engine, "work") as queue:
+        yield queue
+
+
+class Waiting(threading.Thread):
+    """Receives with ``wait=``; what, and when."""
+
+    def __init__(self, queue: Queue, seconds: float = 10) -> None:
+        super().__init__()
+        self.queue, self.seconds = queue, seconds
+        self.found: list[object] = []
+        self.start()
+
+    def run(self) -> None:
+        self.found = [message.body for message in self.queue.receive(wait=self.seconds)]
+        self.at = time.monotonic()
+
+    def end(self) -> list[object]:
+        self.join(20)
+        assert not self.is_alive()
+        return self.found
+
+
+def statements(engine) -> list[str]:
+    sent: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+    return sent
+
+
+def test_a_message_that_is_sent_wakes_who_waits(queue):
+    waiting = Waiting(queue)
+    time.sleep(0.3)
+    begin = time.monotonic()
+    queue.send("hello")
+    assert waiting.end() == ["hello"]
+    assert waiting.at - begin < 1.5
+
+
+def test_one_that_becomes_visible_does_too(queue):
+    queue.send("hello", delay=0.3)
+    assert [message.body for message in queue.receive(wait=5)] == ["hello"]
+
+
+def test_one_that_a_dead_worker_had_comes_back_by_itself(queue):
+    queue.send("hello")
+    queue.receive(visibility=0.3)
+    (message,) = queue.receive(wait=5)
+    assert message.receives == 2
+
+
+@pytest.mark.engines("postgresql")
+def test_who_waits_asks_nothing(queue, engine):
+    waiting = Waiting(queue)
+    time.sleep(0.3)
+    sent = statements(engine)
+    time.sleep(1)
+    assert sent == []
+    queue.send_many(["a", "b"])
+    waiting.end()
+
+
+@pytest.mark.engines("sqlite-wal", "mariadb")
+def test_elsewhere_it_asks_once_a_second(queue, engine):
+    waiter = queue.waiter()
+    assert isinstance(waiter, Asking)
+    waiter.wait(1.3)  # until it asks seldom
+    sent = statements(engine)
+    waiter.wait(2)
+    waiter.wait(0.1)
+    waiter.close()
+    assert len(sent) <= 3
+
+
+@pytest.mark.engines("postgresql")
+def test_nobody_is_told_where_nobody_waits(queue, engine):
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as listener:
+        listener.execute(text(f"LISTEN {queue._operations.store.channel}"))
+        driver = listener.connection.driver_connection
+        queue.send("a")
+        queue.send("b", dedup="b")
+        assert list(driver.notifies(timeout=0.2)) == []
+        queue.purge()
+        waiting = Waiting(queue)
+        time.sleep(0.3)
+        queue.send("c")
+        assert waiting.end() == ["c"]
+        assert list(driver.notifies(timeout=0.2)) != []
+
+
+@pytest.mark.engines("postgresql")
+def test_a_sender_that_was_open_before_loses_no_wake_up(queue, engine):
+    with Session(engine) as session:
+        queue.send("slow", session=session)
+        waiting = Waiting(queue)
+        time.sleep(0.4)
+        session.commit()
+    assert waiting.end() == ["slow"]
+
+
+@pytest.mark.engines("postgresql")
+def test_several_wait_and_each_message_wakes_one_of_them(queue, engine):
+    others = [Queue(engine, "work") for _ in range(3)]
+    waiting = [Waiting(other) for other in others]
+    time.sleep(0.5)
+    for number in range(3):
+        queue.send(number)
+        time.sleep(0.05)
+    assert sorted(one for thread in waiting for one in thread.end()) == [0, 1, 2]
+    for other in others:
+        other.close()
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.full
+def test_no_wake_up_is_lost(queue, engine):
+    """200 messages, each sent at another moment of the receiver's way into its wait."""
+    late = 0
+    with Queue(engine, "work") as receiver:
+        for number in range(200):
+            waiting = Waiting(receiver, seconds=5)
+            time.sleep(number % 20 / 1000)
+            begin = time.monotonic()
+            queue.send(number)
+            assert waiting.end() == [number]
+            late += waiting.at - begin > 0.5
+            queue.purge()
+    assert late == 0
+
+
+@pytest.mark.engines("postgresql")
+def test_without_listening_it_asks(engine):
+    make_tables(engine)
+    with Queue(engine, "work", listen=False) as queue:
+        waiter = queue.waiter()
+        assert isinstance(waiter, Asking)
+        waiter.close()
+        queue.send("a", delay=0.2)
+        assert queue.receive(wait=5)
+
+
+@pytest.mark.engines("postgresql")
+def test_who_waits_can_be_woken(queue):
+    waiter = queue.waiter()
+    assert isinstance(waiter, Listening)
+    threading.Timer(0.2, waiter.wake).start()
+    begin = time.monotonic()
+    waiter.wait(10)
+    assert time.monotonic() - begin < 5
+    waiter.close()

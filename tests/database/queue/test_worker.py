@@ -1,0 +1,254 @@
+"""The loop that hands messages to a function."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import sessionmaker
+
+from optilock import ConfigurationError
+from optilock.queue import Message, Queue, Worker
+from tests.queues import make_tables
+
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def queue(database) -> Iterator[Queue]:
+    slow = {"connect_args": {"timeout": 10}} if database.family == "sqlite" else {}
+    engine = database.engine(**slow)
+    make_tables(engine)
+    with Queue(engine, "work", visibility=0.9) as queue:
+        yield queue
+    engine.dispose()
+
+
+class Running:
+    """A worker in a thread."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.worker.run()
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.worker.stop()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        assert self._error is None
+
+
+def until(true: Callable[[], Any], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it does not become true"
+        time.sleep(0.02)
+
+
+def left(queue: Queue) -> int:
+    found = queue.metrics(exact=True)
+    return found.waiting + found.hidden
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_each_message_is_handled_and_deleted(queue, concurrency):
+    seen: list[int] = []
+    queue.send_many(range(25))
+    with Running(queue.worker(lambda m: seen.append(m.body), concurrency=concurrency)):
+        until(lambda: left(queue) == 0)
+        queue.send("later")
+        until(lambda: "later" in seen)
+    assert sorted(map(str, seen)) == sorted([*map(str, range(25)), "later"])
+    assert left(queue) == 0
+
+
+def test_one_that_fails_comes_back_and_is_a_dead_letter_at_last(queue, caplog):
+    def handle(message: Message) -> None:
+        raise ValueError(f"secret {message.body}")
+
+    queue.send("body")
+    with Running(queue.worker(handle, retry=lambda receives: 0.0)):
+        until(lambda: queue.metrics().dead == 1)
+    (letter,) = queue.dead_letters.peek()
+    assert (letter.receives, letter.last_error) == (5, "ValueError: secret body")
+    assert "ValueError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_heartbeat_keeps_what_runs_and_what_waits_for_its_turn(queue):
+    """Three times the visibility timeout, and nobody else gets anything."""
+    seen: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.receives)
+        time.sleep(2.7 if len(seen) == 1 else 0)
+
+    queue.send_many(range(3))
+    with Running(queue.worker(handle)):
+        until(lambda: seen)
+        end = time.monotonic() + 2.2
+        while time.monotonic() < end:
+            assert queue.receive(5) == []
+            time.sleep(0.1)
+        until(lambda: left(queue) == 0)
+    assert seen == [1, 1, 1]
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql")
+def test_without_a_heartbeat_it_comes_back_while_the_handler_runs(queue):
+    def handle(message: Message) -> None:
+        time.sleep(1.5)
+
+    queue.send("a")
+    with Running(queue.worker(handle, heartbeat=False)):
+        until(lambda: left(queue) == 1)
+        time.sleep(1.1)
+        (again,) = queue.receive()
+        assert again.receives == 2
+        queue.delete(again)
+
+
+def test_at_the_end_what_waits_for_its_turn_is_given_back_untouched(queue):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    queue.send_many(range(5))
+    running = Running(queue.worker(handle))
+    with running:
+        assert begun.wait(10)
+        running.worker.stop()
+        until(lambda: queue.metrics().waiting == 4)
+        go_on.set()
+    assert sorted((m.body, m.receives) for m in queue.receive(10)) == [(n, 1) for n in range(1, 5)]
+    assert left(queue) == 4
+
+
+def test_a_handler_writes_in_the_transaction_that_deletes(queue, database):
+    sessions = sessionmaker(queue.engine)
+    effects = queue.tables.archive
+    fails = [True]
+
+    def handle(message: Message, session: Any) -> None:
+        values = {"id": message.id, "archived_at": message.sent_at, "sent_at": message.sent_at}
+        values |= {"tenant": "", "queue": "effect", "receives": 1, "body": "null"}
+        session.execute(insert(effects).values(values))
+        if fails:
+            fails.pop()
+            raise ValueError("after the write")
+
+    queue.send_many(range(5))
+    with Running(queue.worker(handle, sessions=sessions, retry=lambda receives: 0.0)):
+        until(lambda: left(queue) == 0)
+    with queue.engine.connect() as connection:
+        assert connection.scalar(select(func.count()).select_from(effects)) == 5
+
+
+def test_a_handler_that_does_not_return_is_given_up(queue):
+    stuck = threading.Event()
+    seen: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.receives)
+        if message.receives == 1 and message.body == "stuck":
+            stuck.wait(20)
+
+    queue.send_many(["stuck", "good"])
+    worker = queue.worker(handle, timeout=0.5, retry=lambda receives: 0.0, grace=1)
+    with Running(worker):
+        until(lambda: left(queue) == 0)
+    assert sorted(seen) == [1, 1, 2]
+    stuck.set()
+
+
+@pytest.mark.engines("postgresql")
+def test_it_goes_on_when_its_connections_are_lost(queue, engine):
+    seen: list[Any] = []
+    with Running(queue.worker(lambda m: seen.append(m.body))):
+        queue.send("before")
+        until(lambda: "before" in seen)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+        until(lambda: _sent(queue))
+        until(lambda: "after" in seen)
+
+
+def _sent(queue: Queue) -> bool:
+    try:
+        queue.send("after")
+    except Exception:
+        return False
+    return True
+
+
+PROGRAM = """
+import sys, time
+from sqlalchemy import create_engine
+from optilock.queue import Queue
+
+def handle(message):
+    print("begun", message.body, flush=True)
+    time.sleep(0.5)
+    print("ended", message.body, flush=True)
+
+queue = Queue(create_engine(sys.argv[1]), "work", visibility=0.9)
+queue.worker(handle).run()
+print("stopped", flush=True)
+"""
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_ended(queue, database, how):
+    """SIGTERM: what runs is done, the rest is given back. SIGKILL: all of it comes back."""
+    queue.send_many(range(3))
+    command = [sys.executable, "-c", PROGRAM, database.url]
+    path = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun 0\n"
+        process.send_signal(how)
+        said, _ = process.communicate(timeout=20)
+    if how is signal.SIGTERM:
+        assert (said, process.returncode) == ("ended 0\nstopped\n", 0)
+        assert [(m.body, m.receives) for m in queue.receive(5)] == [(1, 1), (2, 1)]
+    else:
+        assert "ended" not in said
+        found = queue.receive(5, wait=5)
+        assert sorted((m.body, m.receives) for m in found) == [(0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrency": 0}, {"batch": 2000}, {"grace": -1}, {"timeout": "x"}, {"retry": 1}],
+)
+def test_a_worker_that_cannot_be_is_refused(queue, options):
+    with pytest.raises(ConfigurationError):
+        queue.worker(print, **options)

@@ -1,0 +1,41 @@
+"""Queues in tests.
+
+``made(engine, **options)``  the tables, and a queue in them, whose clock a test can move
+``shift(engine, seconds)``   move that clock
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, insert, select, update
+
+from optilock.conditions.clock import Clock, later
+from optilock.queue import Queue
+from optilock.tables.queue import message_tables
+
+__all__ = ["CLOCK", "made", "make_tables", "shift"]
+
+_metadata = MetaData()
+_shift = Table("test_clock", _metadata, Column("milliseconds", BigInteger))
+#: The database's clock, and what a test has added: a SQL expression.
+CLOCK = later(Clock(), select(_shift.c.milliseconds).scalar_subquery())
+
+
+def make_tables(engine: Engine, *, clock: bool = False, **named: Any) -> None:
+    message_tables(**named).messages.metadata.create_all(engine)
+    if clock:
+        _metadata.create_all(engine)
+        with engine.begin() as connection:
+            connection.execute(insert(_shift).values(milliseconds=0))
+
+
+def made(engine: Engine, **options: Any) -> Queue:
+    make_tables(engine, clock=True)
+    return Queue(engine, "work", **{"clock": CLOCK, **options})
+
+
+def shift(engine: Engine, seconds: float) -> None:
+    with engine.begin() as connection:
+        moved = _shift.c.milliseconds + round(seconds * 1000)
+        connection.execute(update(_shift).values(milliseconds=moved))
