@@ -54,11 +54,14 @@ from optilock.conditions.condition import (
     parameter_name,
     parameters,
 )
-from optilock.conditions.write import Write
+from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import Identity, Place, facts
 
 Conditions = tuple[Condition, ...]
+Rows = dict[Identity, Mapping[str, Any]]
+#: A shape under conditions, the values of rows that have none of their own, and those of others.
+_Under = tuple[Shape, Mapping[str, Any], Rows | None]
 
 
 class Demand:
@@ -105,7 +108,9 @@ class Demands:
         self._on: dict[tuple[Mapper[Any], Any, bool], Conditions] = {}
         self._concerns: dict[Mapper[Any], bool] = {}
         #: By hierarchy and key: the values that a row has of its own, as parameters of statements.
-        self._rows: dict[Mapper[Any], dict[Identity, Mapping[str, Any]]] = {}
+        self._rows: dict[Mapper[Any], Rows] = {}
+        #: Writes under the conditions, where rows have values of their own.
+        self._under: dict[tuple[Shape, Mapper[Any]], _Under] = {}
         #: The values as parameters of statements.
         self.params: dict[str, Any] = {}
 
@@ -124,14 +129,14 @@ class Demands:
             )
         self._all.append(demand)
         self._values |= demand.values
-        self._on, self._concerns = {}, {}
+        self._on, self._concerns, self._under = {}, {}, {}
         self.params = parameters(self._values)
 
     def give(self, place: Place, values: Mapping[str, Any]) -> None:
         """From here on these are the values that one row has of its own."""
         root, identity = place
         if root not in self._rows:
-            self._rows[root], self._on = {}, {}
+            self._rows[root], self._on, self._under = {}, {}, {}
         self._rows[root][identity] = parameters(values)
 
     def on(self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False) -> Conditions:
@@ -158,16 +163,25 @@ class Demands:
     def demanded(self, write: Write, mapper: Mapper[Any]) -> Write:
         """The same write, of a row of the class, under these conditions."""
         shape, params = write
-        more = self.on(mapper, shape.table, deleting=shape.deletes)
-        if not more:
+        if not self._rows:
+            more = self.on(mapper, shape.table, deleting=shape.deletes)
+            if not more:
+                return write
+            under = shape.under(more)
+            return Write(under, {**params, **self.params} if self.params else params)
+        known = self._under.get((shape, mapper))
+        if known is None:
+            known = self._under[shape, mapper] = self._made(shape, mapper)
+        under, given, rows = known
+        if under is shape:
             return write
-        under = shape.under(more)
-        if self.params:
-            params = {**params, **self.params}
-        if under.each:
-            own = self._rows[facts(mapper).root].get(shape.identity_of(params))
-            params = {**params, **(under.nothing if own is None else own)}
-        return Write(under, params)
+        own = rows.get(shape.identity_of(params), given) if rows else given
+        return Write(under, {**params, **own} if own is given else {**params, **given, **own})
+
+    def _made(self, shape: Shape, mapper: Mapper[Any]) -> _Under:
+        under = shape.under(self.on(mapper, shape.table, deleting=shape.deletes))
+        rows = self._rows.get(facts(mapper).root) if under.each else None
+        return under, {**self.params, **under.nothing}, rows
 
     def of_row(self, mapper: Mapper[Any], identity: Identity) -> Mapping[str, Any]:
         """The values, and those that the row has of its own, as parameters."""
@@ -244,8 +258,17 @@ class _InOtherTables(Condition):
 
 
 def _said_of(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:
+    """Made once: a session asks it of each class, and has the same conditions as others."""
     if table is None:
         return condition
+    shapes, place = facts(mapper).shapes, ("said", condition, table)
+    found: Condition | None = shapes.get(place)
+    if found is None:
+        found = shapes[place] = _as_said(condition, mapper, table)
+    return found
+
+
+def _as_said(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:
     named = {
         one.table
         for one in visitors.iterate(condition.clause(parameter))

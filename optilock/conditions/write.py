@@ -122,6 +122,8 @@ class Shape:
 
     def under(self, more: tuple[Condition, ...]) -> Shape:
         """The same write with more conditions."""
+        if not more:
+            return self
         found: Shape | None = self.forms.get(more)
         if found is None:
             statement: Any = self.statement.where(*(one.clause(parameter) for one in more))

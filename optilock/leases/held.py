@@ -35,7 +35,7 @@ from optilock.unit.parts import Part
 
 __all__ = ["Held"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("optilock")
 #: Called once, with the error, by whoever renews: a thread, or the event loop.
 OnLost = Callable[[LeaseLost], object]
 

@@ -256,7 +256,7 @@ def _refuse_demands(session: Session, mapper: Mapper[Any]) -> None:
     if demands is not None and demands.on(mapper):
         raise ConfigurationError(
             f"An upsert of {mapper.class_.__name__} is refused in this session, which demands"
-            " something of every row that it writes (optilock.demand): of a row that an upsert"
-            " changes nobody could say whether that is true. Use insert(), and where it raises"
-            " AlreadyExists, replace() or merge(). Nothing was sent."
+            " something of every row that it writes (optilock.demand, or the leases of the class):"
+            " of a row that an upsert changes nobody could say whether that is true. Use insert(),"
+            " and where it raises AlreadyExists, replace() or merge(). Nothing was sent."
         )

@@ -204,10 +204,10 @@ def refuse_text(demands: Demands, sql: str) -> None:
         cls = known[name]
         raise ConfigurationError(
             f"The SQL text writes the table {name!r}, and the session demands something of each row"
-            f" of {cls} that it writes, which nobody can ask of the rows of a text. Write"
-            f" update({cls}).where(...) or delete({cls}).where(...), or change the objects; rows of"
-            " which nothing is to be demanded are written by a session without the demand. Nothing"
-            " was sent."
+            f" of {cls} that it writes (optilock.demand, or the leases of the class), which nobody"
+            f" can ask of the rows of a text. Write update({cls}).where(...) or"
+            f" delete({cls}).where(...), or change the objects; rows of which nothing is to be"
+            " demanded are written by a session without the demand. Nothing was sent."
         )
 
 

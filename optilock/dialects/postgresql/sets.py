@@ -222,7 +222,8 @@ class SetForm:
         for place, name in self._masks().items():
             arrays[place] = [name in row for row in params]
         for place, name in self._each().items():
-            arrays[place] = [row[parameter_name(name)] for row in params]
+            key = parameter_name(name)
+            arrays[place] = [row[key] for row in params]
         return arrays
 
     # The carried columns, after _OWN: k0 … keys, w0 … expected, c0 … new values, m0 … masks,

@@ -101,6 +101,7 @@ class Left(BaseException):
     """The block is left by this."""
 
 
+@pytest.mark.engines("sqlite-wal")
 @pytest.mark.parametrize("way", [ValueError, KeyboardInterrupt, SystemExit, Left])
 def test_whatever_leaves_the_block_ends_it(desks: Engine, way: Any) -> None:
     with pytest.raises(way), leases.lease(desks, (Desk, 1), SHORT):
@@ -108,6 +109,7 @@ def test_whatever_leaves_the_block_ends_it(desks: Engine, way: Any) -> None:
     assert (state(desks).state, renewing()) == ("available", 0)
 
 
+@pytest.mark.engines("sqlite-wal")
 def test_a_return_and_a_break_end_it(desks: Engine) -> None:
     def work() -> None:
         for _ in range(2):
@@ -151,6 +153,7 @@ def test_its_holder_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
     assert (state(desks).state, renewing()) == ("leased", 0)
 
 
+@pytest.mark.engines("sqlite-wal")
 def test_another_error_goes_on_and_has_a_note(desks: Engine) -> None:
     with pytest.raises(ValueError, match="mine") as raised, leases.lease(desks, (Desk, 1), SHORT):
         taken_away(desks)
@@ -159,6 +162,7 @@ def test_another_error_goes_on_and_has_a_note(desks: Engine) -> None:
     assert "is not in force" in raised.value.__notes__[0]
 
 
+@pytest.mark.engines("sqlite-wal")
 def test_what_on_lost_raises_is_logged(desks: Engine, caplog: Any) -> None:
     def on_lost(error: LeaseLost) -> None:
         raise ValueError
@@ -184,8 +188,12 @@ def test_units_write_under_it(desks: Engine) -> None:
 LEVELS = [None, Isolation.READ_COMMITTED, Isolation.REPEATABLE_READ, Isolation.SERIALIZABLE]
 
 
-@pytest.mark.modes
-@pytest.mark.parametrize("level", LEVELS, ids=str)
+@pytest.mark.modes(full=True)
+@pytest.mark.parametrize(
+    "level",
+    [one if one is None else pytest.param(one, marks=pytest.mark.full) for one in LEVELS],
+    ids=str,
+)
 @pytest.mark.parametrize(
     "writes_first", [True, pytest.param(False, marks=pytest.mark.full)], ids=["written", "read"]
 )
@@ -219,7 +227,7 @@ def test_renewal_waits_for_no_transaction_of_the_holder(
 @pytest.mark.parametrize("level", LEVELS[2:], ids=str)
 def test_renewal_ends_no_transaction_that_reads_a_snapshot(desks: Engine, level: Any) -> None:
     """It is read, others renew if they can, and it is written: not one 40001."""
-    for number in range(5):
+    for number in range(2):
         with (
             leases.lease(desks, (Desk, 1), SHORT) as held,
             UnitOfWork(desks, parts=[held], isolation=level) as session,
@@ -243,6 +251,7 @@ def test_the_end_waits_for_no_transaction_of_the_holder(desks: Engine) -> None:
     assert state(desks).state == "expired"
 
 
+@pytest.mark.full
 def test_two_leases_are_renewed_side_by_side(desks: Engine) -> None:
     with leases.lease(desks, (Desk, 1), SHORT) as one, leases.lease(desks, (Desk, 2), SHORT) as two:
         time.sleep(1.5 * SHORT)
@@ -252,6 +261,7 @@ def test_two_leases_are_renewed_side_by_side(desks: Engine) -> None:
     assert renewing() == 0
 
 
+@pytest.mark.engines("sqlite-wal")
 def test_the_clock_of_a_database_that_is_gone_runs_out(desks: Engine) -> None:
     """Nothing is heard of the lease: it counts as lost when it must have ended."""
     with (
