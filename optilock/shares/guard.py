@@ -21,7 +21,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     String,
-    Uuid,
     and_,
     inspect,
     literal_column,
@@ -41,13 +40,14 @@ from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, Shar
 from optilock.shares.locked import Handle, Shares
 from optilock.shares.modes import ALL, DELETE, WRITE, Mode, letters, mode
 from optilock.shares.rows import name_in_sql, shares_of
+from optilock.tables.shares import HANDLE_ID
 from optilock.unit.parts import Part
 
 __all__ = ["BY_SHARES", "Through", "use"]
 
 #: The value that each row has of its own: the handle under which it is written.
 _HANDLE = "share_handle"
-_KIND: TypeEngine[Any] = Uuid()
+_KIND: TypeEngine[Any] = HANDLE_ID
 
 
 class ByShares(Condition):

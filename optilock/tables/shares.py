@@ -22,6 +22,8 @@ from sqlalchemy.dialects import mysql
 from optilock.tables import Step, TableSet
 from optilock.tokens.timestamp import UtcDateTime
 
+#: MariaDB's own type takes only those UUIDs that it knows of.
+HANDLE_ID = Uuid().with_variant(Uuid(native_uuid=False), "mysql", "mariadb")
 _NAMES, _HANDLES = "optilock_share_names", "optilock_share_handles"
 _metadata = MetaData()
 
@@ -45,7 +47,7 @@ def _of_names() -> list[Column[Any]]:
 def _of_handles() -> list[Column[Any]]:
     return [
         Column("name", _exact(), primary_key=True),
-        Column("id", Uuid(), primary_key=True),
+        Column("id", HANDLE_ID, primary_key=True),
         Column("owner", String(200)),
         Column("access", SmallInteger(), nullable=False),
         Column("share", SmallInteger(), nullable=False),

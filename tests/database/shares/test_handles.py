@@ -123,7 +123,7 @@ def test_a_client_sends_back_name_and_id(begin):
         again = shares.heartbeat(session, Handle("name", str(given.id)))
         assert (again.access, again.share, again.seconds) == ("RW", "R", 20)
         assert again.id == given.id
-        for name, mine in (("name", uuid.uuid4()), ("other", given.id)):
+        for name, mine in (("name", uuid.uuid4()), ("name", "6" * 32), ("other", given.id)):
             with pytest.raises(HandleLost):
                 shares.heartbeat(session, Handle(name, mine))
             shares.close(session, Handle(name, mine))
