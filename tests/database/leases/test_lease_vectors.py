@@ -250,6 +250,44 @@ def test_every_vector(engine: Any) -> None:
     Base.metadata.drop_all(engine, tables=TABLES)
 
 
+def test_a_clock_that_jumps(engine: Any) -> None:
+    """Forward it ends leases early; back it prolongs them, and nothing that was released."""
+    Base.metadata.create_all(engine, tables=TABLES)
+    with Session(engine) as session:
+        session.add_all([Now(id=1, now=BEGIN), Blob(id=1), Blob(id=2)])
+        session.commit()
+        one, two = (leases.acquire(session, (Blob, n), 30) for n in (1, 2))
+        leases.release(session, two)
+        session.commit()
+
+        def jump(days: int) -> None:
+            session.execute(update(Now).values(now=BEGIN + datetime.timedelta(days=days)))
+            session.commit()
+
+        jump(1)
+        assert leases.look(session, one).state == "expired"
+        with pytest.raises(LeaseLost):
+            leases.change(session, one)
+        jump(-1)
+        assert leases.look(session, one).seconds == 24 * 3600 + 30
+        with pytest.raises(LeaseHeld):
+            leases.acquire(session, (Blob, 1), 30)
+        assert leases.look(session, (Blob, 2)).state == "available"
+        leases.acquire(session, (Blob, 2), 30)
+        session.rollback()
+        with watch(sessionmaker(engine))() as own:
+            own.get_one(Blob, 2).text = 7
+            own.commit()
+            own.get_one(Blob, 1).text = 7
+            with pytest.raises(LeaseHeld):
+                own.commit()
+            own.rollback()
+        renewed = leases.renew(session, one)
+        assert renewed.seconds == 30
+        session.commit()
+    Base.metadata.drop_all(engine, tables=TABLES)
+
+
 @pytest.mark.full
 @pytest.mark.anyio
 async def test_every_vector_async(async_engine: Any) -> None:
