@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from optilock import ConfigurationError
 from optilock.queue import AsyncQueue, Draft, Queue, ReceiptExpired
-from tests.database.queue.test_vectors import EMPTY, VECTORS, Run
+from tests.database.queue.test_queue_vectors import EMPTY, VECTORS, Run
 from tests.engines import Target
 from tests.queues import CLOCK, make_tables, shift
 
