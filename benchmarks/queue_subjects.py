@@ -1,8 +1,8 @@
 """The queues that are compared: each receives and acknowledges, and sends, in its own best way.
 
 A member of a crowd is a process with one of them. It is told how many messages of which batch to
-take, and tells when it began and ended. Who has not installed the others (``bench-queue``) gets our
-own figures only.
+take, and tells how long each batch took. Who has not installed the others (``bench-queue``) gets
+our own figures only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import chain, pairwise
 from multiprocessing.connection import Connection
-from time import monotonic, process_time
+from statistics import median
+from time import perf_counter, process_time
 from typing import Any, Protocol
 
 from sqlalchemy import create_engine, make_url
@@ -28,7 +30,9 @@ _PAYLOAD = b'{"number":1,"text":"' + b"x" * 100 + b'"}'
 
 
 class Subject(Protocol):
-    """One queue."""
+    """One queue; ``marks`` gets the time after each batch."""
+
+    marks: list[float]
 
     def send(self, count: int, batch: int) -> None:
         """Send messages, so many at a time."""
@@ -40,6 +44,8 @@ class Subject(Protocol):
 class OneTrip:
     """``receive(done=...)``."""
 
+    marks: list[float]
+
     def __init__(self, url: str) -> None:
         self._engine = create_engine(url)
         self._queue = Queue(self._engine, "bench", visibility=600)
@@ -47,6 +53,7 @@ class OneTrip:
     def send(self, count: int, batch: int) -> None:
         for _ in range(count // batch):
             self._queue.send_many([Draft(PAYLOAD)] * batch)
+            self.marks.append(perf_counter())
 
     def take(self, count: int, batch: int) -> None:
         done: Any = ()
@@ -54,6 +61,7 @@ class OneTrip:
         while left > 0:
             done = self._queue.receive(min(batch, left), done=done)
             left -= len(done)
+            self.marks.append(perf_counter())
         self._queue.delete(*done)
 
 
@@ -66,10 +74,13 @@ class TwoTrips(OneTrip):
             found = self._queue.receive(min(batch, left))
             self._queue.delete(*found)
             left -= len(found)
+            self.marks.append(perf_counter())
 
 
 class Async:
     """``await receive(done=...)``."""
+
+    marks: list[float]
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -82,6 +93,7 @@ class Async:
     async def _send(self, count: int, batch: int) -> None:
         for _ in range(count // batch):
             await self._queue.send_many([Draft(PAYLOAD)] * batch)
+            self.marks.append(perf_counter())
 
     def take(self, count: int, batch: int) -> None:
         self._runner.run(self._take(count, batch))
@@ -92,11 +104,14 @@ class Async:
         while left > 0:
             done = await self._queue.receive(min(batch, left), done=done)
             left -= len(done)
+            self.marks.append(perf_counter())
         await self._queue.delete(*done)
 
 
 class PgQueuer:
     """pgqueuer with psycopg: dequeue, then log the jobs as successful."""
+
+    marks: list[float]
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -122,6 +137,7 @@ class PgQueuer:
                 await self._queries.enqueue("bench", _PAYLOAD)
             else:
                 await self._queries.enqueue(["bench"] * batch, [_PAYLOAD] * batch, [0] * batch)
+            self.marks.append(perf_counter())
 
     def take(self, count: int, batch: int) -> None:
         self._runner.run(self._take(count, batch))
@@ -142,10 +158,13 @@ class PgQueuer:
             if jobs:
                 await self._queries.log_jobs([(job, "successful", None) for job in jobs])
             left -= len(jobs)
+            self.marks.append(perf_counter())
 
 
 class Procrastinate:
     """procrastinate with psycopg: one job at a time, deleted when it is done."""
+
+    marks: list[float]
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -173,6 +192,7 @@ class Procrastinate:
         )
         for _ in range(count // batch):
             await self._app.job_manager.batch_defer_jobs_async([job] * batch)
+            self.marks.append(perf_counter())
 
     def take(self, count: int, batch: int) -> None:
         self._runner.run(self._take(count))
@@ -183,6 +203,7 @@ class Procrastinate:
         for _ in range(count):
             job = await self._app.job_manager.fetch_job(["bench"], self._worker)
             await self._app.job_manager.finish_job(job, Status.SUCCEEDED, delete_job=True)
+            self.marks.append(perf_counter())
 
 
 SUBJECTS: dict[str, Callable[[str], Subject]] = {
@@ -209,15 +230,14 @@ class Crowd:
         self._pipes = pipes
 
     def do(self, verb: str, count: int, batch: int, *, members: int = 1) -> tuple[float, float]:
-        """``send`` or ``take`` so many each: seconds from the first begin to the last end; CPU."""
+        """``send`` or ``take`` so many each: seconds of the median batch; CPU of all."""
         chosen = self._pipes[:members]
         for pipe in chosen:
             pipe.send((verb, count, batch))
         answers = [pipe.recv() for pipe in chosen]
         if any(isinstance(answer, str) for answer in answers):
             raise RuntimeError(next(answer for answer in answers if isinstance(answer, str)))
-        begin, end, used = zip(*answers, strict=True)
-        return max(end) - min(begin), sum(used)
+        return median(chain(*(each for each, _ in answers))), sum(used for _, used in answers)
 
 
 @contextmanager
@@ -246,10 +266,11 @@ def _member(name: str, url: str, pipe: Connection) -> None:
     pipe.send("ready")
     while True:
         verb, count, batch = pipe.recv()
-        begin, used = monotonic(), process_time()
+        used, subject.marks = process_time(), [perf_counter()]
         try:
             getattr(subject, verb)(count, batch)
         except Exception as error:
             pipe.send(f"{name}: {error!r}")
             raise
-        pipe.send((begin, monotonic(), process_time() - used))
+        each = [after - before for before, after in pairwise(subject.marks)]
+        pipe.send((each, process_time() - used))

@@ -17,6 +17,7 @@ __all__ = ["MOST", "Duration", "Limits", "count", "json_text", "milliseconds", "
 #: Seconds, or a ``timedelta``.
 Duration = float | timedelta
 
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 WEEK = 7 * 24 * 3600.0
 _YEARS = 100 * 366 * 24 * 3600.0
 #: The most messages of one receive.
@@ -93,7 +94,7 @@ def json_text(name: str, value: object, max_bytes: int) -> str:
         MessageTooLarge: it is too long. The value is not repeated.
     """
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        text = _JSON(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"The {name} of a message is JSON: dicts with text as keys, lists, text, finite"

@@ -216,15 +216,16 @@ class Operations:
     def _good(self, connection: Connection, rows: list[Any], token: UUID) -> list[Message]:
         """Those to be handed out: not what has expired, or was handed out too often."""
         good, over = [], []
+        tail = f".{token.hex}"
         most = self.limits.max_receives
         for row in rows:
             if row.expired:
                 over.append(row)
             elif most is not None and row.receives > most:
                 error = row.last_error or "It was received, and nobody deleted it or said why."
-                self._bury(connection, _message(row, token), error, False)
+                self._bury(connection, _message(row, tail), error, False)
             else:
-                good.append(_message(row, token))
+                good.append(_message(row, tail))
         if over:
             self._remove_expired(connection, over, token)
         return good
@@ -424,15 +425,16 @@ class Operations:
         return len(rows)
 
 
-def _message(row: Any, token: UUID | None) -> Message:
+def _message(row: Any, tail: str | None) -> Message:
+    """``tail`` is what the receipts of all that were received together end with."""
     return Message(
         id=row[0],
         body=json.loads(row[1]),
-        receipt=None if token is None else receipt_of(row[0], token),
+        receipt=None if tail is None else f"{row[0]}{tail}",
         receives=row[6],
         sent_at=row[3],
         expires_at=row[4],
-        visible_at=None if token is None else row[5],
+        visible_at=None if tail is None else row[5],
         headers=json.loads(row[2]) if row[2] else {},
         group=row[7],
         dedup=row[8],
