@@ -141,6 +141,8 @@ class Demands:
 
     def on(self, mapper: Mapper[Any], table: Any = None, *, deleting: bool = False) -> Conditions:
         """The conditions on rows of the class; as a statement of ``table`` says them."""
+        if not self._all and not self._rows:  # the one of all sessions, which keeps no classes
+            return _standing_on(mapper, table, deleting=deleting, given=False)
         found = self._on.get((mapper, table, deleting))
         if found is None:
             given = bool(self._rows) and facts(mapper).root in self._rows
@@ -154,10 +156,11 @@ class Demands:
 
     def concern(self, mapper: Mapper[Any]) -> bool:
         """Is anything demanded of rows of the class, or of others of its hierarchy?"""
-        found = self._concerns.get(mapper)
+        known: dict[Any, Any] = self._concerns if self._all else facts(mapper).shapes
+        found: bool | None = known.get(mapper)
         if found is None:
             hierarchy = mapper.base_mapper.self_and_descendants
-            found = self._concerns[mapper] = any(self.on(one) for one in hierarchy)
+            found = known[mapper] = any(self.on(one) for one in hierarchy)
         return found
 
     def demanded(self, write: Write, mapper: Mapper[Any]) -> Write:

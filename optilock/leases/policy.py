@@ -20,7 +20,6 @@ Reads are asked where they go through :func:`optilock.leases.read`; a query is n
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -54,7 +53,7 @@ class LeasePolicy:
     #: The longest time that a holder is given when his lease is broken.
     longest_break: float = 60
     #: What nobody but the holder may do.
-    guards: Collection[Guarded] = ("update", "delete")
+    guards: tuple[Guarded, ...] = ("update", "delete")
     #: May nobody but the holder :func:`~optilock.leases.read`?
     exclusive_reads: bool = False
     #: SQL of the time, UTC: the clock of the database, unless a test moves another one.

@@ -56,6 +56,7 @@ from optilock import (
     events,
     expect,
     is_transient,
+    leases,
     merge_changes,
     merge_fields,
     merge_json,
@@ -420,3 +421,30 @@ def stepped(given: Engine, async_given: AsyncEngine) -> None:
         assert_type(line.url, str)
         assert_type(trips, Trips)
         assert_type(trips.count, int)
+
+
+class Leased(leases.Leasable, Versioned, Base):
+    __tablename__ = "leased"
+    __lease_policy__ = leases.LeasePolicy(longest=300, guards=("delete",))
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def leased(session: Session, given: Engine) -> None:
+    lease = leases.acquire(session, (Leased, 1), timedelta(seconds=30), if_match="*")
+    assert_type(lease, leases.Lease)
+    assert_type(lease.fence, int | None)
+    assert_type(leases.renew(session, lease), leases.Lease)
+    assert_type(leases.look(session, leases.Name("import")), leases.LeaseState)
+    assert_type(leases.break_(session, (Leased, 1), after=5), leases.LeaseState)
+    assert_type(leases.read(session, Leased, 1, str(lease.id)), Leased | None)
+    leases.use(session, lease)
+    with leases.lease(given, (Leased, 1), 30, on_lost=print) as held:
+        assert_type(held, leases.Held)
+        assert_type(held.lost, leases.LeaseLost | None)
+        with UnitOfWork(given, parts=[held, leases.Under(lease)]):
+            pass
+
+
+async def leased_async(given: AsyncEngine) -> None:
+    async with optilock.asyncio.lease(given, (Leased, 1), leases.ENDLESS) as held:
+        assert_type(held, leases.Held)
