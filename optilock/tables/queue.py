@@ -17,8 +17,9 @@ A message:
 ``dedup_key``    there is one message with it
 
 A receive looks for the first visible rows of a queue, so it needs an index in that order, and each
-receive moves its rows in it: dead entries collect at its head. PostgreSQL is therefore told to
-clean this table after every hundredth part, not after every fifth.
+receive moves its rows in it: dead entries collect at its head. The migration therefore tells
+PostgreSQL to clean this table after every hundredth part, not after every fifth; who makes the
+tables from their metadata does so himself.
 """
 
 from __future__ import annotations
@@ -115,11 +116,8 @@ def _message() -> list[Column[Any]]:
 
 
 def _message_options() -> dict[str, Any]:
-    """No id is ever used again, and see the head of this module."""
-    return {
-        "sqlite_autoincrement": True,
-        "postgresql_with": {"autovacuum_vacuum_scale_factor": "0.01"},
-    }
+    """No id is ever used again."""
+    return {"sqlite_autoincrement": True}
 
 
 def _indexes(table: str) -> list[Index]:
@@ -197,6 +195,7 @@ def _set(table: str) -> TableSet:
         waiting = _waiting if partial else _waiting_in_all
         for index in (waiting, _in_groups, _deduplicated):
             _create_index(op, index(table), table, schema)
+        _clean_often(op, table, schema)
         op.create_table(f"{table}_group", *_group(), schema=schema)
         _create_index(op, _group_index(table), f"{table}_group", schema)
         op.create_table(f"{table}_archive", *_archived(), schema=schema)
@@ -206,6 +205,14 @@ def _set(table: str) -> TableSet:
             op.drop_table(name, schema=schema)
 
     return TableSet("queue", metadata, (Step(create, drop),), named=_set)
+
+
+def _clean_often(op: Any, table: str, schema: str | None) -> None:
+    """SQLAlchemy 2.0.20 has no such option of a table."""
+    dialect = op.get_context().dialect
+    if dialect.name == "postgresql":
+        name = dialect.identifier_preparer.format_table(Table(table, MetaData(), schema=schema))
+        op.execute(f"ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.01)")
 
 
 def _create_index(op: Any, index: Index, table: str, schema: str | None) -> None:
