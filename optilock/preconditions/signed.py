@@ -113,19 +113,24 @@ def read_seen(
     _check_keys(call, etags)
     cls = mapper.class_.__name__
     if given is None:
-        raise BadPrecondition(
-            f"What was seen of {cls} is missing: send back the text that came with it.", 428
-        )
+        raise _refused("is missing: send back the text that came with it.", cls, 428)
     text = None
     if isinstance(given, str) and len(given) <= LONGEST:
         text = etags.signed(mapper, identity, given)
     found = None if text is None else _unpacked(mapper, text)
     if found is None:
-        raise BadPrecondition(
-            f"What was seen of {cls} was not signed here for this row, or not with a key that is"
-            " still good, or did not come back whole: read the row again."
+        raise _refused(
+            "was not signed here for this row, or not with a key that is still good, or did not"
+            " come back whole: read the row again.",
+            cls,
         )
     return found
+
+
+def _refused(why: str, cls: str, status: int = 400) -> BadPrecondition:
+    error = BadPrecondition(f"What was seen of {cls} {why}", status)
+    error.detail = f"What was seen {why}"
+    return error
 
 
 def _unpacked(mapper: Mapper[Any], text: str) -> tuple[Any, Values] | None:

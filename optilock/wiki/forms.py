@@ -32,12 +32,17 @@ class Form:
 _NAMES = {field.name for field in fields(Form)}
 
 
-async def _sent(request: Request) -> Form:
+async def _body(request: Request) -> bytes:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _KIND:
         raise HTTPException(415, f"A form is sent as {_KIND}.")
+    return await request.body()
+
+
+def _sent(body: Annotated[bytes, Depends(_body)]) -> Form:
+    """In a thread, because a large form takes a second or more, for which nobody else waits."""
     try:
         pairs = parse_qsl(
-            (await request.body()).decode("ascii"),
+            body.decode("ascii"),
             keep_blank_values=True,
             errors="strict",
             max_num_fields=2 * len(_NAMES),
