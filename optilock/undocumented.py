@@ -198,6 +198,11 @@ def registries() -> Iterable[Any]:
     return mapperlib._all_registries()
 
 
+def mapped_by(registry: Any) -> Iterator[Mapper[Any]]:
+    """Its classes. ``registry.mappers`` raises where the mapping of one of them has failed."""
+    return (one.mapper for one in list(registry._managers) if one.is_mapped)
+
+
 def mapped_key(mapper: Mapper[Any]) -> Any:
     """The ``primary_key=`` of the mapping, before the mapper has looked at its table."""
     return getattr(mapper, "_primary_key_argument", None)

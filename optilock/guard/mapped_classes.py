@@ -18,7 +18,7 @@ from optilock.copies.rolled_back import tell_pickles
 from optilock.mapping.attribute import load_always
 from optilock.mapping.tables import know_tables, share_table
 from optilock.rows.seen import watch_loads
-from optilock.undocumented import registries
+from optilock.undocumented import mapped_by, registries
 
 
 def read_versions_with_rows() -> None:
@@ -27,7 +27,7 @@ def read_versions_with_rows() -> None:
         return
     event.listen(Mapper, "mapper_configured", _configured)
     for registry in registries():
-        for mapper in registry.mappers:
+        for mapper in mapped_by(registry):
             if mapper.configured:
                 _configured(mapper, mapper.class_)
 

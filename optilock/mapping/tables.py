@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts, there_are
-from optilock.undocumented import registries
+from optilock.undocumented import mapped_by, registries
 
 T = TypeVar("T", Column[Any], Mapper[Any])
 
@@ -72,7 +72,7 @@ def joined_tables() -> Mapping[Table, Mapper[Any]]:
 def all_mappers() -> Iterator[Mapper[Any]]:
     """Every class that is mapped, also by others; for what is asked seldom."""
     for registry in registries():
-        yield from registry.mappers
+        yield from mapped_by(registry)
 
 
 def classes_over(table: Any) -> list[Mapper[Any]]:
