@@ -61,8 +61,6 @@ def named(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Valu
                 f"entities.{call}() got SQL as the value of {cls}.{name}: an entity carries values."
                 " Use update() with optilock.unchanged(). Nothing was sent."
             )
-        if value is None and not _takes_null(facts(mapper).columns[name]):
-            raise BadEntity(f"{cls}.{name} cannot be null. Nothing was sent.", (name,))
         refuse_unfit(session, mapper, name, value)
         found[name] = value
     return found
@@ -90,10 +88,6 @@ def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
     if column.computed is not None:
         return "the database computes it"
     return None
-
-
-def _takes_null(column: Column[Any]) -> bool:
-    return bool(column.nullable) or column.type.should_evaluate_none
 
 
 def new(mapper: Mapper[Any], values: Values) -> None:

@@ -181,8 +181,8 @@ def _refuse_unfit(session: Session, state: State, changes: Iterable[str]) -> Non
     mapper, held = state.mapper, state.dict
     columns = facts(mapper).columns
     for name in {one for named in changes for one in columns_of(mapper, named)}:
-        value = held.get(name)
-        if value is None or name not in columns or surely_holds(value, columns[name].type):
+        if name not in columns or name not in held:
             continue
-        if not is_expression(value):
+        value = held[name]
+        if not surely_holds(value, columns[name].type) and not is_expression(value):
             refuse_unfit(session, mapper, name, value)

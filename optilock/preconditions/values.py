@@ -23,13 +23,20 @@ __all__ = ["can_be_key", "refuse_unfit", "refuse_unfit_key"]
 
 
 def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -> None:
-    """Refuse a value that the column of the attribute cannot hold. NULL is not looked at.
+    """Refuse a value that the column of the attribute cannot hold.
 
     Raises:
         BadEntity: it cannot.
     """
-    kind = facts(mapper).columns[name].type
-    if value is None or surely_holds(value, kind) or _holds(session, mapper, value, kind):
+    column = facts(mapper).columns[name]
+    kind = column.type
+    if value is None:
+        if not column.nullable and not kind.should_evaluate_none:
+            raise BadEntity(
+                f"{mapper.class_.__name__}.{name} cannot be null. Nothing was written.", (name,)
+            )
+        return
+    if surely_holds(value, kind) or _holds(session, mapper, value, kind):
         return
     raise BadEntity(
         f"{mapper.class_.__name__}.{name} takes {takes(kind)}, and something else was sent: a"

@@ -165,6 +165,14 @@ def test_a_name_that_cannot_be_edited_is_refused_before_anything_is_read(
         assert (caught.value.status, caught.value.names) == (400, (str(name),))
 
 
+def test_null_where_the_column_takes_none_is_refused_and_not_set(account: Any, watched: Do) -> None:
+    session = watched()
+    with pytest.raises(BadEntity, match="cannot be null") as caught:
+        apply(session, Account, 1, {"owner": "Eve", "balance": None}, expected=1)
+    assert (caught.value.status, caught.value.names) == (400, ("balance",))
+    assert not session.is_modified(session.get_one(Account, 1))
+
+
 @pytest.mark.parametrize(
     ("model", "changes", "error", "why"),
     [

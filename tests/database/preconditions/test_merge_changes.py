@@ -304,6 +304,7 @@ def test_without_keys_nothing_is_signed_or_merged(account: Any, watched: Do) -> 
         ({"version": 2}, {}, BadEntity),
         ({"nothing": 2}, {}, BadEntity),
         ({"balance": "x"}, {}, BadEntity),
+        ({"balance": None}, {}, BadEntity),
         ({"balance": Account.balance + 1}, {}, ConfigurationError),
         ({}, {"on_conflict": merge_text}, ConfigurationError),
         ({}, {"on_conflict": per_field(nothing=merge_text)}, ConfigurationError),
