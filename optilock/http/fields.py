@@ -1,4 +1,4 @@
-"""Field values of conditional requests: a list of entity tags, or a date (RFC 9110).
+"""Fields of conditional requests: their lines, and in them a list of tags or a date (RFC 9110).
 
 A list is read as section 13.1.1 writes it: ``*`` alone, or tags with commas between them, each with
 its two quotes. What is not such a list is :class:`~optilock.http.errors.BadPrecondition`, and the
@@ -11,12 +11,43 @@ not to its end.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from optilock.http.errors import BadPrecondition
 
-__all__ = ["LONGEST", "MOST", "STAR", "Oversized", "Tag", "date", "tags"]
+__all__ = [
+    "LONGEST",
+    "MATCH",
+    "MODIFIED",
+    "MOST",
+    "NONE_MATCH",
+    "STAR",
+    "UNMODIFIED",
+    "Fields",
+    "Oversized",
+    "Tag",
+    "date",
+    "sent_fields",
+    "tags",
+]
+
+#: Names and raw values of header fields, of one line each; those of other fields do not matter.
+Fields = (
+    Iterable[tuple[str | bytes, str | bytes | None]]
+    | Mapping[str, str]
+    | Mapping[str, str | None]
+    | Mapping[bytes, bytes]
+)
+MATCH, NONE_MATCH = "If-Match", "If-None-Match"
+UNMODIFIED, MODIFIED = "If-Unmodified-Since", "If-Modified-Since"
+_NAMES: dict[str | bytes, str] = {
+    key: name
+    for name in (MATCH, NONE_MATCH, UNMODIFIED, MODIFIED)
+    for key in (name.lower(), name.lower().encode())
+}
+_DATES = (UNMODIFIED, MODIFIED)
 
 #: Characters of a field, all of its lines together.
 LONGEST = 8192
@@ -31,6 +62,7 @@ _NEXT = r"(?P<next>[ \t]*+(?:,[ \t,]*+|\Z))?"
 _TAG = re.compile(rf'(W/)?("[\x21\x23-\x7e\x80-\xff]*+"){_NEXT}')
 _BARE = re.compile(rf"(?!\*)([\x21\x23-\x2b\x2d-\x7e\x80-\xff]++){_NEXT}")
 _GAP = re.compile(r"[ \t,]*+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _BEGUN = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*+')
 
 
@@ -43,6 +75,33 @@ class Tag(NamedTuple):
 
     opaque: str
     weak: bool = False
+
+
+def sent_fields(fields: Fields, reads: bool) -> dict[str, str]:
+    """The four fields as far as they were sent, the lines of each joined (section 5.3).
+
+    Control bytes are no text at all, so a write with one is refused, in whichever field it is.
+    """
+    lines: dict[str, list[str]] = {}
+    length: dict[str, int] = {}
+    for name, value in fields.items() if isinstance(fields, Mapping) else fields:
+        known = _NAMES.get(name.strip().lower())
+        if known is None or value is None:
+            continue
+        length[known] = length.get(known, -len(", ")) + len(", ") + len(value)
+        if length[known] > LONGEST:
+            raise Oversized(f"{known} is longer than {LONGEST} characters.")
+        line = _text(value)
+        if not reads and known in _DATES and _CONTROL.search(line):
+            raise BadPrecondition(f"{known} has a control byte.")
+        lines.setdefault(known, []).append(line)
+        if len(lines[known]) > MOST:
+            raise Oversized(f"{known} has more than {MOST} lines.")
+    return {known: ", ".join(each) for known, each in lines.items()}
+
+
+def _text(given: str | bytes) -> str:
+    return given if isinstance(given, str) else bytes(given).decode("latin-1")
 
 
 def tags(name: str, value: str, *, bare: bool = False) -> Literal["*"] | tuple[Tag, ...]:

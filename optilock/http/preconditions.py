@@ -49,40 +49,35 @@ and one of the other two hold. What that service lets pass unread is refused her
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
 from optilock.errors import ConfigurationError
 from optilock.http.errors import BadPrecondition
-from optilock.http.fields import LONGEST, MOST, STAR, Oversized, Tag, date, tags
+from optilock.http.fields import (
+    MATCH,
+    MODIFIED,
+    NONE_MATCH,
+    STAR,
+    UNMODIFIED,
+    Fields,
+    Oversized,
+    Tag,
+    date,
+    sent_fields,
+    tags,
+)
 
 __all__ = ["Answer", "Fields", "Precondition", "evaluate", "required"]
 
-#: Names and raw values of header fields, of one line each; those of other fields do not matter.
-Fields = (
-    Iterable[tuple[str | bytes, str | bytes | None]]
-    | Mapping[str, str]
-    | Mapping[str, str | None]
-    | Mapping[bytes, bytes]
-)
 Profile = Literal["rfc9110", "azure"]
 Require = Literal["if_match"]
 
 _READS = ("GET", "HEAD")
 _WITHOUT_CONDITIONS = ("OPTIONS", "TRACE", "CONNECT")
-_MATCH, _NONE_MATCH = "If-Match", "If-None-Match"
-_UNMODIFIED, _MODIFIED = "If-Unmodified-Since", "If-Modified-Since"
-_NAMES: dict[str | bytes, str] = {
-    key: name
-    for name in (_MATCH, _NONE_MATCH, _UNMODIFIED, _MODIFIED)
-    for key in (name.lower(), name.lower().encode())
-}
-_DATES = (_UNMODIFIED, _MODIFIED)
 #: What a write of Azure may carry.
-_TOGETHER = ({_MATCH, _UNMODIFIED}, {_NONE_MATCH, _MODIFIED})
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_TOGETHER = ({MATCH, UNMODIFIED}, {NONE_MATCH, MODIFIED})
 _WEAK = "W/"
 
 
@@ -139,21 +134,21 @@ class Precondition:
             return Answer(self.status, self.reason)
         tag, modified = _current(etag, exists), _moment(last_modified, exists)
         if (self.exists or self.versions is not None) and not exists:
-            return Answer(412, f"{_MATCH} demands what is not there.")
+            return Answer(412, f"{MATCH} demands what is not there.")
         # A weak tag has W/ in front and is among none: strong comparison, section 8.8.3.2.
         if self.versions is not None and tag not in self.versions:
-            return Answer(412, f"{_MATCH} names another version: somebody has written since.")
+            return Answer(412, f"{MATCH} names another version: somebody has written since.")
         if _after(modified, self.unmodified_since):
-            return Answer(412, f"It was modified after {_UNMODIFIED}.")
+            return Answer(412, f"It was modified after {UNMODIFIED}.")
         named = self._is_named(tag, exists)
         known = modified is not None and self.modified_since is not None
         unmodified = known and not _after(modified, self.modified_since)
         if self.either and known and (self.absent or self.unless):
             named = unmodified = named and unmodified
         if named:
-            return self._unwanted(f"{_NONE_MATCH} names what is there.")
+            return self._unwanted(f"{NONE_MATCH} names what is there.")
         if unmodified:
-            return self._unwanted(f"It was not modified after {_MODIFIED}.")
+            return self._unwanted(f"It was not modified after {MODIFIED}.")
         return Answer(None, "Every precondition holds.")
 
     def _is_named(self, tag: str | None, exists: bool) -> bool:
@@ -214,7 +209,7 @@ def required(
         return Precondition()
     reads = method in _READS
     try:
-        sent = _sent(fields, reads)
+        sent = sent_fields(fields, reads)
         if profile == "azure":
             asked = _azure(sent, reads, proxies)
         else:
@@ -248,8 +243,8 @@ def _rfc9110(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Pre
         exists=exists,
         absent=absent,
         unless=unless,
-        unmodified_since=None if _MATCH in sent else _date(sent, _UNMODIFIED),
-        modified_since=_date(sent, _MODIFIED) if reads and _NONE_MATCH not in sent else None,
+        unmodified_since=None if MATCH in sent else _date(sent, UNMODIFIED),
+        modified_since=_date(sent, MODIFIED) if reads and NONE_MATCH not in sent else None,
         reads=reads,
     )
 
@@ -258,7 +253,7 @@ def _azure(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Preco
     versions, exists = _match(sent, proxies, bare=True)
     unless, absent = _none_match(sent, reads, proxies, bare=True)
     if reads and exists and absent:
-        raise BadPrecondition(f"{_MATCH}: * and {_NONE_MATCH}: * never hold together.")
+        raise BadPrecondition(f"{MATCH}: * and {NONE_MATCH}: * never hold together.")
     if not reads and len(sent) > 1 and set(sent) not in _TOGETHER:
         raise BadPrecondition(f"A write takes one condition, and not {' and '.join(sent)}.")
     if not reads and (len(versions or ()) > 1 or len(unless) > 1):
@@ -269,8 +264,8 @@ def _azure(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Preco
         exists=exists,
         absent=absent,
         unless=unless,
-        unmodified_since=_date(sent, _UNMODIFIED) if dated else None,
-        modified_since=_date(sent, _MODIFIED) if dated else None,
+        unmodified_since=_date(sent, UNMODIFIED) if dated else None,
+        modified_since=_date(sent, MODIFIED) if dated else None,
         either=reads,
         reads=reads,
     )
@@ -280,9 +275,9 @@ def _match(
     sent: dict[str, str], proxies: tuple[str, ...], *, bare: bool
 ) -> tuple[tuple[str, ...] | None, bool]:
     """The tags that are demanded, and whether anything may be there."""
-    if _MATCH not in sent:
+    if MATCH not in sent:
         return None, False
-    found = tags(_MATCH, sent[_MATCH], bare=bare)
+    found = tags(MATCH, sent[MATCH], bare=bare)
     if found == STAR:
         return None, True
     read = [_as_sent_out(tag, proxies) for tag in found] if proxies else found
@@ -293,10 +288,10 @@ def _none_match(
     sent: dict[str, str], reads: bool, proxies: tuple[str, ...], *, bare: bool
 ) -> tuple[tuple[str, ...], bool]:
     """The tags that must not be there, and whether nothing may be."""
-    if _NONE_MATCH not in sent:
+    if NONE_MATCH not in sent:
         return (), False
     try:
-        found = tags(_NONE_MATCH, sent[_NONE_MATCH], bare=bare)
+        found = tags(NONE_MATCH, sent[NONE_MATCH], bare=bare)
     except Oversized:
         raise
     except BadPrecondition:
@@ -316,6 +311,11 @@ def _as_sent_out(tag: Tag, proxies: tuple[str, ...]) -> Tag:
     return Tag(f'"{body.removesuffix(ending)}"', tag.weak and _WEAK not in proxies)
 
 
+def _date(sent: dict[str, str], name: str) -> datetime | None:
+    """What is no date is ignored (sections 13.1.3 and 13.1.4)."""
+    return date(sent[name]) if name in sent else None
+
+
 def _protected(asked: Precondition, require: str | None, allow_star: bool) -> Precondition:
     """A write whose demand protects what is there, or 428."""
     if asked.versions and (asked.absent or asked.unless):
@@ -326,51 +326,16 @@ def _protected(asked: Precondition, require: str | None, allow_star: bool) -> Pr
         return replace(
             asked,
             status=428,
-            reason=f"{_MATCH}: * overwrites whatever is there: send the ETag that you have read.",
+            reason=f"{MATCH}: * overwrites whatever is there: send the ETag that you have read.",
         )
     if require is None or asked.exists or asked.absent or asked.versions is not None:
         return asked
     return replace(
         asked,
         status=428,
-        reason=f"Send {_MATCH} with the ETag that you have read, or {_NONE_MATCH}: * for something"
+        reason=f"Send {MATCH} with the ETag that you have read, or {NONE_MATCH}: * for something"
         " new. A date alone does not tell two writes of one second apart.",
     )
-
-
-# -- what was sent ---------------------------------------------------------------------------------
-
-
-def _sent(fields: Fields, reads: bool) -> dict[str, str]:
-    """The four fields as far as they were sent, the lines of each joined (section 5.3).
-
-    Control bytes are no text at all, so a write with one is refused, in whichever field it is.
-    """
-    lines: dict[str, list[str]] = {}
-    length: dict[str, int] = {}
-    for name, value in fields.items() if isinstance(fields, Mapping) else fields:
-        known = _NAMES.get(name.strip().lower())
-        if known is None or value is None:
-            continue
-        length[known] = length.get(known, -len(", ")) + len(", ") + len(value)
-        if length[known] > LONGEST:
-            raise Oversized(f"{known} is longer than {LONGEST} characters.")
-        line = _text(value)
-        if not reads and known in _DATES and _CONTROL.search(line):
-            raise BadPrecondition(f"{known} has a control byte.")
-        lines.setdefault(known, []).append(line)
-        if len(lines[known]) > MOST:
-            raise Oversized(f"{known} has more than {MOST} lines.")
-    return {known: ", ".join(each) for known, each in lines.items()}
-
-
-def _text(given: str | bytes) -> str:
-    return given if isinstance(given, str) else bytes(given).decode("latin-1")
-
-
-def _date(sent: dict[str, str], name: str) -> datetime | None:
-    """What is no date is ignored (sections 13.1.3 and 13.1.4)."""
-    return date(sent[name]) if name in sent else None
 
 
 # -- what is there ---------------------------------------------------------------------------------
