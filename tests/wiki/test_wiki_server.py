@@ -8,12 +8,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from optilock.testing.servers import free_port
@@ -180,28 +179,6 @@ def example_at(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=30)
-
-
-@pytest.mark.full
-def test_nobody_waits_for_the_reading_of_somebody_elses_large_form(address: str) -> None:
-    form = b"body=" + b"%CC%80" * 500_000
-    kind = {"content-type": "application/x-www-form-urlencoded"}
-
-    def seconds(ask: Callable[[], httpx2.Response], status: int) -> float:
-        began = time.monotonic()
-        assert ask().status_code == status
-        return time.monotonic() - began
-
-    with httpx2.Client(base_url=address, timeout=60) as client, ThreadPoolExecutor(1) as thread:
-        sent = thread.submit(
-            seconds,
-            lambda: httpx2.post(f"{address}new", content=form, headers=kind, timeout=60),
-            400,
-        )
-        waited = []
-        while not sent.done():
-            waited.append(seconds(lambda: client.get("/new"), 200))
-    assert max(waited) < sent.result() / 2, (max(waited), sent.result())
 
 
 @pytest.mark.full
