@@ -137,13 +137,18 @@ class Facts:
 
     @cached_property
     def editable(self) -> frozenset[str]:
-        """The attributes of columns: without the key, the version, and what says the class."""
+        """The attributes of columns: without the key, the version, and what says the class.
+
+        And without what the database computes.
+        """
         mapper = self.mapper
         others = {*mapper.primary_key, self.version, mapper.polymorphic_on}
         return frozenset(
             attribute.key
             for attribute in mapper.column_attrs
-            if isinstance(attribute.columns[0], Column) and others.isdisjoint(attribute.columns)
+            if isinstance(column := attribute.columns[0], Column)
+            and column.computed is None
+            and others.isdisjoint(attribute.columns)
         )
 
     @property

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.errors import ConfigurationError
 from optilock.http.errors import BadEntity
 from optilock.mapped import facts, is_expression
+from optilock.preconditions.names import why_not
 from optilock.preconditions.values import refuse_unfit
 from optilock.undocumented import default_in_ddl
 from optilock.writes.answers import default_values
@@ -71,23 +72,9 @@ def _writable(mapper: Mapper[Any]) -> Iterable[str]:
 
 
 def _why_not(mapper: Mapper[Any], name: Any) -> str | None:
-    known = facts(mapper)
-    if isinstance(name, str) and name in mapper.synonyms:
-        name = mapper.synonyms[name].name
-    if isinstance(name, str) and name in mapper.relationships:
-        return "it is a relationship, and other rows are entities of their own"
-    if not isinstance(name, str) or name not in known.columns:
-        return "there is no such column"
-    column = known.columns[name]
-    if name in known.keys:
-        return "it is the key, by which the row is found"
-    if name == known.token:
-        return "it is the version, which moves by itself"
-    if column is mapper.polymorphic_on:
-        return "it says which class the row is"
-    if column.computed is not None:
-        return "the database computes it"
-    return None
+    if isinstance(name, str) and name in mapper.composites:
+        return "it is made of several columns: name each of them"
+    return why_not(mapper, name)
 
 
 def new(mapper: Mapper[Any], values: Values) -> None:

@@ -65,7 +65,7 @@ def why_not(mapper: Mapper[Any], name: Any) -> str | None:
         return "it is the version, which moves by itself"
     if mapper.polymorphic_on in {*columns}:
         return "it says which class the row is"
-    return "it is computed, and not a column"
+    return "it is computed, and not written"
 
 
 def columns_of(mapper: Mapper[Any], name: str) -> list[str]:

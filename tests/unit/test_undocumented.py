@@ -37,10 +37,11 @@ from sqlalchemy.orm import (
     undefer,
 )
 from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.exc import UnmappedClassError
 from sqlalchemy.sql import func, lambda_stmt
 
 import optilock
-from optilock import undocumented
+from optilock import ConfigurationError, Versioned, undocumented
 
 
 class Base(DeclarativeBase):
@@ -333,6 +334,27 @@ def test_mappers_are_found_and_loaded_as_they_should_be(session):
     for option in (load_only(Page.title), defer("*")):
         assert "views" in session.scalars(select(Page).options(option)).one().__dict__
         session.expunge_all()
+
+
+def test_a_class_whose_mapping_was_refused_stands_in_nobodys_way():
+    class Base(DeclarativeBase):
+        pass
+
+    class Good(Base):
+        __tablename__ = "good"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    with pytest.raises(ConfigurationError) as refused:
+
+        class Bad(Versioned, Base):
+            __tablename__ = "bad"
+            __version_token__ = 5
+            id: Mapped[int] = mapped_column(primary_key=True)
+
+    assert refused.tb is not None  # and with it the class stays
+    with pytest.raises(UnmappedClassError):
+        Base.registry.mappers  # noqa: B018
+    assert list(undocumented.mapped_by(Base.registry)) == [inspect(Good)]
 
 
 def test_an_update_tells_what_it_sets_and_where():

@@ -311,11 +311,11 @@ def test_a_deleted_object_leaves_the_session(store, watched):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"nothing": 1}, "no such column"),
-        ({"id": 2}, "the key"),
+        ({"nothing": 1}, "no such mapped attribute"),
+        ({"id": 2}, "the primary key"),
         ({"version": 2}, "the version"),
         ({"balance": None}, "cannot be null"),
-        ({3: "a"}, "no such column"),
+        ({3: "a"}, "no such mapped attribute"),
         ([1], "not list"),
     ],
 )

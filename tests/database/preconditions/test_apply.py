@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Computed, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
 from optilock import (
@@ -17,12 +17,13 @@ from optilock import (
     ConfigurationError,
     PreconditionFailed,
     UnitOfWork,
+    Versioned,
     apply,
     client_wins,
     etag_of,
 )
 from optilock.testing import count_statements
-from tests.models import Account, Base, Dog, Note, Post, Seat, Tag
+from tests.models import Account, Base, Dog, Note, Post, Seat, Tag, key
 from tests.tags import tag
 from tests.two_writers import Do
 from tests.work import calls_of
@@ -173,11 +174,19 @@ def test_null_where_the_column_takes_none_is_refused_and_not_set(account: Any, w
     assert not session.is_modified(session.get_one(Account, 1))
 
 
+class Parcel(Versioned, Base):
+    __tablename__ = "apply_parcels"
+    id: Mapped[int] = key()
+    weight: Mapped[int]
+    twice: Mapped[int] = mapped_column(Computed("weight * 2", persisted=True))
+
+
 @pytest.mark.parametrize(
     ("model", "changes", "error", "why"),
     [
         (Post, {"comments": []}, BadEntity, "relationship"),
         (Dog, {"kind": "cat"}, BadEntity, "which class"),
+        (Parcel, {"twice": 2}, BadEntity, "computed"),
         (Tag, {"name": "x"}, ConfigurationError, "no version"),
         (int, {}, ConfigurationError, "mapped class"),
         (Account, ["owner"], BadEntity, "mapping"),
