@@ -14,7 +14,7 @@ the mode changes nothing that the test is about, ``modes(full=True)`` keeps them
 
 Choose engines with ``-k postgresql``, or for one test with
 ``@pytest.mark.engines("postgresql", "mariadb")`` or ``@pytest.mark.needs("row-locks")``. Where a
-server cannot be started the tests are skipped, and the summary says why in one line; under
+server cannot be started its tests are left out, and the summary says why in one line; under
 ``CI=true`` they fail.
 """
 
@@ -25,6 +25,7 @@ import getpass
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,8 @@ from optilock.testing.servers import ServerMissing
 from tests import summary
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.oldest import add_get_one
-from tests.selection import quick, suits
-from tests.summary import LEFT
+from tests.selection import cannot_run, quick, suits
+from tests.summary import LEFT, MISSING
 from tests.two_writers import account as account
 from tests.two_writers import gone as gone
 from tests.two_writers import other as other
@@ -120,8 +121,10 @@ def _names(test: pytest.Item) -> list[Any]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     about = [item for item in items if suits(item)]
     whole = config.option.full or any("::" in named for named in config.args)
-    now = set(about) if whole else quick(about)
-    config.stash[LEFT] = len(about) - len(now)
+    chosen = set(about) if whole else quick(about)
+    reasons = Counter(why for item in chosen if (why := cannot_run(item)))
+    config.stash[LEFT], config.stash[MISSING] = len(about) - len(chosen), dict(reasons)
+    now = {item for item in chosen if not cannot_run(item)} if reasons else chosen
     config.hook.pytest_deselected(items=[item for item in items if item not in now])
     items[:] = [item for item in items if item in now]
 

@@ -1,13 +1,15 @@
 """Which tests run: without more words the quick ones, with ``--full`` all there are.
 
 A test runs on the engines that it is about (``@pytest.mark.engines``, ``@pytest.mark.needs``).
-Without ``--full`` three things are left out, on every machine the same:
+Without ``--full`` four things are left out, on every machine the same:
 
 * what is marked ``@pytest.mark.full``, as the other modes of an engine are by
-  ``@pytest.mark.modes(full=True)``;
+  ``@pytest.mark.modes(full=True)``; and the engines that ``@pytest.mark.usually`` does not name;
+* of a test with parameters beside the engine: each value runs on the first engine that has it
+  (SQLite, as a rule), and :data:`FEW` of them on each of the others;
 * of a test with three or more parameters, the engine among them, what shows no new *pair* of
-  values. Two kinds that go wrong together are met once on SQLite and PostgreSQL, and each kind once
-  on MariaDB; every combination of three waits for the full run;
+  values: two kinds that go wrong together are met once, every combination of three waits for the
+  full run;
 * of what a test tries again and again for chance to find it (random histories, cancelled tasks)
   most: such a test asks for the option itself.
 
@@ -19,15 +21,22 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from operator import itemgetter
 
 import pytest
 
-from tests.engines import ASYNC, CAPABILITIES
+from tests.engines import ASYNC, CAPABILITIES, missing
 
-__all__ = ["covering", "quick", "suits"]
+__all__ = ["FEW", "cannot_run", "covering", "quick", "shown_before", "suits"]
 
 Row = Sequence[Hashable]
+#: The number of a parameter, and a value of it.
+Place = tuple[int, Hashable]
+Pair = tuple[Place, Place]
+
+#: So many values of a parameter run on an engine if another one shows them all.
+FEW = 2
 
 
 def suits(item: pytest.Item) -> bool:
@@ -42,21 +51,34 @@ def suits(item: pytest.Item) -> bool:
     return all(can.issuperset(needed.args) for needed in _marks(item, "needs"))
 
 
+def cannot_run(item: pytest.Item) -> str | None:
+    """Why not on this machine."""
+    engine = _engine(item)
+    return missing(engine if engine in CAPABILITIES else ASYNC[engine][0]) if engine else None
+
+
 def quick(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Those of the default run."""
     tests: dict[object, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("full") is None:
+        if item.get_closest_marker("full") is None and _is_usual(item):
             tests[getattr(item, "originalname", item), item.parent].append(item)
     return {item for test in tests.values() for item in _pairs_shown(test)}
 
 
-def covering(rows: Sequence[Row], late: Callable[[int], bool]) -> list[int]:
-    """The numbers of rows that show every pair of values of any two columns.
+def _is_usual(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("usually")
+    return mark is None or _engine(item) in mark.args
+
+
+def covering(
+    rows: Sequence[Row], late: Callable[[int], bool], spare: Collection[Pair] = ()
+) -> list[int]:
+    """The numbers of rows that show every pair of values of any two columns, but for ``spare``.
 
     Rows that are ``late`` are taken for what no other row shows.
     """
-    pairs = [set(itertools.combinations(enumerate(row), 2)) for row in rows]
+    pairs = [{*itertools.combinations(enumerate(row), 2)}.difference(spare) for row in rows]
     missing = set().union(*pairs)
     chosen = []
     for group in (False, True):
@@ -70,24 +92,59 @@ def covering(rows: Sequence[Row], late: Callable[[int], bool]) -> list[int]:
     return chosen
 
 
+def shown_before(rows: Sequence[Row]) -> set[Pair]:
+    """The pairs of an engine, each row's first value, and a value that an engine before it shows.
+
+    But for :data:`FEW` of each parameter, so that every engine has some.
+    """
+    first: dict[Hashable, Hashable] = {}
+    others: dict[Hashable, dict[Place, None]] = defaultdict(dict)
+    for engine, *values in rows:
+        for place in enumerate(values, 1):
+            if first.setdefault(place, engine) != engine:
+                others[engine][place] = None
+    found = set()
+    for engine, places in others.items():
+        for _, column in itertools.groupby(sorted(places, key=itemgetter(0)), itemgetter(0)):
+            values = [*column]
+            found |= {((0, engine), place) for place in {*values}.difference(_spread(values))}
+    return found
+
+
+def _spread(values: Sequence[Place]) -> Sequence[Place]:
+    """The first, the last, and what lies evenly between them."""
+    if len(values) <= FEW:
+        return values
+    return [values[n * (len(values) - 1) // (FEW - 1)] for n in range(FEW)]
+
+
 def _pairs_shown(test: list[pytest.Item]) -> list[pytest.Item]:
     rows = [_row(item) for item in test]
-    if len(rows[0]) < 3:
+    if len(rows[0]) < 2:
         return test
-    chosen = covering(rows, late=lambda number: (_engine(test[number]) or "").startswith("mariadb"))
-    return [test[number] for number in chosen]
+    spare = shown_before(rows)
+    if len(rows[0]) == 2:
+        pairs = [((0, engine), (1, value)) for engine, value in rows]
+        return [item for item, pair in zip(test, pairs, strict=True) if pair not in spare]
+    late = [str(engine).startswith("mariadb") for engine, *_ in rows]
+    return [test[number] for number in covering(rows, late.__getitem__, spare)]
 
 
 def _row(item: pytest.Item) -> Row:
-    """What the test is run with: a value for each ``parametrize``, and for each fixture's own."""
+    """The engine, and what else the test is run with: of each ``parametrize`` and each fixture."""
     called = getattr(item, "callspec", None)
     if called is None:
-        return ()
+        return (None,)
     together = [_names(mark.args[0]) for mark in item.iter_markers("parametrize")]
     named = {name for names in together for name in names}
     alone = [(name,) for name in called.params if name not in named]
     # The same object wherever the same value is meant; it may equal another, or be unhashable.
-    return [tuple(id(called.params[name]) for name in names) for names in (*together, *alone)]
+    values = [
+        tuple(id(called.params[name]) for name in names)
+        for names in (*together, *alone)
+        if names not in _OF_THE_ENGINE
+    ]
+    return (_engine(item), *values)
 
 
 def _names(arguments: str | Sequence[str]) -> Sequence[str]:
@@ -99,11 +156,12 @@ def _names(arguments: str | Sequence[str]) -> Sequence[str]:
 def _engine(item: pytest.Item) -> str | None:
     called = getattr(item, "callspec", None)
     values = called.params if called else {}
-    given = (values.get(name) for name in ("database", "async_database"))
+    given = (values.get(name) for (name,) in _OF_THE_ENGINE)
     return next((name for name in given if isinstance(name, str) and name in _ENGINES), None)
 
 
 _ENGINES = {*CAPABILITIES, *ASYNC}
+_OF_THE_ENGINE = (("database",), ("async_database",))
 
 
 def _marks(item: pytest.Item, name: str) -> list[pytest.Mark]:

@@ -12,29 +12,34 @@ from typing import Any
 
 import pytest
 
-__all__ = ["LEFT", "skipped_because"]
+__all__ = ["LEFT", "MISSING", "skipped_because"]
 
 #: How many tests wait for ``--full``.
 LEFT = pytest.StashKey[int]()
+#: How many tests were not begun, by the reason: their engine cannot run here.
+MISSING = pytest.StashKey[dict[str, int]]()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left"] = session.config.stash.get(LEFT, 0)
+        stash = session.config.stash
+        session.config.workeroutput.update(left=stash.get(LEFT, 0), missing=stash.get(MISSING, {}))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """xdist's hook: a process has ended."""
-    left: Mapping[str, int] = getattr(node, "workeroutput", {})
-    node.config.stash[LEFT] = left.get("left", 0)
+    """xdist's hook: a process has ended. Each of them has looked at all tests."""
+    told: Mapping[str, Any] = getattr(node, "workeroutput", {})
+    node.config.stash[LEFT], node.config.stash[MISSING] = (
+        told.get("left", 0),
+        told.get("missing", {}),
+    )
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    lines = [
-        f"{count:>6,} skipped: {why}"
-        for why, count in skipped_because(terminalreporter.getreports("skipped")).most_common()
-    ]
+    skipped = skipped_because(terminalreporter.getreports("skipped"))
+    skipped.update(config.stash.get(MISSING, {}))
+    lines = [f"{count:>6,} skipped: {why}" for why, count in skipped.most_common()]
     if left := config.stash.get(LEFT, 0):
         lines.append(f"{left:>6,} more run with: python -m pytest --full")
     if lines:

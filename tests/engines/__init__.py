@@ -13,6 +13,7 @@ name databases to use in place of our own; tests drop everything in them.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ __all__ = [
     "NAMES",
     "Target",
     "Targets",
+    "missing",
     "running",
     "skip_without",
 ]
@@ -88,12 +90,32 @@ class Targets:
         return self.get(database, folder).asynchronous(name, driver)
 
 
+@functools.cache
+def missing(engine: str) -> str | None:
+    """Why no test of the engine can run on this machine; nothing else is started to find out.
+
+    Under ``CI=true`` they are to run, and to fail.
+    """
+    module = next(module for module in _MODULES if engine.startswith(module.FAMILY))
+    if os.environ.get("CI") == "true":
+        return None
+    try:
+        module.look()
+    except ServerMissing as error:
+        return _why(module, error)
+    return None
+
+
 def skip_without(engine: str, missing: ServerMissing) -> NoReturn:
     """Skip the test; under ``CI=true`` a missing engine is a failure."""
     if os.environ.get("CI") == "true":
         raise missing
     module = next(module for module in _MODULES if engine.startswith(module.FAMILY))
-    pytest.skip(
+    pytest.skip(_why(module, missing))
+
+
+def _why(module: Any, missing: ServerMissing) -> str:
+    return (
         f"{module.TITLE} cannot be started. {missing}; or start Docker; or name a database that"
         f" tests may empty in {module.VARIABLE}"
     )

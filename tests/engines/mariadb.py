@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from optilock.testing import servers
 from tests.engines.target import Target
-from tests.engines.urls import container, given, kept_open
+from tests.engines.urls import container, given, kept_open, look_for
 
 FAMILY, TITLE = "mariadb", "MariaDB"
 NAMES = ("mariadb", "mariadb-snapshot")
@@ -23,6 +23,10 @@ CAPABILITIES = {
 }
 VARIABLE = "OPTILOCK_TEST_MARIADB_URL"
 _SNAPSHOT = {"mariadb": "OFF", "mariadb-snapshot": "ON"}
+
+
+def look() -> None:
+    look_for(VARIABLE, lambda: servers._program("mariadbd"))
 
 
 def start(stack: ExitStack) -> Engine:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from optilock.testing import servers
 from tests.engines.kept import Kept
 from tests.engines.target import Target
-from tests.engines.urls import container, given, kept_open
+from tests.engines.urls import container, given, kept_open, look_for
 
 FAMILY, TITLE = "postgresql", "PostgreSQL"
 NAMES = ("postgresql",)
@@ -20,6 +20,10 @@ CAPABILITIES = {
 VARIABLE = "OPTILOCK_TEST_POSTGRESQL_URL"
 _KEPT = Kept()
 _SETTINGS = {"autovacuum": "off", "jit": "off", "synchronous_commit": "off"}
+
+
+def look() -> None:
+    look_for(VARIABLE, servers._package)
 
 
 def start(stack: ExitStack) -> Engine:

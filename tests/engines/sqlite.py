@@ -15,6 +15,10 @@ _MODES = {"sqlite-journal": "DELETE", "sqlite-wal": "WAL"}
 CAPABILITIES = dict.fromkeys(NAMES, frozenset({"resolves-in-place"}))
 
 
+def look() -> None:
+    """Python has SQLite."""
+
+
 def start(stack: ExitStack) -> Engine:
     """SQLite needs no server: this is an engine for the others to be like."""
     engine = create_engine("sqlite://")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import Engine, create_engine, event
 
 from optilock.testing.servers import ServerMissing
 
-__all__ = ["container", "given", "kept_open"]
+__all__ = ["container", "given", "kept_open", "look_for"]
 
 _IMAGES = {"postgresql": "postgres:18-alpine", "mariadb": "mariadb:11.4"}
 
@@ -22,6 +23,15 @@ _IMAGES = {"postgresql": "postgres:18-alpine", "mariadb": "mariadb:11.4"}
 def given(variable: str) -> str | None:
     """The URL in an environment variable: a database that tests may empty."""
     return os.environ.get(variable) or None
+
+
+def look_for(variable: str, program: Callable[[], object]) -> None:
+    """Raises ``ServerMissing`` where neither a URL nor Docker is there, nor the program."""
+    try:
+        program()
+    except ServerMissing:
+        if given(variable) is None and not _docker_answers():
+            raise
 
 
 def kept_open(stack: ExitStack, url: str, settings: str) -> Engine:

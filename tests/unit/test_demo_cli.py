@@ -50,7 +50,9 @@ def test_help_names_the_options() -> None:
     assert all(option in done.stdout for option in ("--url", "--editors", "--seed", "--json"))
 
 
-@pytest.mark.parametrize("absent", ["rich_click", "click", "rich"])
+@pytest.mark.parametrize(
+    "absent", ["rich_click", *(pytest.param(n, marks=pytest.mark.full) for n in ("click", "rich"))]
+)
 def test_without_the_extra_the_command_line_says_what_to_install(absent: str) -> None:
     code = f"import sys; sys.modules[{absent!r}] = None; from optilock.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

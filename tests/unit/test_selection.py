@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from optilock.testing.servers import ServerMissing
-from tests.engines import Targets, mariadb, urls
-from tests.selection import covering
+from tests.engines import Targets, mariadb, missing, urls
+from tests.selection import covering, shown_before
 from tests.summary import skipped_because
 
 KINDS = [*itertools.product("abc", (1, 2), (True, False), ("sqlite", "mariadb"))]
@@ -37,6 +37,43 @@ def test_no_pair_is_left_to_an_engine_that_may_be_missing() -> None:
 def test_where_nothing_can_be_left_out_everything_runs() -> None:
     rows = [*itertools.product("abc", "xy")]
     assert sorted(covering(rows, late=lambda number: False)) == [*range(6)]
+
+
+ENGINES = [(engine, value) for engine in ("sqlite", "postgresql") for value in "abcde"]
+
+
+def test_each_value_runs_on_the_first_engine_and_some_on_the_others() -> None:
+    left_out = [(engine[1], value[1]) for engine, value in shown_before(ENGINES)]
+    assert sorted(left_out) == [("postgresql", value) for value in "bcd"]
+
+
+def test_a_value_that_an_engine_has_alone_runs_there() -> None:
+    own = [("postgresql", value) for value in "xyz"]
+    left_out = shown_before([*ENGINES, *own])
+    assert not {(engine[1], value[1]) for engine, value in left_out} & {*own}
+
+
+def test_a_pair_that_need_not_be_shown_is_not() -> None:
+    rows = [(engine, *more) for engine in "sp" for more in itertools.product("abcde", (1, 2, 3))]
+    spare = shown_before(rows)
+    chosen = [rows[number] for number in covering(rows, lambda number: False, spare)]
+    assert pairs(chosen) >= pairs(rows) - spare
+    assert {value for engine, value, _ in chosen if engine == "s"} == {*"abcde"}
+    assert {value for engine, value, _ in chosen if engine == "p"} >= {*"ae"}
+
+
+def test_an_engine_that_cannot_run_is_named_and_nothing_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def look() -> None:
+        raise ServerMissing("none here")
+
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(mariadb, "look", look)
+    assert "MariaDB cannot be started. none here" in str(missing.__wrapped__("mariadb-snapshot"))
+    assert missing.__wrapped__("sqlite-wal") is None
+    monkeypatch.setenv("CI", "true")
+    assert missing.__wrapped__("mariadb") is None  # it is to be started, and to fail
 
 
 def test_a_reason_is_told_once_however_often_it_was_met() -> None:

@@ -70,6 +70,7 @@ def test_mariadb_answers_on_loopback_and_on_its_socket_and_is_gone_afterwards() 
     assert not listens(server)
 
 
+@pytest.mark.full
 def test_two_servers_do_not_disturb_each_other(shared: Server) -> None:
     with servers.postgresql() as another:
         asked(another.url, "SELECT 1")
@@ -82,6 +83,7 @@ def test_a_setting_goes_on_top_of_the_servers_own(shared: Server) -> None:
     assert asked(shared.url, "SHOW max_connections") == "7"
 
 
+@pytest.mark.full
 def test_the_users_own_connection_variables_do_not_lead_elsewhere(monkeypatch) -> None:
     monkeypatch.setenv("PGPORT", "1")
     monkeypatch.setenv("PGDATA", "/nowhere")

@@ -116,7 +116,13 @@ def test_signed_tags_are_handed_on() -> None:
     assert Conditions.of("PUT", [(MATCH, STAR)], etags=etags).demands["etags"] is etags
 
 
-@pytest.mark.parametrize("name", ["fastapi", "flask", "litestar", "starlette"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fastapi",
+        *(pytest.param(n, marks=pytest.mark.full) for n in ("flask", "litestar", "starlette")),
+    ],
+)
 def test_a_framework_that_is_not_installed_is_named_with_its_extra(name: str) -> None:
     program = f"""
 try:

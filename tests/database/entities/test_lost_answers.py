@@ -87,6 +87,7 @@ def writes(engine: Engine) -> dict[str, int]:
 
 
 @pytest.mark.engines("sqlite-wal", "postgresql")
+@pytest.mark.usually("postgresql")
 @pytest.mark.timeout(300)
 def test_requests_sent_again_are_stored_once_and_answered(ports, numbers, engine):
     """One test, because the processes take longer than all that is asked of them."""

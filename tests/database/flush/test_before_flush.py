@@ -67,6 +67,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.usually("sqlite-wal")
 @pytest.mark.parametrize("act", ["flush", "commit"])
 @pytest.mark.parametrize("order", ["watched-first", "mapped-first"])
 def test_a_promise_is_kept_for_a_root_whoever_was_told_of_flushes_first(

@@ -18,7 +18,7 @@ N = 300
     ("model", "column", "objects"), [(Account, "owner", 1), (Native, "text", 1), (Seat, "guest", 2)]
 )
 def test_a_row_that_is_held_is_one_object_for_the_garbage_collector(
-    store, watched, model, column, objects
+    store, watched, model, column, objects, collect
 ):
     """Two where its key is of two columns. Counted while rows are held, from one to another."""
     keys = [key.name for key in model.__table__.primary_key]
@@ -33,7 +33,7 @@ def test_a_row_that_is_held_is_one_object_for_the_garbage_collector(
         found.append(len(gc.get_objects()) if len(found) in (N // 3, N - 1) else 0)
 
     event.listen(model, "refresh_flush", refresh_flush)
-    gc.collect()
+    collect()
     gc.disable()
     try:
         session.flush()

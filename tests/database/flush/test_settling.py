@@ -17,7 +17,7 @@ from optilock import ConcurrencyError, client_wins, merge_fields, store_wins, wa
 from tests.models import Account, Comment, Dog, Native, Player, Post, Ranked, Tag, Team
 from tests.work import Counting, lines_of
 
-pytestmark = pytest.mark.needs("resolves-in-place")
+pytestmark = [pytest.mark.needs("resolves-in-place"), pytest.mark.usually("sqlite-wal")]
 
 N = 50
 

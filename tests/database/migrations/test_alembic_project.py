@@ -15,7 +15,10 @@ from sqlalchemy import text
 from tests import in_process
 from tests.migrating import shape
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 ROOT = Path(__file__).parents[3]
 
 _ENV = """

@@ -13,6 +13,9 @@ from sqlalchemy import inspect, text
 
 from tests.engines import Target
 
+#: Each run is a program of its own, and takes seconds.
+pytestmark = pytest.mark.usually("sqlite-wal")
+
 SHORT = ("--editors", "3", "--edits", "8", "--pages", "2")
 OTHERS = ("optimistic, retry", "optimistic, merge", "pessimistic", "serializable, retry")
 
