@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.wiki.programs import needed, program
 
-__all__ = ["Page", "chromium", "conflict", "save", "window"]
+__all__ = ["Page", "back", "chromium", "conflict", "press", "save", "window"]
 
 #: Playwright's page; the package is not always installed.
 Page = Any
@@ -50,12 +50,25 @@ def window(browser: Any, address: str, *, scripts: bool = True, width: int = 100
 def save(page: Page, body: str) -> None:
     """Write into the box, and save it."""
     page.get_by_label("Text").fill(body)
-    page.get_by_role("button", name="Save").click()
+    press(page, "Save")
+
+
+def press(page: Page, button: str) -> None:
+    """Press a button, or follow a link, until the next page is there, whole."""
+    with page.expect_navigation(wait_until="load"):
+        page.get_by_role("button", name=button).or_(page.get_by_role("link", name=button)).click()
+
+
+def back(page: Page) -> None:
+    """To the page before, until it is there again. The browser may have kept it as it was."""
+    with page.expect_navigation(wait_until="commit"):
+        page.evaluate("setTimeout(() => history.back())")
+    page.wait_for_load_state("load")
 
 
 def conflict(ada: Page, bob: Page, name: str, *, mine: str, theirs: str) -> None:
     """Both open the page, Bob saves it, Ada comes second and sees the conflict."""
     for page in (ada, bob):
-        page.goto(f"/pages/{name}/edit")
+        page.goto(f"/pages/{name}/edit?anyway=yes")
     save(bob, theirs)
     save(ada, mine)
