@@ -27,7 +27,9 @@ def test_a_saved_page_is_shown_by_a_redirect(ada: Visitor, stored: Stored) -> No
     assert stored("tea") == LATE
 
 
-def test_saving_is_one_statement_and_with_a_lease_or_a_conflict_two(client: TestClient, memory: Engine) -> None:
+def test_saving_is_one_statement_and_with_a_lease_or_a_conflict_two(
+    client: TestClient, memory: Engine
+) -> None:
     ada = Visitor(client)
     mine, theirs = ada.edit("tea"), ada.edit("tea")
     assert mine.fields["lease"] and not theirs.fields["lease"]

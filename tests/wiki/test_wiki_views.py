@@ -277,7 +277,9 @@ def test_a_form_of_another_site_is_refused(
 
 
 @pytest.mark.parametrize("path", ["/", "/pages/tea", "/nowhere", "/static/style.css", "/api/pages"])
-def test_every_answer_forbids_scripts_but_ours_frames_and_guesses(client: TestClient, path: str) -> None:
+def test_every_answer_forbids_scripts_but_ours_frames_and_guesses(
+    client: TestClient, path: str
+) -> None:
     answer = client.get(path)
     policy = answer.headers["content-security-policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))

@@ -9,16 +9,30 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tests.wiki.programs import needed, program
 
-__all__ = ["Page", "back", "chromium", "conflict", "press", "save", "window"]
+__all__ = [
+    "Page",
+    "back",
+    "chromium",
+    "conflict",
+    "editor_opens",
+    "holds",
+    "press",
+    "save",
+    "window",
+]
 
 #: Playwright's page; the package is not always installed.
 Page = Any
+
+#: Milliseconds, for what a lease has to end for, also on a machine that is busy.
+_LONG = 60_000
 
 
 @contextmanager
@@ -64,6 +78,24 @@ def back(page: Page) -> None:
     with page.expect_navigation(wait_until="commit"):
         page.evaluate("setTimeout(() => history.back())")
     page.wait_for_load_state("load")
+
+
+def editor_opens(page: Page) -> None:
+    """By itself, without a hand on mouse or keyboard."""
+    _expect(page).to_have_title(re.compile("^Edit: "), timeout=_LONG)
+    page.wait_for_load_state("load")
+
+
+def holds(page: Page) -> None:
+    """The editor has a lease, and says of nobody else that he edits."""
+    _expect(page.locator("[name=lease]")).not_to_have_value("", timeout=_LONG)
+    _expect(page.locator("#editing")).to_be_hidden(timeout=_LONG)
+
+
+def _expect(of: Any) -> Any:
+    from playwright.sync_api import expect
+
+    return expect(of)
 
 
 def conflict(ada: Page, bob: Page, name: str, *, mine: str, theirs: str) -> None:
