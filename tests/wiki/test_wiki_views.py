@@ -277,7 +277,7 @@ def test_a_form_of_another_site_is_refused(
 
 
 @pytest.mark.parametrize("path", ["/", "/pages/tea", "/nowhere", "/static/style.css", "/api/pages"])
-def test_every_answer_forbids_scripts_but_ours_frames_and_guesses(
+def test_every_answer_forbids_frames_guesses_and_scripts_of_others(
     client: TestClient, path: str
 ) -> None:
     answer = client.get(path)
