@@ -6,7 +6,7 @@ made again never has a tag of before, and no tag can be guessed.
 
 from __future__ import annotations
 
-from sqlalchemy import DDL, Engine, String, Text, inspect
+from sqlalchemy import Engine, String, Text, inspect, text
 from sqlalchemy.dialects.mysql import MEDIUMTEXT, VARCHAR
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.schema import CreateColumn
@@ -62,7 +62,7 @@ def _add_columns(engine: Engine) -> None:
     """Those of leases, to the table of a wiki that was older than they are."""
     there = {column["name"] for column in inspect(engine).get_columns(Page.__tablename__)}
     with engine.begin() as connection:
-        for column in inspect(Page).local_table.columns:
+        for column in Base.metadata.tables[Page.__tablename__].columns:
             if column.name not in there:
                 words = CreateColumn(column).compile(dialect=engine.dialect)
-                connection.execute(DDL(f"ALTER TABLE {Page.__tablename__} ADD COLUMN {words}"))
+                connection.execute(text(f"ALTER TABLE {Page.__tablename__} ADD COLUMN {words}"))
