@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -63,15 +63,15 @@ async def _in_a_loop(engine: AsyncEngine, work: Callable[[Engine], R]) -> R:
         await engine.dispose()
 
 
-def engine_of(url: str) -> Engine:
-    """A sync engine; nothing is connected yet.
+def engine_of(url: str, **options: Any) -> Engine:
+    """A sync engine, with these options of ``create_engine``; nothing is connected yet.
 
     Raises:
         ConfigurationError: the text is no URL, its driver is not installed, or is async. The text
             is not repeated: it may hold a password.
     """
     try:
-        engine = create_engine(make_url(url))
+        engine = create_engine(make_url(url), **options)
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise ConfigurationError(
             f"The database URL cannot be read ({type(error).__name__}): write for example"

@@ -7,7 +7,8 @@ from sqlalchemy import create_engine
 from optilock.wiki.app import wiki
 from optilock.wiki.pages import prepare
 
-engine = create_engine(os.environ["WIKI_DATABASE"], pool_pre_ping=True)
+# No log has what people type, or the lease of an editor.
+engine = create_engine(os.environ["WIKI_DATABASE"], pool_pre_ping=True, hide_parameters=True)
 app = wiki(engine, secret=os.environ["WIKI_SECRET"])
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``optilock demo``: several people edit the same few wiki pages, under five strategies.
+"""``optilock demo``: several people edit the same few wiki pages, under six strategies.
 
 The pages are the reference topics that every Python carries (``pydoc_data.topics``). Editor
 *processes* read a page, pause as people do, and write it back. The same edits run under each
@@ -19,7 +19,7 @@ Which file is about what:
 ============  ==========================================================================
 wiki          the pages, their tables with and without a version, and the database
 edits         what one edit changes, the plan of all, and which are lost (values only)
-strategies    five ways to write the same edit
+strategies    six ways to write the same edit
 editors       the editor processes, and the conflicts and retries that they count
 run           all editors under all strategies, one after the other
 report        the bar, the table, the JSON, the verdict, and one conflict, step by step

@@ -26,7 +26,7 @@ from optilock.errors import ConfigurationError
 @click.option("--seed", default=1, show_default=True, help="Another number, other edits.")
 @click.option("--json", "only_json", is_flag=True, help="Print the figures as JSON, nothing else.")
 def demo(url: str | None, editors: int, edits: int, pages: int, seed: int, only_json: bool) -> None:
-    """Let several editors change the same wiki pages under five strategies, and count the losses.
+    """Let several editors change the same wiki pages under six strategies, and count the losses.
 
     The database gets tables named optilock_demo_..., which are dropped at the end.
     Exit code 0: last writer wins lost edits and no other strategy did.

@@ -12,7 +12,8 @@ A process is started once and told the strategies one after the other over a pip
 
 An edit counts as committed when COMMIT has returned, not before. A conflict is counted once: when
 the guarded flush reports it, or, where the database itself refuses (a serialization failure, a
-deadlock), when the unit is sent into a retry without one.
+deadlock), when the unit is sent into a retry without one. To find a page leased is none: nothing
+was read, so the retry begins with what is stored.
 
 The processes are spawned, not forked: a fork would share the parent's database connections. They
 are stopped at the end whatever happens.
@@ -38,6 +39,7 @@ from optilock.demo.edits import Edit
 from optilock.demo.strategies import STRATEGIES, Strategy, Write
 from optilock.demo.wiki import open_engine
 from optilock.errors import OptilockError
+from optilock.leases import LeaseHeld
 
 # DOC """Conflicts, resolutions and retries of one editor, counted from ``optilock.events``.
 #
@@ -85,6 +87,8 @@ class Tally:
             case events.Resolved(entries):
                 self.resolved += len(entries)
                 self.told = self.told or _best(entries)
+            case events.Retry(error=LeaseHeld()):
+                self.retries += 1
             case events.Retry():
                 self.retries += 1
                 self.conflicts += not self._reported

@@ -174,6 +174,7 @@ def _heading(options: Options) -> str:
 def _legend(options: Options) -> Iterator[str]:
     yield "lost        committed, but its mark, tag or view is not in the stored page"
     yield "conflicts   another edit came first, and that was noticed"
+    yield "retries     an edit began again: after a conflict, or the page was leased"
     yield "p50, p99    from reading to committed, pauses and retries included"
     if options.backend == "sqlite":
         yield "SQLite has one lock for all rows: the last two are both BEGIN IMMEDIATE here"

@@ -1,17 +1,19 @@
-"""Five ways to write the same edit: read the page, think, write it back.
+"""Six ways to write the same edit: read the page, think, write it back.
 
 ================================  ==========================================================
 last writer wins                  plain SQLAlchemy, no version
 optimistic, retry                 ``Versioned``; a conflict runs the unit again
 optimistic, merge                 ``Versioned``; a conflict is merged in the same transaction,
                                   and only what cannot be merged runs again
+lease                             the editor has the page for himself, in no transaction while he
+                                  thinks; whoever finds it leased asks again
 pessimistic                       the row is locked when it is read (SELECT ... FOR UPDATE);
                                   SQLite has no row locks: BEGIN IMMEDIATE locks the file
 serializable, retry               no version and no lock of ours: the database refuses
 ================================  ==========================================================
 
-The pause between reading and writing is inside the transaction, and an edit that has to run
-again pauses again: its author has to look at the page once more.
+The pause between reading and writing is inside the transaction (under a lease it needs none), and
+an edit that has to run again pauses again: its author has to look at the page once more.
 """
 
 from __future__ import annotations
@@ -19,19 +21,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID, uuid4
 
 from sqlalchemy.orm import Session, sessionmaker
 
 import optilock
+from optilock import leases
 from optilock.demo.edits import Edit, apply
-from optilock.demo.wiki import Page, PlainWikiPage, WikiPage
+from optilock.demo.wiki import LeasedWikiPage, Page, PlainWikiPage, WikiPage
 from optilock.dialects import database_of
+from optilock.leases import LeaseHeld
 
 Sessions = sessionmaker[Session]
 Write = Callable[[Edit], None]
 
 #: So many that nobody gives up: the demo shows what strategies cost, not how they fail.
 _ATTEMPTS = 1000
+
+#: Seconds, in which an editor has read, thought and written, also on a machine that is busy.
+_LEASED_FOR = 60
+_UNTIL_FREE = optilock.retrying(
+    attempts=_ATTEMPTS,
+    on=lambda error: isinstance(error, LeaseHeld) or optilock.is_transient(error),
+    wait_max=0.1,
+)
 
 MERGE = optilock.per_field(
     body=optilock.merge_text, views=optilock.add_delta, tags=optilock.merge_set
@@ -71,6 +84,28 @@ def optimistic_merge(sessions: Sessions) -> Write:
         _think_and_change(edit, session.get_one(WikiPage, edit.page))
 
     return write
+
+
+def lease(sessions: Sessions) -> Write:
+    def write(edit: Edit) -> None:
+        mine = uuid4()  # of all attempts: none of them waits for the lease of the one before
+        for attempt in _UNTIL_FREE:
+            with attempt:
+                _under_lease(sessions, edit, mine)
+
+    return write
+
+
+def _under_lease(sessions: Sessions, edit: Edit, mine: UUID) -> None:
+    with sessions.begin() as session:
+        lease = leases.acquire(session, (LeasedWikiPage, edit.page), _LEASED_FOR, proposed=mine)
+    with sessions() as session:
+        page = session.get_one(LeasedWikiPage, edit.page)
+    _think_and_change(edit, page)
+    with optilock.UnitOfWork(sessions, parts=[leases.Under(lease)]) as session:
+        session.add(page)
+        session.flush()
+        leases.release(session, lease)
 
 
 def pessimistic(sessions: Sessions) -> Write:
@@ -117,6 +152,7 @@ STRATEGIES = (
     LAST_WRITER_WINS,
     Strategy("optimistic, retry", WikiPage, optimistic_retry),
     Strategy("optimistic, merge", WikiPage, optimistic_merge),
+    Strategy("lease", LeasedWikiPage, lease),
     Strategy("pessimistic", PlainWikiPage, pessimistic),
     Strategy("serializable, retry", PlainWikiPage, serializable_retry),
 )

@@ -1,4 +1,4 @@
-"""The wiki: its pages, the two tables that they are stored in, and the database behind them.
+"""The wiki: its pages, the three tables that they are stored in, and the database behind them.
 
 The pages are Python's own reference topics, as they come with every Python. Their text is from
 ``pydoc_data.topics``, generated from the Python documentation.
@@ -8,8 +8,8 @@ Copyright (c) Python Software Foundation, used under the PSF License Version 2.
 >>> list(hot_pages(2))
 ['with', 'try']
 
-Each page is stored as most programs have it, and with the mixin: a text, a counter and a set of
-tags, each of which wants to be merged in another way.
+Each page is stored as most programs have it, with the mixin of a version, and with that of a lease
+as well: a text, a counter and a set of tags, each of which wants to be merged in another way.
 
 The database is a temporary SQLite file, or the one behind ``--url``. A URL that cannot work is
 refused before any editor starts, in one sentence that never holds the password. Every editor opens
@@ -32,6 +32,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
 from optilock.errors import ConfigurationError
+from optilock.leases import Leasable
 
 CREDIT = (
     "Pages: pydoc_data.topics from the Python documentation,"
@@ -62,7 +63,7 @@ class Base(DeclarativeBase):
 
 
 class Page(Base):
-    """What the two kinds of page have in common."""
+    """What the kinds of page have in common."""
 
     __abstract__ = True
 
@@ -83,6 +84,13 @@ class WikiPage(Versioned, Page):
     """The same page with the mixin; that is all the difference."""
 
     __tablename__ = "optilock_demo_pages"
+    __table_args__ = _CHARSET
+
+
+class LeasedWikiPage(Leasable, Versioned, Page):
+    """And one that an editor can have for himself for a while."""
+
+    __tablename__ = "optilock_demo_leased_pages"
     __table_args__ = _CHARSET
 
 

@@ -212,7 +212,6 @@ def _write(
         assert place.mapper is not None
         statement = statement.where(place.mapper.version_id_col.in_(versions))  # type: ignore[union-attr]
     params = {**place.params, **given}
-    why: Exception | None = None
     for _ in range(_ATTEMPTS):
         result = native(connection, statement, params)
         row = result.mappings().first() if result.returns_rows else None
@@ -226,7 +225,9 @@ def _write(
         if found is None or versions is not None:
             place.require(connection, versions)
         why = None if found is None else _refused(place, call, found, given)
-    raise why or LeaseHeld(place.what, "leased", status=409)
+        if why is not None:
+            raise why
+    raise LeaseHeld(place.what, "leased", status=409)
 
 
 def _statement(place: Place, call: str, *, returning: bool) -> Update:

@@ -125,7 +125,8 @@ class Place:
             query = columns.known["look"] = made
         database = database_of(connection.dialect)
         if newest and database.locks_show_newer and not autocommits(connection):
-            query = database.share(query, columns.table)
+            # Not shared: two that look, and then write, would wait for each other.
+            query = query.with_for_update(of=columns.table)
         row = native(connection, query, self.params).mappings().first()
         return None if row is None else dict(row)
 

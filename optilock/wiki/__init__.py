@@ -1,8 +1,9 @@
 """``optilock wiki``: a wiki that never loses an edit, and an example of a web application.
 
-Several people open the same page and save it. Nobody overwrites what he has not seen: each edit
-form carries the ETag of the page and the text that was edited, and the UPDATE has the version in
-its WHERE. Who comes second gets his text back, merged with the stored one where that can be::
+Several people open the same page and save it. Who opens it second is told that somebody edits it,
+and can edit it anyway. Nobody overwrites what he has not seen: each edit form carries the ETag of
+the page and the text that was edited, and the UPDATE has the version in its WHERE. Who saves second
+gets his text back, merged with the stored one where that can be::
 
     optilock wiki
     optilock wiki --database wiki.db --port 8080
@@ -24,6 +25,8 @@ forms         what a browser has sent in a form
 seals         the text that was edited, signed together with its tag
 marks         which words were deleted and inserted (values only)
 conflict      one conflict: what both began from, yours, theirs, and the merge (values only)
+editing       who edits a page just now: the lease
+heartbeats    what the script of an editor says and asks while it is open
 dependencies  what views ask of a request besides its form
 html          a template as an answer
 views         the pages for people: read, edit, save, delete
@@ -32,8 +35,9 @@ protection    forms of other sites, requests that are too large, headers of each
 app           the application, put together
 command       the command line
 templates     the HTML, for Jinja2
-static        the one stylesheet
+static        the one stylesheet, and the one script
 ============  ==========================================================================
 
-There is no JavaScript, and nothing comes from another server.
+Without JavaScript nobody loses an edit either: a lease then ends after a while, and who waits looks
+again by himself. Nothing comes from another server.
 """

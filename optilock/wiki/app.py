@@ -24,20 +24,25 @@ from optilock.http.etags import ETags
 from optilock.web.fastapi import install
 from optilock.web.problems import ERRORS, Problem, problem_of
 from optilock.web.starlette import ProblemResponse
-from optilock.wiki import api, views
+from optilock.wiki import api, heartbeats, views
 from optilock.wiki.dependencies import Wiki
 from optilock.wiki.html import show
+from optilock.wiki.pages import Page
 from optilock.wiki.protection import HEADERS, refusal
 from optilock.wiki.seals import Seals
 from optilock.wiki.texts import BadText
 
-__all__ = ["wiki"]
+__all__ = ["LEASE_SECONDS", "wiki"]
+
+LEASE_SECONDS = 60.0
 
 #: Characters of a name that a client has sent, where it is told that there is no such name.
 _LONGEST = 64
 
 
-def wiki(engine: Engine, *, secret: str | bytes | None = None) -> FastAPI:
+def wiki(
+    engine: Engine, *, secret: str | bytes | None = None, lease_seconds: float = LEASE_SECONDS
+) -> FastAPI:
     """The application.
 
     Args:
@@ -45,18 +50,22 @@ def wiki(engine: Engine, *, secret: str | bytes | None = None) -> FastAPI:
         secret: of 16 characters or more. It signs the texts in the forms, and is the same in all
             processes of one wiki. Without one, a new one is made: forms from before a restart then
             open no merge.
+        lease_seconds: how long somebody counts as editing a page who says no more, because his
+            window is gone or runs no scripts: 1 to 3600.
 
     Raises:
-        ConfigurationError: the secret is too short.
+        ConfigurationError: the secret is too short, or the lease too short or too long.
     """
     app = FastAPI(title="optilock wiki", docs_url=None, redoc_url=None)
     keys = secrets.token_bytes(32) if secret is None else secret
-    app.state.wiki = Wiki(sessionmaker(engine), Seals(ETags([keys])))
+    Page.__lease_policy__.length(lease_seconds)
+    app.state.wiki = Wiki(sessionmaker(engine), Seals(ETags([keys])), lease_seconds)
     install(app)
     for kind in (HTTPException, RequestValidationError, BadText, *ERRORS):
         app.add_exception_handler(kind, _refused)
     app.middleware("http")(_protected)
     app.include_router(views.router)
+    app.include_router(heartbeats.router)
     app.include_router(api.router)
     app.mount("/static", StaticFiles(packages=[("optilock.wiki", "static")]))
     return app

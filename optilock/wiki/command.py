@@ -37,7 +37,15 @@ _WAIT_FOR_LOCK = 30
 )
 @click.option("--database", metavar="FILE", help="SQLite file, made if it is not there.")
 @click.option("--url", help="Or another database, as SQLAlchemy writes it.")
-def wiki(host: str, port: int, database: str | None, url: str | None) -> None:
+@click.option(
+    "--lease",
+    type=click.FloatRange(1, 3600),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long somebody whose window is gone counts as editing.",
+)
+def wiki(host: str, port: int, database: str | None, url: str | None, lease: float) -> None:
     """Run a wiki that never loses an edit.
 
     Without a database its pages are in a temporary file, which is gone when the wiki ends (Ctrl-C).
@@ -52,7 +60,8 @@ def wiki(host: str, port: int, database: str | None, url: str | None) -> None:
 
     with _errors_as_sentences(), _engine(database, url) as engine, _listening(host, port) as open_:
         prepare(engine)
-        server = uvicorn.Server(uvicorn.Config(application(engine), log_level="warning"))
+        app = application(engine, lease_seconds=lease)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         print(f"The wiki is at {_address(open_)} (Ctrl-C ends it)", flush=True)
         _serve(server, open_)
 
@@ -81,7 +90,7 @@ def _engine(database: str | None, url: str | None) -> Iterator[Engine]:
 
 
 def _named(url: str) -> Engine:
-    engine = engine_of(url)
+    engine = engine_of(url, hide_parameters=True)
     if isinstance(engine.pool, SingletonThreadPool):
         raise ConfigurationError(
             "Several threads cannot share a SQLite database in memory: name a --database, or leave"
@@ -94,7 +103,8 @@ def _named(url: str) -> Engine:
 def _file(path: Path) -> Engine:
     """Readers and the one writer of the file do not wait for each other."""
     url = URL.create("sqlite", database=str(path.absolute()))
-    engine = create_engine(url, connect_args={"timeout": _WAIT_FOR_LOCK})
+    waits = {"timeout": _WAIT_FOR_LOCK}
+    engine = create_engine(url, connect_args=waits, hide_parameters=True)
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode=WAL")
     return engine

@@ -21,6 +21,8 @@ class Wiki:
 
     sessions: sessionmaker[Session]
     seals: Seals
+    #: How long somebody counts as editing who says no more.
+    lease_seconds: float
 
 
 def _wiki(request: Request) -> Wiki:

@@ -27,6 +27,8 @@ class Form:
     tag: str = ""
     base: str = ""
     seal: str = ""
+    #: The id of the lease of this editor; "": he has none.
+    lease: str = ""
 
 
 _NAMES = {field.name for field in fields(Form)}

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from optilock.wiki.editing import Editing
 from optilock.wiki.pages import FIRST_PAGES
 
 __all__ = ["show"]
@@ -19,7 +20,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.globals |= {"credit": FIRST_PAGES, "wrong": None}
+_environment.globals |= {"credit": FIRST_PAGES, "wrong": None, "editing": Editing()}
 
 
 def show(
@@ -28,6 +29,9 @@ def show(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> HTMLResponse:
-    """The template with these values. Browsers ask again before they show it a second time."""
+    """The template with these values. Browsers ask again before they show it a second time.
+
+    Nobody else keeps it (``private``): the form of an editor has the id of his lease.
+    """
     html = _environment.get_template(template).render(values)
-    return HTMLResponse(html, status, {"Cache-Control": "no-cache", **(headers or {})})
+    return HTMLResponse(html, status, {"Cache-Control": "private, no-cache", **(headers or {})})

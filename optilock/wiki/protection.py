@@ -9,20 +9,23 @@ be enough: it counts other ports and subdomains as the same site, and this wiki 
 **Large requests** are refused before they are read, by the length that they announce (413); what
 announces none is refused, too (411).
 
-**Headers.** No script runs, nothing is loaded from another server, and no other site can show a
-page of this one inside of its own.
+**Looks in advance.** A browser may fetch an address that nobody has opened yet, or as a picture of
+another site's page. Such a request begins no edit.
+
+**Headers.** No script runs but our own file, which asks this server alone; nothing is loaded from
+another server, and no other site can show a page of this one inside of its own.
 """
 
 from __future__ import annotations
 
 from fastapi import HTTPException, Request
 
-__all__ = ["HEADERS", "refusal"]
+__all__ = ["HEADERS", "is_visit", "refusal"]
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none';"
-        " frame-ancestors 'none'"
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
+        " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     # With "no-referrer" some browsers would not say where a form comes from.
@@ -46,6 +49,12 @@ def refusal(request: Request) -> HTTPException | None:
     if length and (not length.isdecimal() or int(length[:20]) > _LARGEST):
         return HTTPException(413, "This is more than a page can hold. Nothing was saved.")
     return None
+
+
+def is_visit(request: Request) -> bool:
+    """Does somebody look at the answer?"""
+    opened = request.headers.get("sec-fetch-dest", "document") == "document"
+    return request.method == "GET" and opened and "sec-purpose" not in request.headers
 
 
 def _is_ours(request: Request) -> bool:

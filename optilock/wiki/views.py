@@ -28,9 +28,12 @@ from optilock import (
 from optilock.http.preconditions import evaluate
 from optilock.wiki.conflict import Conflict
 from optilock.wiki.dependencies import InWiki, Name, Wiki
+from optilock.wiki.editing import Editing, end
 from optilock.wiki.forms import Form, Sent
+from optilock.wiki.heartbeats import begun
 from optilock.wiki.html import show
 from optilock.wiki.pages import Page
+from optilock.wiki.protection import is_visit
 from optilock.wiki.texts import BadText, name_of, text_of
 
 __all__ = ["router"]
@@ -78,17 +81,21 @@ def _found(wiki: Wiki, name: str) -> Page | None:
 
 
 @_read("/pages/{name}/edit")
-def edit(wiki: InWiki, name: Name) -> Response:
+def edit(request: Request, wiki: InWiki, name: Name, anyway: bool = False) -> Response:
+    # Before the text is read: what the holder of the lease edits is what he left who had it before.
+    editing = begun(wiki, name) if is_visit(request) else Editing()
     found = _found(wiki, name)
     if found is None:
         return show("missing.html", 404, name=name)
-    form = _form(wiki, name, found.body, etag_of(found), base=found.body)
-    return show("edit.html", form=form)
+    if editing.since and not anyway:
+        return show("occupied.html", page=found, editing=editing)
+    form = _form(wiki, name, found.body, etag_of(found), base=found.body, lease=editing.lease)
+    return show("edit.html", form=form, editing=editing)
 
 
-def _form(wiki: Wiki, name: str, body: str, tag: str, base: str) -> Form:
+def _form(wiki: Wiki, name: str, body: str, tag: str, base: str, lease: str) -> Form:
     """For the text ``body``, which began from ``base`` in the version of this tag."""
-    return Form(name, body, tag, base, wiki.seals.of(name, tag, base))
+    return Form(name, body, tag, base, wiki.seals.of(name, tag, base), lease)
 
 
 @router.post("/pages/{name}/edit")
@@ -99,6 +106,7 @@ def save(wiki: InWiki, name: Name, form: Sent) -> Response:
         with wiki.sessions.begin() as session:
             # In a list, "*" is no tag: whoever sends it has not seen what he would overwrite.
             entities.merge(session, Page, name, {"body": form.body}, if_match=[form.tag])
+            end(session, name, form.lease)
     except BadText as error:
         return show("edit.html", error.status, form=form, wrong=str(error))
     except BadPrecondition as error:
@@ -124,7 +132,7 @@ def _conflict(
     if stored is None or error.etag is None:  # it has gone again, in this moment
         return show("deleted.html", 409, form=form)
     conflict = Conflict(yours=form.body, theirs=stored["body"], base=base)
-    now = _form(wiki, form.name, conflict.box, error.etag, base=conflict.theirs)
+    now = _form(wiki, form.name, conflict.box, error.etag, conflict.theirs, form.lease)
     return show("conflict.html", 409, form=now, conflict=conflict)
 
 

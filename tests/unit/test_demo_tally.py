@@ -6,6 +6,7 @@ from typing import Any
 
 from optilock import Entry, events
 from optilock.demo.editors import Tally, counting
+from optilock.leases import LeaseHeld
 
 RETRY = events.Retry(attempt=1, wait=0.0, error=RuntimeError())
 COMMITTED = events.Committed(attempts=2, seconds=0.1)
@@ -40,6 +41,12 @@ def test_a_conflict_that_is_reported_and_then_retried_is_one_conflict() -> None:
 def test_a_retry_without_a_report_is_a_conflict_that_the_database_saw() -> None:
     tally = after(RETRY, RETRY, COMMITTED)
     assert (tally.conflicts, tally.retries) == (2, 2)
+
+
+def test_a_page_that_is_leased_is_asked_for_again_and_is_no_conflict() -> None:
+    held = events.Retry(attempt=1, wait=0.0, error=LeaseHeld("WikiPage 'with'", "leased"))
+    tally = after(held, held, COMMITTED, RETRY)
+    assert (tally.conflicts, tally.retries) == (1, 3)
 
 
 def test_a_conflict_of_one_unit_does_not_hide_the_retry_of_the_next() -> None:

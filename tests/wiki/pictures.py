@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.wiki.programs import ROOT, visitor, wiki_at
-from tests.wiki.windows import chromium, conflict, window
+from tests.wiki.windows import Page, chromium, conflict, window
 
 FOLDER = ROOT / "docs" / "pictures"
 
@@ -27,15 +28,27 @@ CLASHES = ("80 degrees", "75 degrees")
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with chromium() as browser:
-        for name, mine in (("merge", MERGES), ("clash", CLASHES)):
+        for name, happens in (
+            ("occupied", occupied),
+            ("merge", partial(meets, mine=MERGES)),
+            ("clash", partial(meets, mine=CLASHES)),
+        ):
             with tempfile.TemporaryDirectory() as folder, wiki_at(folder=Path(folder)) as address:
                 with visitor(address) as somebody:
                     somebody.send(somebody.open("/new").form, name="Green tea", body=TEA)
                 ada, bob = window(browser, address), window(browser, address)
-                theirs = TEA.replace(*BOB)
-                conflict(ada, bob, "Green tea", mine=TEA.replace(*mine), theirs=theirs)
+                happens(ada, bob)
                 ada.screenshot(path=FOLDER / f"wiki-{name}.png", full_page=True)
                 print(FOLDER / f"wiki-{name}.png")
+
+
+def occupied(ada: Page, bob: Page) -> None:
+    for page in (bob, ada):
+        page.goto("/pages/Green tea/edit")
+
+
+def meets(ada: Page, bob: Page, mine: tuple[str, str]) -> None:
+    conflict(ada, bob, "Green tea", mine=TEA.replace(*mine), theirs=TEA.replace(*BOB))
 
 
 if __name__ == "__main__":

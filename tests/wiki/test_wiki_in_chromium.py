@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from tests.wiki.programs import visitor, wiki_at
-from tests.wiki.windows import Page, chromium, conflict, save, window
+from tests.wiki.windows import (
+    Page,
+    back,
+    chromium,
+    conflict,
+    editor_opens,
+    holds,
+    press,
+    save,
+    window,
+)
 
 pytestmark = pytest.mark.full
 
@@ -18,12 +28,15 @@ TEA = "Boil the water.\nPut in the leaves.\nWait three minutes.\n"
 EARLY, LATE = TEA.replace("Boil", "Heat"), TEA.replace("three", "five")
 CLASH = TEA.replace("three", "four")
 
+#: Seconds. An open editor renews it every second.
+LEASE = "3"
+
 Opened = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with wiki_at(folder=tmp_path_factory.mktemp("wiki")) as address:
+    with wiki_at("--lease", LEASE, folder=tmp_path_factory.mktemp("wiki")) as address:
         yield address
 
 
@@ -63,7 +76,7 @@ def test_two_edits_of_one_page_are_merged(opened: Opened, name: str, scripts: bo
     assert box.input_value() == EARLY.replace("three", "five")
     assert ada.locator("textarea:focus").count() == 1
 
-    ada.get_by_role("button", name="Save the text in the box").click()
+    press(ada, "Save the text in the box")
     assert ada.url.endswith(f"/pages/{name}")
     bob.reload()
     assert bob.locator("main .text").text_content() == EARLY.replace("three", "five")
@@ -93,12 +106,12 @@ def test_words_that_clash_are_marked_and_settled_by_hand(
 def test_a_second_conflict_keeps_the_box(opened: Opened, name: str, scripts: bool) -> None:
     ada, bob = opened(scripts=scripts), opened(scripts=scripts)
     conflict(ada, bob, name, mine=LATE, theirs=CLASH)
-    bob.goto(f"/pages/{name}/edit")
+    bob.goto(f"/pages/{name}/edit?anyway=yes")
     save(bob, EARLY.replace("three", "four"))
     save(ada, LATE + "Drink.\n")
     assert ada.title().startswith("Conflict: ")
     assert ada.get_by_label("Text").input_value() == LATE.replace("Boil", "Heat") + "Drink.\n"
-    ada.get_by_role("button", name="Keep theirs").click()
+    press(ada, "Keep theirs")
     assert "Wait four minutes." in ada.locator("main .text").text_content()
 
 
@@ -108,52 +121,52 @@ def test_a_page_that_was_deleted_is_made_again(opened: Opened, name: str, script
     ada.goto(f"/pages/{name}/edit")
     bob.goto(f"/pages/{name}")
     bob.get_by_text("Delete this page").click()
-    bob.get_by_role("button", name="Delete").click()
+    press(bob, "Delete")
     save(ada, LATE)
     assert ada.title() == f"Conflict: {name} was deleted · Wiki"
-    ada.get_by_role("button", name="Make the page again").click()
+    press(ada, "Make the page again")
     assert ada.locator("main .text").text_content() == LATE
 
 
 def test_a_conflict_is_settled_by_the_keyboard_alone(opened: Opened, name: str) -> None:
     ada, bob = opened(scripts=False), opened(scripts=False)
 
-    def press(*keys: str) -> None:
+    def type_(*keys: str) -> None:
         for key in keys:
             ada.keyboard.press(key)
 
     def focused() -> str:
         return str(ada.locator(":focus").inner_text())
 
-    bob.goto(f"/pages/{name}/edit")
     ada.goto(f"/pages/{name}")
-    press("Tab")
+    type_("Tab")
     assert focused() == "Skip to the content"
     assert ada.get_by_text("Skip to the content").bounding_box()["x"] >= 0
-    press("Enter", "Tab")
+    type_("Enter", "Tab")
     assert focused() == "Edit"
-    press("Enter")
+    type_("Enter")
     ada.wait_for_url("**/edit")
-    press("Control+End")
+    bob.goto(f"/pages/{name}/edit?anyway=yes")
+    type_("Control+End")
     ada.keyboard.type("Drink.")
     save(bob, EARLY)
-    press("Tab")
+    type_("Tab")
     assert focused() == "Save"
-    press("Enter")
+    type_("Enter")
     ada.wait_for_selector("#conflict")
     assert ada.locator("textarea:focus").get_attribute("aria-describedby") == "conflict"
-    press("Control+Home")
+    type_("Control+Home")
     ada.keyboard.type("First: ")
-    press("Tab")
+    type_("Tab")
     assert focused() == "Save the text in the box"
-    press("Tab")
+    type_("Tab")
     assert focused() == "Keep theirs"
-    press("Tab")
+    type_("Tab")
     assert focused() == "What both of you began from"
-    press("Enter")
+    type_("Enter")
     assert ada.locator("details .text").is_visible()
-    press("Shift+Tab", "Shift+Tab")
-    press("Enter")
+    type_("Shift+Tab", "Shift+Tab")
+    type_("Enter")
     ada.wait_for_url(f"**/pages/{name}")
     assert ada.locator("main .text").text_content() == "First: " + EARLY + "Drink."
 
@@ -183,7 +196,7 @@ def test_in_a_narrow_window_yours_stands_below_theirs(opened: Opened, name: str)
 def test_after_a_conflict_the_browsers_back_has_what_was_typed(opened: Opened, name: str) -> None:
     ada, bob = opened(), opened()
     conflict(ada, bob, name, mine=LATE, theirs=CLASH)
-    ada.go_back()
+    back(ada)
     save(ada, ada.get_by_label("Text").input_value())
     assert ada.title().startswith("Conflict: ")  # the old tag came back with the old text
     assert bob.reload().ok
@@ -216,7 +229,98 @@ def test_a_form_on_a_page_of_another_site_saves_nothing(
         "<input name=body value=trapped><button>Win a prize</button></form>"
     )
     ada.goto(trap.as_uri())
-    ada.get_by_role("button").click()
+    press(ada, "Win a prize")
     assert "A page of another site has sent this" in ada.locator("main").text_content()
     ada.goto(f"/pages/{name}")
     assert ada.locator("main .text").text_content() == TEA
+
+
+# -- somebody edits the page -----------------------------------------------------------------------
+
+NOTICE = "Somebody has been editing this page since"
+
+
+@scripts
+def test_who_comes_second_is_told_and_can_edit_anyway_and_nothing_is_lost(
+    opened: Opened, name: str, scripts: bool
+) -> None:
+    ada, bob = opened(), opened(scripts=scripts, width=400)
+    ada.goto(f"/pages/{name}/edit")
+    holds(ada)
+    for _ in range(4):  # longer than the lease lasts without heartbeats
+        with ada.expect_response("**/editing", timeout=60_000):
+            pass
+    bob.goto(f"/pages/{name}/edit")
+    assert bob.get_by_text(NOTICE).is_visible()
+    assert bob.locator("main .text").text_content() == TEA
+    assert bob.get_by_text("the editor opens here").is_visible() is scripts
+    assert bob.evaluate("document.documentElement.scrollWidth") <= 400
+
+    for focused in ("Skip to the content", "All pages", "New page", "Look again", "Edit anyway"):
+        bob.keyboard.press("Tab")
+        assert bob.locator(":focus").inner_text() == focused
+    with bob.expect_navigation(wait_until="load"):
+        bob.keyboard.press("Enter")
+    assert bob.get_by_text(NOTICE).is_visible()
+    save(bob, EARLY)
+    save(ada, LATE)
+    assert ada.title().startswith("Conflict: ")
+    assert ada.get_by_label("Text").input_value() == EARLY.replace("three", "five")
+    holds(ada)
+
+
+@pytest.mark.parametrize(("how", "text"), [("Save", LATE), ("Cancel", TEA)], ids=["save", "cancel"])
+def test_who_waits_gets_the_editor_when_the_other_one_is_done(
+    opened: Opened, name: str, how: str, text: str
+) -> None:
+    ada, bob = opened(), opened()
+    ada.goto(f"/pages/{name}/edit")
+    holds(ada)
+    bob.goto(f"/pages/{name}/edit")
+    assert bob.get_by_text(NOTICE).is_visible()
+    ada.get_by_label("Text").fill(LATE)
+    press(ada, how)
+    editor_opens(bob)
+    holds(bob)
+    assert bob.get_by_label("Text").input_value() == text
+
+
+def test_the_notice_in_an_editor_goes_away_when_the_other_one_is_done(
+    opened: Opened, name: str
+) -> None:
+    ada, bob = opened(), opened()
+    ada.goto(f"/pages/{name}/edit")
+    holds(ada)
+    bob.goto(f"/pages/{name}/edit?anyway=yes")
+    assert bob.get_by_text(NOTICE).is_visible()
+    bob.get_by_label("Text").fill(EARLY)
+    press(ada, "Cancel")
+    holds(bob)
+    assert bob.get_by_label("Text").input_value() == EARLY
+
+
+def test_the_lease_of_a_window_that_is_cut_off_ends_by_itself(opened: Opened, name: str) -> None:
+    ada, bob = opened(), opened()
+    ada.goto(f"/pages/{name}/edit")
+    holds(ada)
+    bob.goto(f"/pages/{name}/edit")
+    assert bob.get_by_text(NOTICE).is_visible()
+    ada.context.set_offline(True)
+    ada.context.close()
+    editor_opens(bob)
+    holds(bob)
+
+
+def test_who_reloads_his_own_editor_or_comes_back_to_it_gets_it_again(
+    opened: Opened, name: str
+) -> None:
+    ada = opened()
+    ada.goto(f"/pages/{name}/edit")
+    holds(ada)
+    ada.reload()
+    editor_opens(ada)
+    holds(ada)
+    press(ada, "Cancel")
+    back(ada)
+    editor_opens(ada)
+    holds(ada)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from optilock import entities
 from optilock.wiki.app import wiki
-from optilock.wiki.pages import Page, prepare
+from optilock.wiki.pages import Base, Page, prepare
 
 __all__ = ["TEA", "wiki_on"]
 
 TEA = "Boil the water.\nPut in the leaves.\nWait three minutes."
 
 
-def wiki_on(engine: Engine, secret: str | None = None) -> TestClient:
+def wiki_on(engine: Engine, **options: Any) -> TestClient:
     """A client of a wiki whose one page is "tea"."""
+    Base.metadata.drop_all(engine)
     prepare(engine, pages=0)
     with Session(engine) as session, session.begin():
-        entities.insert_or_replace(session, Page, "tea", {"body": TEA})
-    return TestClient(wiki(engine, secret=secret), base_url="http://127.0.0.1:8000")
+        entities.insert(session, Page, "tea", {"body": TEA})
+    return TestClient(wiki(engine, **options), base_url="http://127.0.0.1:8000")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import threading
 import time
+import uuid
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -184,6 +186,20 @@ def test_each_operation_is_one_statement(cards: Engine) -> None:
                 leases.release(session, lease)
                 lease = leases.acquire(session, (Card, 1), 30)
         session.commit()
+
+
+def test_a_refused_operation_is_a_statement_and_a_look(cards: Engine) -> None:
+    with Session(cards) as session, session.begin():
+        leases.acquire(session, (Card, 1), 30)
+    stranger = Lease((Card, 1), uuid.uuid4())
+    for operation in (partial(leases.acquire, duration=30), leases.renew, leases.release):
+        with (
+            Session(cards) as session,
+            count_statements(cards) as sent,
+            pytest.raises((LeaseHeld, LeaseLost)),
+        ):
+            operation(session, stranger)
+        assert sent.count == 2
 
 
 def test_an_acquire_that_was_lost_on_its_way_can_be_sent_again(cards: Engine) -> None:

@@ -17,7 +17,7 @@ from tests.engines import Target
 pytestmark = pytest.mark.usually("sqlite-wal")
 
 SHORT = ("--editors", "3", "--edits", "8", "--pages", "2")
-OTHERS = ("optimistic, retry", "optimistic, merge", "pessimistic", "serializable, retry")
+OTHERS = ("optimistic, retry", "optimistic, merge", "lease", "pessimistic", "serializable, retry")
 
 
 def optilock_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +71,12 @@ def test_the_optimistic_strategies_met_conflicts_and_merging_saved_retries(shown
     assert (retry["resolved"], merge["resolved"] > 0) == (0, True)
     assert retry["retries"] == retry["conflicts"]
     assert merge["retries"] < merge["conflicts"]
+
+
+def test_under_a_lease_nobody_meets_and_some_have_waited(shown: Shown) -> None:
+    found = shown.figures["lease"]
+    assert (found["conflicts"], found["resolved"]) == (0, 0)
+    assert found["retries"] > 0
 
 
 def test_the_tables_of_the_demo_are_gone_and_others_are_left_alone(shown: Shown) -> None:

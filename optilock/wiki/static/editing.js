@@ -1,0 +1,66 @@
+// While an editor is open, this says so; while somebody else has one open, this asks whether he is
+// done. Each answer says when to come again. Without scripts an edit counts as over after a while,
+// and the notice stays until the page is opened again; all else is the same.
+"use strict";
+
+const notice = document.getElementById("editing");
+const time = notice.querySelector("time");
+const lease = document.querySelector("input[name=lease]"); // of an editor; who waits has none
+const SLOWEST = 60; // seconds, while the server does not answer
+
+let timer;
+let pause = 1;
+let saving = false;
+
+async function ask() {
+  const said = lease && { method: "POST", body: new URLSearchParams({ lease: lease.value }) };
+  const answer = await fetch(notice.dataset.address, said ?? {});
+  if (!answer.ok) throw new Error(answer.statusText);
+  return answer.json();
+}
+
+function hear(answer) {
+  if (lease) lease.value = answer.lease;
+  else if (answer.since === null) location.reload(); // it becomes the editor
+  notice.hidden = answer.since === null;
+  if (answer.since !== null) {
+    time.dateTime = answer.since;
+    time.textContent = answer.said;
+  }
+}
+
+async function beat() {
+  clearTimeout(timer);
+  if (!lease && document.hidden) return; // nobody waits
+  try {
+    const answer = await ask();
+    hear(answer);
+    pause = answer.again;
+  } catch {
+    pause = Math.min(2 * pause, SLOWEST);
+  }
+  // Not all at the same moment, if many wait.
+  timer = setTimeout(beat, 1000 * pause * (0.8 + 0.2 * Math.random()));
+}
+
+function leave() {
+  clearTimeout(timer);
+  if (!lease?.value || saving) return; // whoever saves ends the lease by that
+  const body = new URLSearchParams({ lease: lease.value });
+  navigator.sendBeacon(`${notice.dataset.address}/end`, body);
+}
+
+lease?.form.addEventListener("submit", () => {
+  saving = true;
+  clearTimeout(timer);
+});
+addEventListener("pagehide", leave);
+addEventListener("pageshow", () => {
+  saving = false;
+  // What was reloaded was perhaps our own editor, whose end is still on its way.
+  timer = setTimeout(beat, lease ? 0 : 1000);
+});
+document.addEventListener("visibilitychange", () => {
+  if (!lease && !document.hidden) beat();
+});
+for (const text of document.querySelectorAll("[data-with-script]")) text.hidden = false;
