@@ -41,14 +41,6 @@ from optilock.demo.wiki import open_engine
 from optilock.errors import OptilockError
 from optilock.leases import LeaseHeld
 
-# DOC """Conflicts, resolutions and retries of one editor, counted from ``optilock.events``.
-#
-# A conflict is counted once: when the guarded flush reports it, or, where the database itself
-# refuses (a serialization failure, a deadlock), when the unit is sent into a retry without one.
-# """
-#
-
-
 GO = "go"
 
 
