@@ -4,7 +4,7 @@
 base            all questions, with the answers for a database that nobody knows
 causes          what the codes of an error mean
 rows            rows found, locked, judged and written by their keys
-messages        the statements of a queue
+messages        the statements of a queue; a folder, with a file for each thing done to messages
 migrations      the triggers that versions depend on, and how a table that is alive gets a version
 waiting         how long a row lock is waited for
 connections     what is noted on a connection: what to undo, and how its transaction was ended
