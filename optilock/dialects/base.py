@@ -24,7 +24,7 @@ from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.values import Values
 from optilock.errors import ConfigurationError
-from optilock.http.columns import Limits
+from optilock.http.limits import Limits
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
 Changes = Callable[[Any], Mapping[str, Any]]

@@ -38,7 +38,7 @@ from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
-from optilock.http.columns import Limits
+from optilock.http.limits import Limits
 
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
