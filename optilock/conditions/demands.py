@@ -69,6 +69,9 @@ Conditions = tuple[Condition, ...]
 Rows = dict[Identity, Mapping[str, Any]]
 #: A shape under conditions, the values of rows that have none of their own, and those of others.
 _Under = tuple[Shape, Mapping[str, Any], Rows | None]
+#: A shape under conditions, the values of rows that have none of their own, can a row have some,
+#: and the parameter of the key if that is one column; by the shape, and: has no row of it some?
+_Alike = dict[tuple[Shape, bool], tuple[Shape, Mapping[str, Any], bool, str | None]]
 
 
 class Demand:
@@ -87,6 +90,9 @@ _standing: list[Demand] = []
 
 #: Of a mapper whose classes are not concerned: the demands that have said so. Asked for each row.
 FREE = "optilock_free"
+#: Of a mapper with a hierarchy of its own: its shapes under what always stands, for each row, too.
+_UNDER = "optilock_under"
+_NOTHING: _Alike = {}
 
 
 class _Tables(NamedTuple):
@@ -152,6 +158,7 @@ class Demands:
         self._rows: dict[Mapper[Any], Rows] = {}
         #: Writes under the conditions, where rows have values of their own.
         self._under: dict[tuple[Shape, Mapper[Any]], _Under] = {}
+        self._alike: _Alike = {}
         #: The values as parameters of statements.
         self.params: dict[str, Any] = {}
 
@@ -170,7 +177,7 @@ class Demands:
             )
         self._all.append(demand)
         self._values |= demand.values
-        self._on, self._concerns, self._under = {}, {}, {}
+        self._on, self._concerns, self._under, self._alike = {}, {}, {}, {}
         self.params = parameters(self._values)
 
     def give(self, place: Place, values: Mapping[str, Any]) -> None:
@@ -213,6 +220,38 @@ class Demands:
     def may_be_named(self, sql: str) -> bool:
         """May such a table be named in the text? A look that costs little."""
         return bool(self._all) or _standing_tables().anywhere.search(sql) is not None
+
+    def again(self, write: Write) -> Write | None:
+        """As :meth:`alike` has said of an earlier row; ``None``: it was not asked."""
+        shape, params = write
+        rows = self._rows.get(shape.mapper) if self._rows else None
+        alike = self._alike if self._all else shape.mapper.__dict__.get(_UNDER, _NOTHING)
+        known = alike.get((shape, rows is None))
+        if known is None:
+            return None
+        under, given, each, key = known
+        if under is shape:
+            return write
+        if rows is not None and each:
+            own = rows.get((params[key],) if key is not None else shape.identity_of(params))
+            if own is not None:
+                return write_of((under, {**params, **given, **own}))
+        return write_of((under, {**params, **given} if given else params))
+
+    def alike(self, write: Write) -> Write:
+        """The same write, of a class whose rows are all asked the same; the next is :meth:`again`.
+
+        Which it is depends on no object: the class is alone in its hierarchy. Where the session has
+        no demands but those that always stand, the next may be of another session.
+        """
+        shape, mapper = write.shape, write.shape.mapper
+        under, given, _ = self._made(shape, mapper)
+        key = shape.keys[0].parameter if len(shape.keys) == 1 else None
+        alike = self._alike
+        if not self._all:
+            alike = mapper.__dict__.get(_UNDER) or keep_with_mapping(mapper, _UNDER, {})
+        alike[shape, mapper not in self._rows] = under, given, bool(under.each), key
+        return self.again(write) or write
 
     def demanded(self, write: Write, mapper: Mapper[Any]) -> Write:
         """The same write, of a row of the class, under these conditions."""

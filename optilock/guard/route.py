@@ -63,7 +63,7 @@ def written(
         write = unmoved(flush, write)
     demands = known.demands
     if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
-        write = _demanded(flush, demands, write)
+        write = demands.again(write) or _demanded(flush, demands, write)
         shape = write.shape
     if shape.special:
         answer = _special(flush, connection, native, statement, write, options)
@@ -91,7 +91,7 @@ def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
     if not demands.concern(shape.mapper):
         return write
     if facts(shape.mapper).is_alone:
-        return demands.demanded(write, shape.mapper)
+        return demands.alike(write)
     state = flush.find(shape.mapper, shape.identity_of(params))
     return write if state is None else demands.demanded(write, state.mapper)
 
@@ -152,7 +152,7 @@ def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -
             missed_again(flush, write)
         else:
             if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
-                write = _demanded(flush, demands, write)
+                write = demands.again(write) or _demanded(flush, demands, write)
             writes.append(write)
     if not shape.deletes:
         for write in writes:
