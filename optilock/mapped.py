@@ -36,7 +36,7 @@ from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
-from optilock.undocumented import keep_with_mapping
+from optilock.undocumented import keep_with_mapping, mapped_by, registries
 
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
@@ -50,6 +50,12 @@ def facts(mapper: Mapper[Any]) -> Facts:
     """What is known of ``mapper``."""
     known: Facts | None = mapper.__dict__.get(_KEY)
     return keep_with_mapping(mapper, _KEY, Facts(mapper)) if known is None else known
+
+
+def all_mappers() -> Iterator[Mapper[Any]]:
+    """Every class that is mapped, also by others; for what is asked seldom."""
+    for registry in registries():
+        yield from mapped_by(registry)
 
 
 def tokens_of(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:

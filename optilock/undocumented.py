@@ -11,7 +11,7 @@ import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, takewhile
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -32,7 +32,7 @@ from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import InstanceState, Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.attributes import manager_of_class
 from sqlalchemy.types import TypeEngine
-from sqlalchemy.util import concurrency
+from sqlalchemy.util import LRUCache, concurrency
 
 State = InstanceState[Any]
 T = TypeVar("T")
@@ -275,13 +275,9 @@ def is_of_the_orm(statement: Any) -> bool:
     return known.get("compile_state_plugin") == "orm"
 
 
-def cache_key_of(statement: Any) -> Any:
-    """By what SQLAlchemy knows a statement again, without its values; ``None``: it does not.
-
-    The statement keeps it for its execution.
-    """
-    found = statement._generate_cache_key()
-    return None if found is None else found.key
+#: By what SQLAlchemy knows a statement again (``key``), without its values; ``None``: it does not.
+#: The statement keeps it for its execution. Asked for every query, so no call of Python.
+cache_key_of: Callable[[Any], Any] = methodcaller("_generate_cache_key")
 
 
 def values_of(statement: Any) -> Mapping[Any, Any]:
@@ -328,6 +324,11 @@ def prefixes_of(statement: Update | Delete | Insert) -> list[str]:
 def returns_values(statement: Update | Delete) -> bool:
     """Does it ask for values of the rows, by ``returning()`` or ``return_defaults()``?"""
     return bool(statement._returning or statement._return_defaults)
+
+
+#: In the ``compiled_cache`` of what SQLAlchemy sends for its mappers, by a flush or in bulk; others
+#: give ``None``, or a dictionary.
+MappersCache = LRUCache
 
 
 def upsert_of(statement: Insert) -> Any:

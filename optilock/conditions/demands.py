@@ -24,13 +24,18 @@ resolver the session has.
 A demand may have values that each row has of its own (``each``): the session gives them for some
 rows (:meth:`Demands.give`), and for all others they are NULL. What a class demands of whoever
 writes it has to :func:`stand`: every session has such a demand.
+
+A session that writes no row of such a class does not notice: whether a class is concerned is a fact
+of its mapper, and a statement of another table, or a text that names no such table, is looked at no
+further.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -40,6 +45,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    event,
     literal_column,
     select,
 )
@@ -54,14 +60,18 @@ from optilock.conditions.condition import (
     parameter_name,
     parameters,
 )
-from optilock.conditions.write import Shape, Write
+from optilock.conditions.write import Shape, Write, write_of
 from optilock.errors import ConfigurationError, Entry
-from optilock.mapped import Identity, Place, facts
+from optilock.mapped import Identity, Place, all_mappers, facts
+from optilock.undocumented import keep_with_mapping
 
 Conditions = tuple[Condition, ...]
 Rows = dict[Identity, Mapping[str, Any]]
 #: A shape under conditions, the values of rows that have none of their own, and those of others.
 _Under = tuple[Shape, Mapping[str, Any], Rows | None]
+#: A shape under conditions, the values of rows that have none of their own, can a row have some,
+#: and the parameter of the key if that is one column; by the shape, and: has no row of it some?
+_Alike = dict[tuple[Shape, bool], tuple[Shape, Mapping[str, Any], bool, str | None]]
 
 
 class Demand:
@@ -78,8 +88,43 @@ class Demand:
 _standing: list[Demand] = []
 
 
+#: Of a mapper whose classes are not concerned: the demands that have said so. Asked for each row.
+FREE = "optilock_free"
+#: Of a mapper with a hierarchy of its own: its shapes under what always stands, for each row, too.
+_UNDER = "optilock_under"
+_NOTHING: _Alike = {}
+
+
+class _Tables(NamedTuple):
+    """Tables of classes that demand something of every session."""
+
+    names: frozenset[str]
+    #: Finds any of the names in a text.
+    anywhere: re.Pattern[str]
+
+
+#: Read when they are first asked for after a class was mapped: seldom, and once for all sessions.
+_tables: _Tables | None = None
+
+
+def _standing_tables() -> _Tables:
+    global _tables
+    if _tables is None:
+        concerned = (mapper for mapper in all_mappers() if _standing_on(mapper, None))
+        tables = {table for mapper in concerned for table in mapper.tables}
+        names = sorted(table.name.lower() for table in tables if isinstance(table, Table))
+        anywhere = "|".join(map(re.escape, names)) or "(?!)"
+        _tables = _Tables(frozenset(names), re.compile(anywhere, re.IGNORECASE))
+    return _tables
+
+
+def _mapped_one_more(mapper: Mapper[Any], cls: type[Any]) -> None:
+    global _tables
+    _tables = None
+
+
 def _standing_on(
-    mapper: Mapper[Any], table: Any, *, deleting: bool, given: bool
+    mapper: Mapper[Any], table: Any, *, deleting: bool = False, given: bool = False
 ) -> tuple[Condition, ...]:
     """These, on rows of the class: the same for every session."""
     shapes, place = facts(mapper).shapes, ("standing", table, deleting, given)
@@ -95,6 +140,8 @@ def stand(demand: Demand) -> bool:
     """From here on every session has the demand, before its own; ``False``: it has it already."""
     if demand in _standing:
         return False
+    if not _standing:
+        event.listen(Mapper, "after_mapper_constructed", _mapped_one_more)
     _standing.append(demand)
     return True
 
@@ -111,6 +158,7 @@ class Demands:
         self._rows: dict[Mapper[Any], Rows] = {}
         #: Writes under the conditions, where rows have values of their own.
         self._under: dict[tuple[Shape, Mapper[Any]], _Under] = {}
+        self._alike: _Alike = {}
         #: The values as parameters of statements.
         self.params: dict[str, Any] = {}
 
@@ -129,7 +177,7 @@ class Demands:
             )
         self._all.append(demand)
         self._values |= demand.values
-        self._on, self._concerns, self._under = {}, {}, {}
+        self._on, self._concerns, self._under, self._alike = {}, {}, {}, {}
         self.params = parameters(self._values)
 
     def give(self, place: Place, values: Mapping[str, Any]) -> None:
@@ -161,7 +209,49 @@ class Demands:
         if found is None:
             hierarchy = mapper.base_mapper.self_and_descendants
             found = known[mapper] = any(self.on(one) for one in hierarchy)
+        if not found and not self._all:
+            keep_with_mapping(mapper, FREE, self)
         return found
+
+    def may_concern(self, table: Any) -> bool:
+        """May anything be demanded of rows of the table? A look that costs little."""
+        return bool(self._all) or table.name.lower() in _standing_tables().names
+
+    def may_be_named(self, sql: str) -> bool:
+        """May such a table be named in the text? A look that costs little."""
+        return bool(self._all) or _standing_tables().anywhere.search(sql) is not None
+
+    def again(self, write: Write) -> Write | None:
+        """As :meth:`alike` has said of an earlier row; ``None``: it was not asked."""
+        shape, params = write
+        rows = self._rows.get(shape.mapper) if self._rows else None
+        alike = self._alike if self._all else shape.mapper.__dict__.get(_UNDER, _NOTHING)
+        known = alike.get((shape, rows is None))
+        if known is None:
+            return None
+        under, given, each, key = known
+        if under is shape:
+            return write
+        if rows is not None and each:
+            own = rows.get((params[key],) if key is not None else shape.identity_of(params))
+            if own is not None:
+                return write_of((under, {**params, **given, **own}))
+        return write_of((under, {**params, **given} if given else params))
+
+    def alike(self, write: Write) -> Write:
+        """The same write, of a class whose rows are all asked the same; the next is :meth:`again`.
+
+        Which it is depends on no object: the class is alone in its hierarchy. Where the session has
+        no demands but those that always stand, the next may be of another session.
+        """
+        shape, mapper = write.shape, write.shape.mapper
+        under, given, _ = self._made(shape, mapper)
+        key = shape.keys[0].parameter if len(shape.keys) == 1 else None
+        alike = self._alike
+        if not self._all:
+            alike = mapper.__dict__.get(_UNDER) or keep_with_mapping(mapper, _UNDER, {})
+        alike[shape, mapper not in self._rows] = under, given, bool(under.each), key
+        return self.again(write) or write
 
     def demanded(self, write: Write, mapper: Mapper[Any]) -> Write:
         """The same write, of a row of the class, under these conditions."""
@@ -171,7 +261,7 @@ class Demands:
             if not more:
                 return write
             under = shape.under(more)
-            return Write(under, {**params, **self.params} if self.params else params)
+            return write_of((under, {**params, **self.params} if self.params else params))
         known = self._under.get((shape, mapper))
         if known is None:
             known = self._under[shape, mapper] = self._made(shape, mapper)
@@ -179,7 +269,7 @@ class Demands:
         if under is shape:
             return write
         own = rows.get(shape.identity_of(params), given) if rows else given
-        return Write(under, {**params, **own} if own is given else {**params, **given, **own})
+        return write_of((under, {**params, **own} if own is given else {**params, **given, **own}))
 
     def _made(self, shape: Shape, mapper: Mapper[Any]) -> _Under:
         under = shape.under(self.on(mapper, shape.table, deleting=shape.deletes))

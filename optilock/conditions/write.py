@@ -11,9 +11,9 @@ them has missed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, Delete, Table, Update
@@ -55,6 +55,10 @@ class Write(NamedTuple):
         if not shape.changes_key:
             return [place]
         return [place, (of, shape.identity_of({**params, **shape.new_key(params)}))]
+
+
+#: ``Write(shape, params)`` of the two together. Made for every row, so no call of Python.
+write_of: Callable[[tuple[Shape, Params]], Write] = partial(tuple.__new__, Write)
 
 
 class Lost(NamedTuple):

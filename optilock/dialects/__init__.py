@@ -4,9 +4,10 @@
 base            all questions, with the answers for a database that nobody knows
 causes          what the codes of an error mean
 rows            rows found, locked, judged and written by their keys
-messages        the statements of a queue
+messages        the statements of a queue; a folder, with a file for each thing done to messages
 migrations      the triggers that versions depend on, and how a table that is alive gets a version
-waiting         how long a row lock is waited for
+locks           rows are locked; waiting: how long somebody else's lock is waited for
+values          what a column keeps of a value
 connections     what is noted on a connection: what to undo, and how its transaction was ended
 transient       is an error worth another run?
 quoting         names and texts in SQL that is sent as it is

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,24 +12,19 @@ from sqlalchemy import (
     Connection,
     Dialect,
     Insert,
-    Select,
     Table,
-    cast,
-    literal,
     types,
 )
-from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
-from optilock.dialects.causes import ErrorCodes, error_chain, raised_by
+from optilock.dialects.causes import error_chain, raised_by
+from optilock.dialects.locks import RowLocks
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
-from optilock.dialects.rows import EachAlone, LockAndLook, require_locks, sends_for_update
-from optilock.dialects.waiting import Wait
+from optilock.dialects.rows import EachAlone, LockAndLook
+from optilock.dialects.values import Values
 from optilock.errors import ConfigurationError
-from optilock.http.columns import Limits
-
-_BITS = re.compile(r"FLOAT\((\d+)\)")
+from optilock.http.limits import Limits
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
 Changes = Callable[[Any], Mapping[str, Any]]
@@ -73,7 +65,7 @@ class Form(Protocol):
         """Write the rows; return those that were changed by others or are gone."""
 
 
-class Database(ErrorCodes):
+class Database(RowLocks, Values):
     """A database that optilock knows nothing special about."""
 
     #: SQLAlchemy dialect names this class answers for.
@@ -92,136 +84,6 @@ class Database(ErrorCodes):
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """How these rows of one table, more than one, are best written."""
         return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
-
-    def locks_rows(self, dialect: Dialect) -> bool:
-        """Does a row that :meth:`lock` reads stay as it is until the transaction ends?"""
-        return sends_for_update(dialect)
-
-    #: Has the database one lock for all rows?
-    one_lock: bool = False
-
-    def begin_writing(self, connection: Connection, table: Table) -> None:
-        """Make sure that what is read next stays true until the transaction ends.
-
-        Raises:
-            ConfigurationError: it does not, because nothing can lock a row here, or because every
-                statement commits by itself.
-        """
-        require_locks(self, connection)
-
-    #: Types whose values SQL compares as exactly as Python does.
-    exact_types: tuple[type[TypeEngine[Any]], ...] = (
-        types.Integer,
-        types.Boolean,
-        types.Date,
-        types.Uuid,
-    )
-
-    def compares_exactly(self, kind: TypeEngine[Any]) -> bool:
-        """Is a stored value the one that was read whenever SQL says that they are equal?
-
-        Not so where a collation ignores case, where a fraction is rounded, or where a type of the
-        application translates.
-        """
-        if isinstance(kind, types.TypeDecorator) or getattr(kind, "collation", None):
-            return False
-        if getattr(kind, "precision", None) is not None:
-            return False
-        return isinstance(kind, self.exact_types) and not isinstance(kind, (types.Enum, types.CHAR))
-
-    #: Types of which a column may keep less than it is given, as a CAST does.
-    rounded_types: tuple[type[TypeEngine[Any]], ...] = (
-        types.Numeric,
-        types.Integer,
-        types.Date,
-        types.DateTime,
-        types.Time,
-    )
-
-    def as_stored(self, kind: TypeEngine[Any], value: Any, dialect: Dialect) -> ColumnElement[Any]:
-        """SQL that gives what is read from a column of that type when ``value`` was written."""
-        inner = kind.load_dialect_impl(dialect) if isinstance(kind, types.TypeDecorator) else kind
-        given = literal(value, kind)
-        rounds = isinstance(inner, self.rounded_types) and not _is_float(inner, dialect)
-        return cast(given, kind) if rounds else given
-
-    def is_float_kept(
-        self, kind: TypeEngine[Any], given: Any, read: Any, dialect: Dialect
-    ) -> bool | None:
-        """Is ``read`` what a column of that type keeps of the float ``given``?
-
-        Asked of no CAST, which databases have for some of their types of floats only. ``None``:
-        these are no floats.
-        """
-        if isinstance(kind, types.TypeDecorator) or not _is_float(kind, dialect):
-            return None
-        declared = kind.compile(dialect=dialect).upper()
-        return self.kept_of(float(given), declared) == self.kept_of(float(read), declared)
-
-    #: What a float of single precision is called without a number of bits; None: there is none.
-    single: str | None = None
-
-    def kept_of(self, value: float, declared: str) -> object:
-        """What tells the float apart from others in a column that is declared so."""
-        bits = _BITS.fullmatch(declared)
-        short = declared == self.single or (bits is not None and int(bits[1]) <= 24)
-        return self.kept_short(value) if self.single and short else value
-
-    def kept_short(self, value: float) -> object:
-        """Of a float of single precision: the nearest of IEEE 754 binary32, if there is one."""
-        try:
-            return struct.unpack("f", struct.pack("f", value))[0]
-        except OverflowError:
-            return value
-
-    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
-        """``query`` with its rows locked, as weakly as the write that follows allows."""
-        return query.with_for_update(of=table, key_share=not deleting)
-
-    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
-        """``query`` with its rows locked for an update, after so long a wait at most.
-
-        Raises:
-            ConfigurationError: nobody knows how to say so here.
-        """
-        if not wait.usual:
-            raise ConfigurationError(
-                "lock() waits for a row here as the database is set up to: optilock does not know"
-                " how to tell this database to wait less long. Leave nowait=, skip_locked= and"
-                " timeout= out. Nothing was sent."
-            )
-        return self.lock(query, table, deleting=False)
-
-    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]:
-        """For the length of a block, let statements wait for locks so long at most.
-
-        Only where the statement itself does not say it.
-        """
-        return nullcontext()
-
-    def share(self, query: Select[Any], table: Table) -> Select[Any]:
-        """``query`` with its rows locked against writers, and open to other readers."""
-        return query.with_for_update(of=table, read=True)
-
-    def lock_at_once(self, connection: Connection, query: Select[Any], table: Table) -> bool:
-        """Lock the row of ``query``, or wait for nobody: ``False`` if somebody has it.
-
-        To be asked on a connection of its own, as the first thing of a transaction.
-        """
-        locked = query.with_for_update(of=table, key_share=True, skip_locked=True)
-        return connection.execute(locked).first() is not None
-
-    def reads_snapshot(self, connection: Connection) -> bool:
-        """Would a change of a row by others end this transaction, once it writes the row as well?
-
-        Nothing is asked of the server: what it was told by SQLAlchemy counts.
-        """
-        told = connection.get_execution_options().get("isolation_level")
-        level = told or connection.default_isolation_level or ""
-        return str(level).upper() in ("REPEATABLE READ", "SERIALIZABLE")
-
-    #: May a locking read show a row that plain reads of the same transaction do not show?
-    locks_show_newer: bool = False
 
     # -- what a client sends ---------------------------------------------------------------------
 
@@ -306,10 +168,6 @@ class Database(ErrorCodes):
 
     def begin_savepoints(self, connection: Connection) -> None:
         """See to it that a savepoint of this transaction never commits by itself."""
-
-    def autocommits(self, connection: Connection) -> bool:
-        """Does every statement commit by itself, so that nothing could be rolled back?"""
-        return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
     #: May an error at a statement end the transaction, or leave one that only rolls back? Without
     #: it none of the next three is asked for.
@@ -404,13 +262,6 @@ class Database(ErrorCodes):
     def number_of(self, connection: Any) -> int | None:
         """The number on its server of a driver's connection, if the driver knows it."""
         return None
-
-
-def _is_float(kind: TypeEngine[Any], dialect: Dialect) -> bool:
-    """Is a column of that type a binary number in this database, whatever the type is called?"""
-    if not isinstance(kind, (types.Numeric, types.Float)):  # since 2.1 a Float is no Numeric
-        return False
-    return kind.compile(dialect=dialect).upper().startswith(("FLOAT", "DOUBLE", "REAL"))
 
 
 D = TypeVar("D", bound=Database)

@@ -157,12 +157,17 @@ def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> 
 _known: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
 
 
-class Locks(Protocol):
+class Keeps(Protocol):
+    """Does a database keep rows as they are?"""
+
+    def locks_rows(self, dialect: Dialect) -> bool: ...
+    def autocommits(self, connection: Connection) -> bool: ...
+
+
+class Locks(Keeps, Protocol):
     """What is asked of a database by whoever locks rows and looks at them."""
 
     def keys_at_once(self, width: int) -> int: ...
-    def locks_rows(self, dialect: Dialect) -> bool: ...
-    def autocommits(self, connection: Connection) -> bool: ...
     def begin_writing(self, connection: Connection, table: Table) -> None: ...
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]: ...
 
@@ -177,7 +182,7 @@ def sends_for_update(dialect: Dialect) -> bool:
     return found
 
 
-def require_locks(database: Locks, connection: Connection) -> None:
+def require_locks(database: Keeps, connection: Connection) -> None:
     """Refuse to read rows that must stay as they are, where nothing keeps them so.
 
     Raises:

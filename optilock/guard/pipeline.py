@@ -49,7 +49,7 @@ def _held(flush: Flush, connection: Connection, together: object) -> dict[object
     by_statement = flush.waiting.get(connection)
     if by_statement is None:
         by_statement = flush.waiting[connection] = {}
-        flush.cover(flush, connection)
+        flush.listen(flush)
     held = by_statement.get(together)
     if held is None:
         held = by_statement[together] = {}

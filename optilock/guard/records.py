@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
@@ -97,22 +97,20 @@ class Flush:
         self,
         session: Session,
         known: Watched,
-        cover: Callable[[Flush, Connection], None],
         listen: Callable[[Flush], None],
         by_hand: Callable[..., Any],
     ) -> None:
         self.session = session
         self.known = known
-        #: Lets nothing pass a connection by, and asks before listeners are called.
-        self.cover, self.listen = cover, listen
+        #: Asks before listeners are called.
+        self.listen = listen
         #: Sends a statement of the session's own, by a listener: the objects follow it.
         self.by_hand = by_hand
         #: How many writes the transaction had sent before.
-        self.began = known.at()
+        self.began = 0 if known.decided else len(known.sent)
         #: Connections that answer for the guard, and how they answered before: for which flush
-        #: around this one, and what covered their ``execute``; and those that do so in everything.
-        self.armed: dict[Connection, tuple[Flush | None, Callable[..., Any] | None]] = {}
-        self.armed_wholly: list[Connection] = []
+        #: around this one, and what covered their methods.
+        self.armed: dict[Connection, tuple[Flush | None, Mapping[str, Callable[..., Any]]]] = {}
         #: What is held, by connection, statement and key.
         self.waiting: dict[Connection, dict[Any, dict[Any, Write]]] = {}
         self.answers: dict[Shape, Accepted] = {}

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper
 
-from optilock.conditions.demands import Demands
-from optilock.conditions.write import Shape, Write
+from optilock.conditions.demands import FREE, Demands
+from optilock.conditions.write import Shape, Write, write_of
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
 from optilock.guard.compares import judge_demanded, judge_objects, judge_values, write_one
@@ -54,15 +54,16 @@ def written(
         require_row_counts(connection.dialect)
     if many:
         return _many(flush, connection, shape, params)
-    write = Write(shape, params)
+    write = write_of((shape, params))
     if params.get(shape.token.parameter) is None:
         without_version(flush, connection, write)
         return Accepted(shape, params)
     known = flush.known
     if known.still:
         write = unmoved(flush, write)
-    if known.demands is not None:
-        write = _demanded(flush, known.demands, write)
+    demands = known.demands
+    if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
+        write = demands.again(write) or _demanded(flush, demands, write)
         shape = write.shape
     if shape.special:
         answer = _special(flush, connection, native, statement, write, options)
@@ -90,7 +91,7 @@ def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
     if not demands.concern(shape.mapper):
         return write
     if facts(shape.mapper).is_alone:
-        return demands.demanded(write, shape.mapper)
+        return demands.alike(write)
     state = flush.find(shape.mapper, shape.identity_of(params))
     return write if state is None else demands.demanded(write, state.mapper)
 
@@ -142,7 +143,7 @@ def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -
         judge_values(flush, connection, shape.statement, rows)
     writes, demands = [], flush.known.demands
     for row in rows:
-        write = Write(shape, row)
+        write = write_of((shape, row))
         if flush.known.still:
             write = unmoved(flush, write)
         if row.get(shape.token.parameter) is None:
@@ -150,7 +151,9 @@ def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -
         elif flush.is_missed(write):
             missed_again(flush, write)
         else:
-            writes.append(write if demands is None else _demanded(flush, demands, write))
+            if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
+                write = demands.again(write) or _demanded(flush, demands, write)
+            writes.append(write)
     if not shape.deletes:
         for write in writes:
             if shape.prefetch:
@@ -165,7 +168,7 @@ def unguarded(
     """A statement without a token: tables of a row that missed are not written."""
     drain(flush, connection)
     _look_at_other_tables(flush, statement.table)
-    if flush.known.demands is not None:
+    if flush.known.demands is not None and flush.known.demands.may_concern(statement.table):
         judge_demanded(flush, statement.table)
     if any_compared() and params:
         answer = _compared(flush, connection, native, statement, params, options)

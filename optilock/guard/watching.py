@@ -40,7 +40,7 @@ from optilock.dialects import database_of
 from optilock.dialects.connections import watch_errors
 from optilock.errors import ConfigurationError
 from optilock.guard.compares import note_written
-from optilock.guard.connection import arm, arm_wholly, disarm
+from optilock.guard.connection import arm, disarm
 from optilock.guard.deletes import check_before
 from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
 from optilock.guard.ended import remember as remember_ours
@@ -290,7 +290,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             refuse_two_classes(session, known)
         if UNREAD in session.__dict__:
             refuse_unread(session, objects)
-        known.flush = running = Flush(session, known, arm_wholly, listen, write_by_hand)
+        known.flush = running = Flush(session, known, listen, write_by_hand)
         for connection in known.connections:
             arm(running, connection)
         if marked_deleted(session) or known.promises:

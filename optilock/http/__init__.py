@@ -4,7 +4,8 @@
 :mod:`~optilock.http.fields` reads the fields of those conditions: lines, lists of tags, dates.
 :mod:`~optilock.http.etags` makes the tag of a row, and finds the version in a tag that comes back.
 :mod:`~optilock.http.keys` looks at the secret keys that sign them.
-:mod:`~optilock.http.columns` knows what a column can hold of what a client sends.
+:mod:`~optilock.http.columns` knows what a column can hold of what a client sends, and
+:mod:`~optilock.http.limits` what of that differs between databases.
 :mod:`~optilock.http.texts` writes versions and keys in characters that a tag can hold.
 :mod:`~optilock.http.typed_json` writes values as JSON, so that they come back in their types.
 :mod:`~optilock.http.errors` has what a client got wrong, each with its status.

@@ -2,9 +2,9 @@
 
 What no column of the type can hold never reaches a driver, whose error would say nothing about who
 was wrong. Only that is refused: where a database, or its driver, takes the text of a number for the
-number, it goes on doing so. :class:`Limits` has what differs between databases, and each of them
-has its own (:meth:`optilock.dialects.base.Database.limits`); without one, it is what all of them
-hold.
+number, it goes on doing so. :class:`~optilock.http.limits.Limits` has what differs between
+databases, and each of them has its own (:meth:`optilock.dialects.base.Database.limits`); without
+one, it is what all of them hold.
 
 A type of the application (``TypeDecorator``) and types that SQLAlchemy has for one database alone
 are left alone: nobody here knows what they make of a value.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum as PythonEnum
@@ -46,51 +46,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from optilock.http.limits import STRICTEST, Limits
 from optilock.undocumented import json_writer
 
-__all__ = ["STRICTEST", "Limits", "holds", "surely_holds", "takes"]
+__all__ = ["holds", "surely_holds", "takes"]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What differs between databases and their drivers; unnamed, it is what all of them hold."""
-
-    #: Bits of a small integer, an integer, and a big one.
-    bits: tuple[int, int, int] = (16, 32, 64)
-    #: Is the text of a number, or of a moment, taken for that, and a number for a text?
-    converts: bool = False
-    #: What is taken for a text, where something is.
-    as_text: tuple[type, ...] = ()
-    #: Columns of numbers that take True for 1.
-    bools: tuple[type[TypeEngine[Any]], ...] = ()
-    no_bools: tuple[type[TypeEngine[Any]], ...] = ()
-    #: Is a Decimal taken for a whole number, and "7.0" as well?
-    decimals: bool = False
-    decimal_text: bool = False
-    nan: bool = False
-    infinity: bool = False
-    #: Digits, and those of the fraction, of a Numeric that names none; is the number looked at?
-    digits: tuple[int, int] | None = None
-    counts_digits: bool = True
-    most_digits: int = 65
-    #: What a float of single precision is called; None: there is none.
-    single: str | None = None
-    #: Is the length of a text looked at?
-    lengths: bool = True
-    nul: bool = False
-    #: Is a number of more than 64 bits taken for a text?
-    long_numbers: bool = True
-    #: How many bytes a column of this type holds.
-    octets: Callable[[TypeEngine[Any], Dialect], int | None] | None = None
-    #: Is the offset of a moment taken that is written as text?
-    offsets: bool = False
-    #: Has a moment to have a zone exactly where the column has one?
-    zones: bool = False
-    json_nan: bool = False
-    json_surrogates: bool = False
-
-
-STRICTEST = Limits()
 _CERTAIN = replace(STRICTEST, digits=(10, 0), zones=True)
 
 Check = Callable[[Any, Any, Limits, Any], bool]

@@ -17,8 +17,7 @@ from sqlalchemy import Column, Table
 from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts, there_are
-from optilock.undocumented import mapped_by, registries
+from optilock.mapped import all_mappers, facts, there_are
 
 T = TypeVar("T", Column[Any], Mapper[Any])
 
@@ -67,12 +66,6 @@ def versioned_tables() -> Mapping[Table, Column[Any]]:
 def joined_tables() -> Mapping[Table, Mapper[Any]]:
     """Tables of versioned classes that do not carry the version themselves (joined inheritance)."""
     return _joined
-
-
-def all_mappers() -> Iterator[Mapper[Any]]:
-    """Every class that is mapped, also by others; for what is asked seldom."""
-    for registry in registries():
-        yield from mapped_by(registry)
 
 
 def classes_over(table: Any) -> list[Mapper[Any]]:

@@ -17,7 +17,8 @@ exactly once. All times are the database's.
 queue          :class:`Queue`
 async_queue    :class:`AsyncQueue`, the same for asyncio
 calls          what both shells do with what they are given, before they have a connection
-operations     what a queue does, on a connection
+operations     what a queue does, on a connection; its parts are sending, receiving (and so what is
+               not handed out), ending (what becomes of a message) and stored (what they all know)
 connections    connections that a queue keeps
 waiting        how to wait for messages, and async_waiting the same for asyncio
 worker         a loop that hands each message to a function, and async_worker for asyncio

@@ -64,6 +64,8 @@ def under_demands(call: Call, mapper: Mapper[Any], demands: Demands) -> Call:
     table, statement = mapper.local_table, call.statement
     refuse_inside(demands, statement)
     refuse_others(demands, statement, {table, *mapper.tables})
+    if not demands.concern(mapper):
+        return call
     deleting = isinstance(statement, Delete)
     asked = _asked(demands, _classes_in(mapper, table), table, deleting=deleting)
     if asked is None:
@@ -88,7 +90,7 @@ def table_under_demands(
     """
     refuse_inside(demands, statement)
     refuse_others(demands, statement, {statement.table})
-    classes = classes_over(statement.table)
+    classes = classes_over(statement.table) if demands.may_concern(statement.table) else []
     if not classes:
         return statement
     # update(Model) on a connection names it with annotations

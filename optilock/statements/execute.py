@@ -40,6 +40,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Delete, Insert, Select, StatementLambdaElement, Update
 from sqlalchemy.orm import FromStatement, Mapper, Session
+from sqlalchemy.schema import DefaultGenerator
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
@@ -58,9 +59,14 @@ from optilock.statements.by_table import (
 from optilock.statements.call import Call, Execute, stating
 from optilock.statements.demanded import table_under_demands, under_demands
 from optilock.statements.own import note, note_unseen, unseen_of
-from optilock.statements.refused import refuse_insert, refuse_text, refuse_unasked
+from optilock.statements.refused import (
+    refuse_insert,
+    refuse_inside,
+    refuse_text,
+    refuse_unasked,
+)
 from optilock.statements.version import refuse_update_of_table, unmoved_of_table, versioned_children
-from optilock.undocumented import lock_of, resolved, subject_of
+from optilock.undocumented import MappersCache, lock_of, resolved, subject_of
 
 
 def guarded_execute(original: Execute) -> Execute:
@@ -70,8 +76,9 @@ def guarded_execute(original: Execute) -> Execute:
     def execute(self: Session, statement: Any, params: Any = None, **options: Any) -> Any:
         if type(statement) is not Select:
             return _changing(Call(self, original, statement, params, options))
-        if (known := self.__dict__.get(KNOWN)) is not None and known.demands is not None:
-            refuse_unasked(known.demands, statement)
+        demands = self.__dict__.get(KNOWN, Watched).demands
+        if demands is not None:
+            refuse_inside(demands, statement)
         if lock_of(statement) is not None or LOCKED in self.__dict__:
             return run_query(self, original, statement, params, options)
         return original(self, statement, params, **options)  # most are
@@ -176,7 +183,7 @@ def _mapper_of(statement: Update | Delete) -> Mapper[Any] | None:
 def _resolved(statement: StatementLambdaElement) -> Any:
     """The statement that ``lambda_stmt`` makes, if it is a change; a query stays as it is."""
     made = resolved(statement)
-    return made if isinstance(made, (Update, Insert, FromStatement)) else statement
+    return made if isinstance(made, (Update, Delete, Insert, FromStatement)) else statement
 
 
 def _refuse_inside(statement: Any, params: Any) -> None:
@@ -236,7 +243,8 @@ def _following(
                 refuse_unasked(known.demands, statement)
             note_unseen(session, unseen_of(statement))
             return native(statement, parameters, **options)
-        bulk = "compiled_cache" in (options.get("execution_options") or ())  # seen to elsewhere
+        cache = (options.get("execution_options") or {}).get("compiled_cache")
+        bulk = type(cache) is MappersCache  # seen to elsewhere
         if bulk or not known.follows(connection):
             return native(statement, parameters, **options)
         if known.demands is not None and not known.asked:
@@ -248,6 +256,8 @@ def _following(
         return by_table(session, connection, statement, parameters, send)
 
     def scalar(statement: Any, parameters: Any = None, **options: Any) -> Any:
+        if isinstance(statement, DefaultGenerator):  # a sequence, which is no statement
+            return type(connection).scalar(connection, statement, parameters, **options)
         return connection.execute(statement, parameters, **options).scalar()
 
     def exec_driver_sql(statement: str, *args: Any, **options: Any) -> Any:

@@ -16,14 +16,24 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Alias, Column, Delete, Insert, Integer, Table, TextClause, Update
+from sqlalchemy import (
+    Alias,
+    ClauseElement,
+    Column,
+    Delete,
+    Insert,
+    Integer,
+    Table,
+    TextClause,
+    Update,
+)
 from sqlalchemy.orm import Mapper
 from sqlalchemy.sql import visitors
 
 from optilock.conditions.demands import Demands
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts
-from optilock.mapping.tables import all_mappers, classes_over, moved_by_flushes, versioned_tables
+from optilock.mapped import all_mappers, facts
+from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_tables
 from optilock.statements.by_key import refuse_first_versions
 from optilock.statements.sql_text import may_write, sql_of, tables_written
 from optilock.tokens.timestamp import NextServerTime
@@ -153,14 +163,14 @@ def refuse_unasked(demands: Demands, statement: Any) -> None:
         ConfigurationError: it is a SQL text that changes such a table, or an upsert of one, or has
             a statement that writes one inside (``from_statement()``, a CTE of PostgreSQL).
     """
-    if isinstance(statement, Insert) and changes_stored_rows(statement):
-        for cls in _demanded_classes(demands, statement.table):
-            raise _upsert(cls, statement.table)
-    sql = sql_of(statement)
-    if sql is not None:
+    if isinstance(statement, Insert):
+        if demands.may_concern(statement.table) and changes_stored_rows(statement):
+            for cls in _demanded_classes(demands, statement.table):
+                raise _upsert(cls, statement.table)
+    elif (sql := sql_of(statement)) is not None:
         refuse_text(demands, sql)
-    else:
-        refuse_inside(demands, statement)
+        return
+    refuse_inside(demands, statement)
 
 
 #: Statements in which there is no other one, by SQLAlchemy's keys: most programs have a few.
@@ -169,7 +179,11 @@ _MOST = 1_000
 
 
 def refuse_inside(demands: Demands, statement: Any) -> None:
-    key = cache_key_of(statement)
+    """Refuse a statement with another one inside that writes such rows."""
+    if not isinstance(statement, ClauseElement):  # a sequence, which is no statement
+        return
+    found = cache_key_of(statement)
+    key = None if found is None else found.key
     if key in _alone:
         return
     inside = [
@@ -191,7 +205,7 @@ def refuse_inside(demands: Demands, statement: Any) -> None:
 
 def refuse_text(demands: Demands, sql: str) -> None:
     """The same of a SQL text that is no statement of SQLAlchemy's."""
-    if not may_write(sql):
+    if not may_write(sql) or not demands.may_be_named(sql):
         return
     known = {
         table.name.lower(): mapper.class_.__name__
@@ -217,13 +231,12 @@ def refuse_others(demands: Demands, statement: Any, tables: set[Any]) -> None:
     Raises:
         ConfigurationError: something is demanded of those rows.
     """
-    written = {one for one in visitors.iterate(statement.table) if isinstance(one, Table)}
-    if isinstance(statement.table, Table):
-        written = set()
+    written: set[Any] = set()
+    if not isinstance(statement.table, Table):
+        written = {one for one in visitors.iterate(statement.table) if isinstance(one, Table)}
     if isinstance(statement, Update):
-        set_in = map(_table_of, names_set_by(statement))
-        written |= {table for table in set_in if table is not None}
-    for table in written - tables:
+        written.update(map(_table_of, names_set_by(statement)))
+    for table in written - tables - {None}:
         for cls in _demanded_classes(demands, table):
             raise ConfigurationError(
                 f"The statement names an alias of {table.description}, or several tables, and the"
@@ -239,6 +252,8 @@ def _table_of(named: Any) -> Any:
 
 
 def _demanded_classes(demands: Demands, table: Any) -> list[str]:
+    if not demands.may_concern(table):
+        return []
     return [one.class_.__name__ for one in classes_over(table) if demands.on(one)]
 
 

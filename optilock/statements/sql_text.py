@@ -11,7 +11,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from sqlalchemy import Column, TextClause, TextualSelect
+from sqlalchemy import DDL, Column, TextClause, TextualSelect
+from sqlalchemy.engine import Compiled
 from sqlalchemy.orm import FromStatement
 
 from optilock.mapping.tables import joined_tables, versioned_tables
@@ -98,10 +99,17 @@ def tables_written(sql: str, names: Collection[str]) -> set[str]:
 
 
 def sql_of(statement: Any) -> str | None:
-    """The text of ``text()``, also with ``columns()`` or in ``from_statement()``."""
+    """The text of ``text()``, also with ``columns()`` or in ``from_statement()``; of ``DDL()``.
+
+    What is compiled already is a text, too.
+    """
     while isinstance(statement, (TextualSelect, FromStatement)):
         statement = statement.element
-    return statement.text if isinstance(statement, TextClause) else None
+    if isinstance(statement, TextClause):
+        return statement.text
+    if isinstance(statement, DDL):
+        return statement.statement
+    return statement.string if isinstance(statement, Compiled) else None
 
 
 def calls_code(sql: str) -> bool:

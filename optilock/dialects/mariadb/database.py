@@ -40,7 +40,7 @@ from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
-from optilock.http.columns import Limits
+from optilock.http.limits import Limits
 
 #: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
 _FOUND_ROWS = 2

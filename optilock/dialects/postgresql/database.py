@@ -31,7 +31,7 @@ from optilock.dialects.postgresql.migrations import (
 from optilock.dialects.postgresql.sets import set_form
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
-from optilock.http.columns import Limits
+from optilock.http.limits import Limits
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3

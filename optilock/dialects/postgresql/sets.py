@@ -172,6 +172,24 @@ def _is_padded(kind: TypeEngine[Any], dialect: Dialect) -> bool:
     return isinstance(kind, types.CHAR)
 
 
+class _Uuids(TypeDecorator[Any]):
+    """``uuid[]`` in one text: a driver would write the elements one by one, in Python."""
+
+    impl = types.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:
+        return f"{{{','.join(['NULL' if one is None else one.hex for one in value])}}}"
+
+    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
+        return cast(bindvalue, ARRAY(types.Uuid()))
+
+
+def _array_of(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """How the values travel that a demanded condition asks of each row."""
+    return _Uuids() if isinstance(kind, types.Uuid) and kind.as_uuid else ARRAY(kind)
+
+
 class SetForm:
     """The statement for one combination of shapes, and its parameters."""
 
@@ -279,8 +297,10 @@ class SetForm:
         kinds |= {place: self.carriers[column].type for place, (_, column) in self._set().items()}
         kinds |= {place: Boolean() for place in self._masks()}
         kinds |= {place: self.shape.each[name] for place, name in self._each().items()}
+        arrays: dict[str, TypeEngine[Any]] = {place: ARRAY(one) for place, one in kinds.items()}
+        arrays |= {place: _array_of(shape.each[name]) for place, name in self._each().items()}
         given = (
-            func.unnest(*(bindparam(place, type_=ARRAY(kind)) for place, kind in kinds.items()))
+            func.unnest(*(bindparam(place, type_=kind) for place, kind in arrays.items()))
             .table_valued(
                 *(Column(place, kind) for place, kind in kinds.items()),
                 name="given",

@@ -24,7 +24,6 @@ from sqlalchemy import (
     types,
 )
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, register
@@ -39,7 +38,7 @@ from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version
 from optilock.dialects.sqlite.rows import RowByRow
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
-from optilock.http.columns import Limits
+from optilock.http.limits import Limits
 
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
@@ -196,17 +195,6 @@ class SQLite(Database):
     def level_options(self, level: str) -> dict[str, Any]:
         """None: SQLite has transactions that have begun and ones that have not, and no levels."""
         return {}
-
-    def lock_at_once(self, connection: Connection, query: Select[Any], table: Table) -> bool:
-        """There is one lock for all rows, and SQLite waits for it as long as it was told to."""
-        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
-        try:
-            _begin_immediate(connection)
-        except DBAPIError as error:
-            if self.classify(error) is not Cause.LOCK_TIMEOUT:
-                raise
-            return False
-        return True
 
     def reads_snapshot(self, connection: Connection) -> bool:
         """Only after a real BEGIN: the driver sends none before the first write."""

@@ -342,6 +342,30 @@ def test_each_row_of_a_batch_has_its_own_lease(filled: Engine) -> None:
 
 
 @pytest.mark.needs("resolves-in-place")
+@pytest.mark.anyio
+async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(async_engine: Any) -> None:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=TABLES))
+        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
+    async with AsyncSession(async_engine) as session, session.begin():
+        session.add_all(rows())
+    async with async_engine.begin() as connection:
+        for number, holder in ((1, OURS), (2, THEIRS)):
+            held = {"lease_id": holder, "lease_until": FAR, "lease_length": 0, "version": 1}
+            await connection.execute(update(Task.__table__).values(held).where(Task.id == number))
+    async with watch(async_sessionmaker(async_engine))() as session:
+        use(session.sync_session, (Task, 1), OURS)
+        use(session.sync_session, (Task, 2), THEIRS)
+        for task in (await session.scalars(select(Task))).all():
+            task.title = "mine"
+        await session.commit()
+    async with async_engine.connect() as connection:
+        query = select(Task.__table__.c.title, Task.__table__.c.lease_id).order_by(Task.id).limit(3)
+        found = (await connection.execute(query)).all()
+    assert found == [("mine", OURS), ("mine", THEIRS), ("mine", None)]
+    await async_engine.dispose()
+
+
 @pytest.mark.parametrize("of", [Task, Task.__table__], ids=["class", "table"])
 def test_a_statement_names_the_lease_of_each_row(filled: Engine, of: Any) -> None:
     with Session(filled) as session, session.begin():

@@ -1,0 +1,96 @@
+"""How rows are locked, and for how long somebody else's lock is waited for."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, Select, Table
+from sqlalchemy.exc import DBAPIError
+
+from optilock.dialects.causes import Cause, ErrorCodes
+from optilock.dialects.rows import require_locks, sends_for_update
+from optilock.dialects.waiting import Wait
+from optilock.errors import ConfigurationError
+
+__all__ = ["RowLocks"]
+
+
+class RowLocks(ErrorCodes):
+    """What a database can be asked about locks."""
+
+    def locks_rows(self, dialect: Dialect) -> bool:
+        """Does a row that :meth:`lock` reads stay as it is until the transaction ends?"""
+        return sends_for_update(dialect)
+
+    def autocommits(self, connection: Connection) -> bool:
+        """Does every statement commit by itself, so that nothing could be rolled back?"""
+        return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
+
+    #: Has the database one lock for all rows?
+    one_lock: bool = False
+
+    def begin_writing(self, connection: Connection, table: Table) -> None:
+        """Make sure that what is read next stays true until the transaction ends.
+
+        Raises:
+            ConfigurationError: it does not, because nothing can lock a row here, or because every
+                statement commits by itself.
+        """
+        require_locks(self, connection)
+
+    def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
+        """``query`` with its rows locked, as weakly as the write that follows allows."""
+        return query.with_for_update(of=table, key_share=not deleting)
+
+    def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
+        """``query`` with its rows locked for an update, after so long a wait at most.
+
+        Raises:
+            ConfigurationError: nobody knows how to say so here.
+        """
+        if not wait.usual:
+            raise ConfigurationError(
+                "lock() waits for a row here as the database is set up to: optilock does not know"
+                " how to tell this database to wait less long. Leave nowait=, skip_locked= and"
+                " timeout= out. Nothing was sent."
+            )
+        return self.lock(query, table, deleting=False)
+
+    def waiting(self, connection: Connection, wait: Wait) -> AbstractContextManager[None]:
+        """For the length of a block, let statements wait for locks so long at most.
+
+        Only where the statement itself does not say it.
+        """
+        return nullcontext()
+
+    def share(self, query: Select[Any], table: Table) -> Select[Any]:
+        """``query`` with its rows locked against writers, and open to other readers."""
+        return query.with_for_update(of=table, read=True)
+
+    def lock_at_once(self, connection: Connection, query: Select[Any], table: Table) -> bool:
+        """Lock the row of ``query``, or wait for nobody: ``False`` if somebody has it, or none is.
+
+        To be asked on a connection of its own, as the first thing of a transaction.
+        """
+        wait = Wait(skip=True)
+        try:
+            with self.waiting(connection, wait):
+                self.begin_writing(connection, table)
+                return connection.execute(self.lock_within(query, table, wait)).first() is not None
+        except DBAPIError as error:
+            if self.one_lock and self.classify(error) is Cause.LOCK_TIMEOUT:
+                return False  # there is no row to skip
+            raise
+
+    def reads_snapshot(self, connection: Connection) -> bool:
+        """Would a change of a row by others end this transaction, once it writes the row as well?
+
+        Nothing is asked of the server: what it was told by SQLAlchemy counts.
+        """
+        told = connection.get_execution_options().get("isolation_level")
+        level = told or connection.default_isolation_level or ""
+        return str(level).upper() in ("REPEATABLE READ", "SERIALIZABLE")
+
+    #: May a locking read show a row that plain reads of the same transaction do not show?
+    locks_show_newer: bool = False

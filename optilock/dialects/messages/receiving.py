@@ -1,0 +1,152 @@
+"""Messages without a group: received together, and deleted, kept or changed with their receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Select,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
+
+from optilock.conditions.clock import later
+from optilock.dialects.messages.parts import Parts, Place, Row, by_id, milliseconds
+from optilock.tables.queue import RECEIPT
+
+__all__ = ["Receiving"]
+
+
+class Receiving(Parts):
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._claim = self._claiming()
+        self._acknowledge = self._acknowledging(delete(self.m))
+
+    def _next(self) -> Select[Any]:
+        m = self.m
+        found = select(m.c.id).where(self.mine(m), m.c.group_key.is_(None), self.is_visible(m))
+        found = found.order_by(m.c.visible_at, m.c.id).limit(bindparam("n", type_=BigInteger()))
+        return self.skip_locked(found, m)
+
+    def _claiming(self) -> Any:
+        chosen = self.m.c.id.in_(self._next().scalar_subquery())
+        return update(self.m).where(chosen).values(self._received()).returning(*self.columns())
+
+    def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
+        """Receive up to ``n`` messages, hidden for ``length`` milliseconds."""
+        given = {"n": n, "length": length, "new_receipt": receipt}
+        return sorted(connection.execute(self._claim, given).all(), key=by_id)
+
+    def _take(
+        self, connection: Connection, ids: list[int], length: int, receipt: UUID
+    ) -> list[Row]:
+        """Write rows that are locked, and read them."""
+        if not ids:
+            return []
+        m = self.m
+        mine = update(m).where(m.c.id.in_(ids), self.is_visible(m)).values(self._received())
+        connection.execute(mine, {"length": length, "new_receipt": receipt})
+        taken = select(*self.columns()).where(m.c.id.in_(ids), m.c.receipt == receipt)
+        return list(connection.execute(taken.order_by(m.c.id)).all())
+
+    def _acknowledging(self, statement: Any) -> Any:
+        m = self.m.c
+        return statement.where(
+            m.id.in_(bindparam("ids", expanding=True, type_=BigInteger())),
+            m.receipt == bindparam("old_receipt", type_=RECEIPT),
+            self.mine(self.m),
+            self.lasts(),
+        )
+
+    def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+        """Delete messages that were received together; how many."""
+        given = {"ids": list(ids), "old_receipt": receipt}
+        return int(connection.execute(self._acknowledge, given).rowcount)
+
+    def acknowledge_and_claim(
+        self,
+        connection: Connection,
+        done: tuple[Sequence[int], UUID],
+        n: int,
+        length: int,
+        new: UUID,
+    ) -> tuple[int, list[Row]]:
+        """Both; in one trip where :attr:`one_trip`."""
+        return self.acknowledge(connection, *done), self.claim(connection, n, length, new)
+
+    def remove(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> None:
+        """Delete messages that have expired."""
+        m = self.m
+        connection.execute(delete(m).where(m.c.id.in_(list(ids)), m.c.receipt == receipt))
+
+    def keep_key(
+        self, connection: Connection, ids: Sequence[int], receipt: UUID, window: int
+    ) -> int:
+        """Delete messages, and keep their deduplication keys for ``window`` milliseconds."""
+        statement = self._acknowledging(update(self.m)).values(
+            visible_at=None,
+            receipt=None,
+            body="null",
+            headers=None,
+            last_error=None,
+            expires_at=later(self.place.now, milliseconds()),
+        )
+        given = {"ids": list(ids), "old_receipt": receipt, "length": window}
+        return int(connection.execute(statement, given).rowcount)
+
+    def archive(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+        """Copy messages into the archive; they are deleted next, in the same transaction."""
+        m, a = self.m, self.a
+        same = [column.name for column in a.c if column.name in m.c and column.name != "id"]
+        found = self._acknowledging(select(m.c.id, self.place.now, *(m.c[name] for name in same)))
+        statement = insert(a).from_select(["id", "archived_at", *same], found)
+        given = {"ids": list(ids), "old_receipt": receipt}
+        return int(connection.execute(statement, given).rowcount)
+
+    def change(
+        self,
+        connection: Connection,
+        ids: Sequence[int],
+        receipt: UUID,
+        values: Mapping[str, Any],
+        *,
+        length: int | None,
+    ) -> int:
+        """Set columns of messages that were received together; visible after ``length``."""
+        if length is not None:
+            values = {**values, "visible_at": later(self.place.now, length)}
+        statement = self._acknowledging(update(self.m)).values(values)
+        given = {"ids": list(ids), "old_receipt": receipt}
+        return int(connection.execute(statement, given).rowcount)
+
+    def beat(
+        self,
+        connection: Connection,
+        ids: Sequence[int],
+        receipt: UUID,
+        length: int,
+        *,
+        grouped: bool,
+    ) -> set[int]:
+        """Hide messages for longer; which are still there. Needs a transaction.
+
+        What is locked is left alone: whoever deletes a message must not wait for us, or we for him.
+        """
+        m, g = self.m, self.g
+        held = select(m.c.id).where(self.mine(m), m.c.id.in_(list(ids)), m.c.receipt == receipt)
+        free = list(connection.scalars(self.skip_locked(held, m)))
+        if free:
+            values = {"visible_at": later(self.place.now, length)}
+            connection.execute(update(m).where(m.c.id.in_(free)).values(values))
+            if grouped:
+                mine = update(g).where(self.mine(g), g.c.holder.in_(free))
+                connection.execute(mine.values(values))
+        return set(connection.scalars(held)) if len(free) < len(ids) else set(free)
