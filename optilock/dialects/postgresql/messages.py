@@ -30,6 +30,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     bindparam,
+    column,
     text,
 )
 from sqlalchemy.dialects import postgresql
@@ -64,9 +65,11 @@ _KINDS: dict[str, Any] = {
     "ttls": _NUMBERS,
     "delay": _NUMBER,
     "ttl": _NUMBER,
-    "bodies": ARRAY(Text()),
+    "bodies": Text(),
     "headers": ARRAY(Text()),
 }
+#: Bodies in one text, because drivers write an array of texts one by one. JSON has no bare newline.
+_LINES = "string_to_array(:bodies, chr(10))"
 _COLUMNS: dict[str, Any] = {
     "id": _NUMBER,
     "body": Text(),
@@ -123,7 +126,10 @@ class PostgreSQLMessages(Messages):
     def _text(self, sql: str, columns: dict[str, Any] | None = None) -> Any:
         names = dict.fromkeys(_PARAMETER.findall(sql))
         made = text(sql).bindparams(*(bindparam(name, type_=_KINDS[name]) for name in names))
-        return made if columns is None else made.columns(**columns)
+        if columns is None:
+            return made
+        # In their order: by their names SQLAlchemy would look for them again at each execution.
+        return made.columns(*(column(name, kind) for name, kind in columns.items()))
 
     def _claiming(self) -> Any:
         return self._text(self._taken(), _COLUMNS)
@@ -136,8 +142,9 @@ class PostgreSQLMessages(Messages):
             " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
             f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
             " FOR NO KEY UPDATE SKIP LOCKED))"
-            " RETURNING id, body, headers, sent_at, expires_at, visible_at, receives, group_key,"
-            f" dedup_key, last_error, expires_at <= {self._since} AS expired"
+            f" RETURNING id, body, headers, {_in_utc('sent_at')}, {_in_utc('expires_at')},"
+            f" {_in_utc('visible_at')}, receives, group_key, dedup_key, last_error,"
+            f" expires_at <= {self._since} AS expired"
         )
 
     def _deleted(self, which: str) -> str:
@@ -155,7 +162,7 @@ class PostgreSQLMessages(Messages):
             " expires_at, receipt, receives, body, headers)"
             f" SELECT :tenant, :queue, {since} + v.delay {milliseconds}, {since},"
             f" {since} + v.ttl {milliseconds}, :new_receipt, 0, v.body, v.headers"
-            " FROM unnest(:delays, :ttls, :bodies, :headers) WITH ORDINALITY"
+            f" FROM unnest(:delays, :ttls, {_LINES}, :headers) WITH ORDINALITY"
             " AS v (delay, ttl, body, headers, place) ORDER BY v.place RETURNING id)"
             f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
         )
@@ -168,7 +175,7 @@ class PostgreSQLMessages(Messages):
             " expires_at, receipt, receives, body)"
             f" SELECT :tenant, :queue, {since} + :delay {milliseconds}, {since},"
             f" {since} + :ttl {milliseconds}, :new_receipt, 0, v.body"
-            " FROM unnest(:bodies) WITH ORDINALITY AS v (body, place) ORDER BY v.place"
+            f" FROM unnest({_LINES}) WITH ORDINALITY AS v (body, place) ORDER BY v.place"
             " RETURNING id)"
             f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
         )
@@ -220,13 +227,12 @@ class PostgreSQLMessages(Messages):
     def insert_unless(self, table: Any) -> Any:
         return insert(table).on_conflict_do_nothing()
 
-    def send(self, connection: Connection, rows: list[dict[str, Any]]) -> list[int]:
+    def send(
+        self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID
+    ) -> list[int]:
         first = rows[0]
-        given = {
-            "new_receipt": first["new_receipt"],
-            "bodies": [row["new_body"] for row in rows],
-            **self._mine,
-        }
+        bodies = "\n".join([row["new_body"] for row in rows])
+        given: dict[str, Any] = {"new_receipt": receipt, "bodies": bodies, **self._mine}
         if len({(row["delay"], row["ttl"]) for row in rows}) == 1 and not any(
             row["new_headers"] for row in rows
         ):
@@ -272,6 +278,11 @@ class PostgreSQLMessages(Messages):
 
     def tell_waiting(self, connection: Connection) -> None:
         connection.execute(text(self._told()))
+
+
+def _in_utc(name: str) -> str:
+    """A time without its zone, which drivers read eight times as fast."""
+    return f"{name} AT TIME ZONE 'UTC' AS {name}"
 
 
 def told_process(driver: Any) -> int | None:
