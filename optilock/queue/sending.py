@@ -86,6 +86,7 @@ class Sending(Stored):
             number = self.store.send_marked(connection, row, group, dedup)
             if number is not None:
                 return Sent(number, receipt_of(number, token), group=group, dedup=dedup)
+            assert dedup is not None  # nothing else is in the way
             same = self.store.same_key(connection, dedup)
             if same is None:  # it has gone in between
                 continue

@@ -29,9 +29,7 @@ class Sending(Parts):
             "headers": bindparam("new_headers"),
         }
 
-    def send(
-        self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID
-    ) -> list[int]:
+    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
         """Insert messages; their ids, in their order.
 
         A row has ``delay``, ``ttl`` (milliseconds, or ``None``), ``new_body``, which is JSON in one

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Connection,
+    DateTime,
     Integer,
     Text,
     Uuid,
@@ -38,6 +40,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.messages import Messages, Place, Row, StatementTime
+from optilock.dialects.messages.parts import by_id
+from optilock.dialects.postgresql.floor import BEGINNING, Floor
 from optilock.dialects.quoting import quoted_table, sql_of
 from optilock.tokens.timestamp import UtcDateTime
 
@@ -54,6 +58,7 @@ _PARAMETER = re.compile(r"(?<!:):(\w+)")
 _NUMBER, _NUMBERS = BigInteger(), ARRAY(BigInteger())
 _KINDS: dict[str, Any] = {
     "n": _NUMBER,
+    "low": DateTime(),
     "length": _NUMBER,
     "id": _NUMBER,
     "ids": _NUMBERS,
@@ -82,6 +87,7 @@ _COLUMNS: dict[str, Any] = {
     "dedup_key": Text(),
     "last_error": Text(),
     "expired": Boolean(),
+    "last": DateTime(),
 }
 
 
@@ -94,6 +100,7 @@ class PostgreSQLMessages(Messages):
         #: Of those who wait for messages of this queue; another queue's may be the same.
         self.lock = int.from_bytes(digest, "big", signed=True)
         self.channel = f"optilock_{digest.hex()}"
+        self._floor = Floor()
         self._mine = {"tenant": place.tenant, "queue": place.queue}
         super().__init__(place)
         taken, deleted = self._taken(), self._deleted("id = ANY(:ids)")
@@ -101,7 +108,7 @@ class PostgreSQLMessages(Messages):
         self._delete_one = self._text(self._deleted("id = :id"))
         names = ", ".join(f"taken.{name}" for name in _COLUMNS)
         self._both = self._text(
-            f"WITH done AS ({deleted} RETURNING 1), taken AS ({taken})"
+            f"WITH done AS ({deleted} RETURNING 1), {self._found()}, taken AS ({taken})"
             f" SELECT {names}, (SELECT count(*) FROM done) AS done"
             " FROM taken RIGHT JOIN (VALUES (1)) AS one (row) ON true",
             {**_COLUMNS, "done": _NUMBER},
@@ -132,19 +139,26 @@ class PostgreSQLMessages(Messages):
         return made.columns(*(column(name, kind) for name, kind in columns.items()))
 
     def _claiming(self) -> Any:
-        return self._text(self._taken(), _COLUMNS)
+        return self._text(f"WITH {self._found()} {self._taken()}", _COLUMNS)
+
+    def _found(self) -> str:
+        return (
+            f"found AS (SELECT id, visible_at FROM {self._table}"
+            " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
+            " AND visible_at >= :low AT TIME ZONE 'UTC'"
+            f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
+            " FOR NO KEY UPDATE SKIP LOCKED)"
+        )
 
     def _taken(self) -> str:
         return (
             f"UPDATE {self._table} SET visible_at = {self._now} + :length * interval '1"
             " millisecond', receipt = :new_receipt, receives = receives + 1"
-            f" WHERE id = ANY(ARRAY(SELECT id FROM {self._table}"
-            " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
-            f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
-            " FOR NO KEY UPDATE SKIP LOCKED))"
+            " WHERE id = ANY(ARRAY(SELECT id FROM found))"
             f" RETURNING id, body, headers, {_in_utc('sent_at')}, {_in_utc('expires_at')},"
             f" {_in_utc('visible_at')}, receives, group_key, dedup_key, last_error,"
-            f" expires_at <= {self._since} AS expired"
+            f" expires_at <= {self._since} AS expired,"
+            " (SELECT max(visible_at) FROM found) AT TIME ZONE 'UTC' AS last"
         )
 
     def _deleted(self, which: str) -> str:
@@ -190,8 +204,31 @@ class PostgreSQLMessages(Messages):
     # -- messages --------------------------------------------------------------------------------
 
     def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
-        given = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
-        return sorted(connection.execute(self._claim, given).all(), key=_by_id)
+        low = self._floor.next()
+        rows = self._claimed(connection, n, length, receipt, low)
+        return self._rest(connection, n, length, receipt, low, rows)
+
+    def _claimed(
+        self, connection: Connection, n: int, length: int, receipt: UUID, low: datetime
+    ) -> list[Row]:
+        given = {"n": n, "length": length, "new_receipt": receipt, "low": low, **self._mine}
+        return list(connection.execute(self._claim, given).all())
+
+    def _rest(
+        self,
+        connection: Connection,
+        n: int,
+        length: int,
+        receipt: UUID,
+        low: datetime,
+        rows: list[Row],
+    ) -> list[Row]:
+        """``rows`` and, if they are too few, what is below ``low``; in their order."""
+        enough = len(rows) == n
+        self._floor.found(rows[0].last if rows else None, all_of_them=enough)
+        if not enough and low is not BEGINNING:
+            rows = rows + self._claimed(connection, n - len(rows), length, receipt, BEGINNING)
+        return sorted(rows, key=by_id)
 
     def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
         given: dict[str, Any] = {"old_receipt": receipt, **self._mine}
@@ -210,7 +247,9 @@ class PostgreSQLMessages(Messages):
         new: UUID,
     ) -> tuple[int, list[Row]]:
         ids, receipt = done
+        low = self._floor.next()
         given = {
+            "low": low,
             "ids": list(ids),
             "old_receipt": receipt,
             "n": n,
@@ -218,18 +257,18 @@ class PostgreSQLMessages(Messages):
             "new_receipt": new,
             **self._mine,
         }
-        rows = connection.execute(self._both, given).all()
+        rows = list(connection.execute(self._both, given).all())
         count = int(rows[0].done)
-        return count, sorted((row for row in rows if row[0] is not None), key=_by_id)
+        if rows[0].id is None:
+            rows = []
+        return count, self._rest(connection, n, length, new, low, rows)
 
     # -- sending ---------------------------------------------------------------------------------
 
     def insert_unless(self, table: Any) -> Any:
         return insert(table).on_conflict_do_nothing()
 
-    def send(
-        self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID
-    ) -> list[int]:
+    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
         first = rows[0]
         bodies = "\n".join([row["new_body"] for row in rows])
         given: dict[str, Any] = {"new_receipt": receipt, "bodies": bodies, **self._mine}
@@ -291,7 +330,3 @@ def told_process(driver: Any) -> int | None:
         return int(driver.get_server_pid())
     told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
     return told
-
-
-def _by_id(row: Row) -> Any:
-    return row[0]
