@@ -18,7 +18,7 @@ from threading import Thread
 from sqlalchemy import Engine, create_engine, event, text
 
 from benchmarks.measure import Timing, interleave
-from benchmarks.plan import LONG, Plan
+from benchmarks.plan import LONG, MEDIUM, Plan
 from benchmarks.queue_subjects import SUBJECTS, Crowd, crowd, installed
 from benchmarks.servers import Place
 from benchmarks.table import CountLine, Line, compare
@@ -172,7 +172,7 @@ def _sizes(place: Place, plan: Plan) -> Iterator[Line]:
 
     timings = interleave(
         {name: (lambda queue=queue: taken(queue)) for name, queue in queues.items()},  # type: ignore[misc]
-        rounds=plan.rounds_for(LONG),
+        rounds=plan.rounds_for(MEDIUM),
     )
     first, *others = queues
     for name, size in zip(others, sizes[1:], strict=True):

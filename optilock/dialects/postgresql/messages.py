@@ -71,6 +71,8 @@ _KINDS: dict[str, Any] = {
     "delay": _NUMBER,
     "ttl": _NUMBER,
     "bodies": Text(),
+    "new_body": Text(),
+    "new_headers": Text(),
     "headers": ARRAY(Text()),
 }
 #: Bodies in one text, because drivers write an array of texts one by one. JSON has no bare newline.
@@ -114,6 +116,7 @@ class PostgreSQLMessages(Messages):
             {**_COLUMNS, "done": _NUMBER},
         )
         self._send = self._text(self._sent(), {"id": _NUMBER})
+        self._send_one = self._text(self._sent_one(), {"id": _NUMBER})
         self._send_alike = self._text(self._sent_alike(), {"id": _NUMBER})
 
     # -- text ------------------------------------------------------------------------------------
@@ -179,6 +182,15 @@ class PostgreSQLMessages(Messages):
             f" FROM unnest(:delays, :ttls, {_LINES}, :headers) WITH ORDINALITY"
             " AS v (delay, ttl, body, headers, place) ORDER BY v.place RETURNING id)"
             f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
+        )
+
+    def _sent_one(self) -> str:
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"INSERT INTO {self._table} (tenant, queue, visible_at, sent_at, expires_at, receipt,"
+            f" receives, body, headers) VALUES (:tenant, :queue, {since} + :delay {milliseconds},"
+            f" {since}, {since} + :ttl {milliseconds}, :new_receipt, 0, :new_body, :new_headers)"
+            f" RETURNING id, ({self._told()}) AS told"
         )
 
     def _sent_alike(self) -> str:
@@ -270,6 +282,9 @@ class PostgreSQLMessages(Messages):
 
     def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
         first = rows[0]
+        if len(rows) == 1:
+            alone = {**first, "new_receipt": receipt, **self._mine}
+            return [row[0] for row in connection.execute(self._send_one, alone)]
         bodies = "\n".join([row["new_body"] for row in rows])
         given: dict[str, Any] = {"new_receipt": receipt, "bodies": bodies, **self._mine}
         if len({(row["delay"], row["ttl"]) for row in rows}) == 1 and not any(

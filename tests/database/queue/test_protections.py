@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import update
@@ -122,6 +123,40 @@ def _is_good_for_nothing(queue, old):
     queue.give_back([old])
 
 
+def test_who_has_lost_a_message_cannot_hold_a_group_that_is_at_another_one(engine):
+    """An earlier message has come back into the group meanwhile."""
+    queue = made(engine, max_receives=1)
+    queue.send_many([Draft(n, group="g") for n in range(2)])
+    (first,) = queue.receive()
+    assert queue.fail(first, "no")
+    (late,) = queue.receive(visibility=1)
+    assert queue.redrive() == 1
+    shift(engine, 2)
+    (current,) = queue.receive(visibility=60)
+    assert (late.body, current.body) == (1, 0)
+    with pytest.raises(ReceiptExpired):
+        queue.update(late, visibility=300)
+    queue.delete(late)  # what is done is done
+    assert queue.receive(5) == []
+    queue.update(current, visibility=0)
+    queue.close()
+
+
+def test_a_group_that_gets_a_message_while_it_is_removed_stays(queue, engine):
+    queue.send("one", group="g")
+    queue.delete(*queue.receive())
+    store = queue._operations.store
+    with queue.connections.lent() as connection:
+        with store.atomic(connection):
+            rows, empty = store.claim_groups(connection, 5, 1_000, uuid4())
+        assert (rows, empty) == ([], ["g"])
+        queue.send("two", group="g")
+        with store.atomic(connection):
+            store.remove_groups(connection, empty)
+    shift(engine, 2)
+    assert bodies(queue.receive(5)) == ["two"]
+
+
 def test_what_has_expired_is_neither_deleted_nor_changed(queue, engine):
     """Its time to live has ended while somebody had it."""
     queue.send("a", ttl=10)
@@ -144,7 +179,8 @@ def test_a_forged_receipt_among_those_that_are_done_deletes_nothing(queue):
     ):
         after = queue.receive(done=[forged])
         assert (after, after.expired) == ([], (forged.id,))
-    queue.delete(mine, other, third)
+    assert queue.receive(done=[mine, replace(other, receipt=mine.receipt)]).expired == (other.id,)
+    queue.delete(other, third)
 
 
 def test_a_tenant_that_guesses_numbers_and_receipts_reaches_nothing(queue, engine):
