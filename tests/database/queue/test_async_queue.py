@@ -143,7 +143,7 @@ async def until(true: Any, seconds: float = 10) -> None:
     end = loop.time() + seconds
     while not await true():
         assert loop.time() < end, "it does not become true"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
 def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner):

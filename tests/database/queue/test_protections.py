@@ -96,7 +96,7 @@ def test_no_receipt_outlives_what_ends_its_delivery(queue, engine, group):
         lambda message: queue.give_back([message]),
         lambda message: queue.fail(message, "no"),
         lambda message: queue.update(message, visibility=0),
-        lambda message: shift(engine, 60) or queue.receive(visibility=1) and shift(engine, 2),
+        lambda message: shift(engine, 60) or (queue.receive(visibility=1) and shift(engine, 2)),
     ]
     for number, end in enumerate(ends):
         queue.send(number, group=group)
