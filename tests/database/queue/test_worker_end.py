@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
@@ -98,13 +99,15 @@ def test_heartbeats_go_on_for_what_runs_at_the_end(queue):
 
 
 @pytest.mark.engines("postgresql", "mariadb")
-def test_a_database_that_is_away_for_a_while_costs_no_message(queue, database):
+def test_a_database_that_is_away_for_a_while_costs_no_message(queue, database, caplog):
     """Every connection is lost while handlers run; nothing is lost, and nobody has to look after
     the worker."""
     begun, go_on = threading.Event(), threading.Event()
-    done = []
+    done, receipts = [], []
+    caplog.set_level(logging.DEBUG, "optilock")
 
     def handle(message):
+        receipts.append(message.receipt)
         begun.set()
         assert go_on.wait(10)
         done.append(message.body)
@@ -115,6 +118,7 @@ def test_a_database_that_is_away_for_a_while_costs_no_message(queue, database):
         lose_all_connections(database)
         go_on.set()
         until(lambda: set(done) == set(range(4)) and left_now(queue) == 0, 20)
+    assert not any(receipt.partition(".")[2] in caplog.text for receipt in receipts)
 
 
 def lose_all_connections(database):
