@@ -13,10 +13,12 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-__all__ = ["BEGINNING", "Floor"]
+__all__ = ["BEGINNING", "Floor", "Low"]
 
+#: The time, in UTC, and the number of a message: those after it are looked at.
+Low = tuple[datetime, int]
 #: Before all messages.
-BEGINNING = datetime(1970, 1, 1)
+BEGINNING: Low = (datetime(1970, 1, 1), 0)
 _SECONDS = 1.0
 
 
@@ -27,13 +29,13 @@ class Floor:
         self._low = BEGINNING
         self._since = 0.0
 
-    def next(self) -> datetime:
-        """The least ``visible_at`` to look at now, in UTC."""
+    def next(self) -> Low:
+        """Where to begin now."""
         now = time.monotonic()
         if now - self._since > _SECONDS:
             self._low, self._since = BEGINNING, now
         return self._low
 
-    def found(self, last: datetime | None, *, all_of_them: bool) -> None:
-        """A look has ended: at ``last``, if there were as many as asked for."""
-        self._low = last if all_of_them and last is not None else BEGINNING
+    def found(self, last: Low | None) -> None:
+        """A look has ended at this one; ``None``: there were fewer than asked for."""
+        self._low = BEGINNING if last is None else last

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -41,7 +40,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.messages import Messages, Place, Row, StatementTime
 from optilock.dialects.messages.parts import by_id
-from optilock.dialects.postgresql.floor import BEGINNING, Floor
+from optilock.dialects.postgresql.floor import BEGINNING, Floor, Low
 from optilock.dialects.quoting import quoted_table, sql_of
 from optilock.tokens.timestamp import UtcDateTime
 
@@ -59,6 +58,7 @@ _NUMBER, _NUMBERS = BigInteger(), ARRAY(BigInteger())
 _KINDS: dict[str, Any] = {
     "n": _NUMBER,
     "low": DateTime(),
+    "low_id": _NUMBER,
     "length": _NUMBER,
     "id": _NUMBER,
     "ids": _NUMBERS,
@@ -90,6 +90,7 @@ _COLUMNS: dict[str, Any] = {
     "last_error": Text(),
     "expired": Boolean(),
     "last": DateTime(),
+    "last_id": _NUMBER,
 }
 
 
@@ -148,9 +149,10 @@ class PostgreSQLMessages(Messages):
         return (
             f"found AS (SELECT id, visible_at FROM {self._table}"
             " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
-            " AND visible_at >= :low AT TIME ZONE 'UTC'"
+            " AND (visible_at, id) > (:low AT TIME ZONE 'UTC', :low_id)"
             f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
-            " FOR NO KEY UPDATE SKIP LOCKED)"
+            " FOR NO KEY UPDATE SKIP LOCKED),"
+            " last AS (SELECT visible_at, id FROM found ORDER BY visible_at DESC, id DESC LIMIT 1)"
         )
 
     def _taken(self) -> str:
@@ -161,7 +163,8 @@ class PostgreSQLMessages(Messages):
             f" RETURNING id, body, headers, {_in_utc('sent_at')}, {_in_utc('expires_at')},"
             f" {_in_utc('visible_at')}, receives, group_key, dedup_key, last_error,"
             f" expires_at <= {self._since} AS expired,"
-            " (SELECT max(visible_at) FROM found) AT TIME ZONE 'UTC' AS last"
+            " (SELECT visible_at FROM last) AT TIME ZONE 'UTC' AS last,"
+            " (SELECT id FROM last) AS last_id"
         )
 
     def _deleted(self, which: str) -> str:
@@ -221,9 +224,10 @@ class PostgreSQLMessages(Messages):
         return self._rest(connection, n, length, receipt, low, rows)
 
     def _claimed(
-        self, connection: Connection, n: int, length: int, receipt: UUID, low: datetime
+        self, connection: Connection, n: int, length: int, receipt: UUID, low: Low
     ) -> list[Row]:
-        given = {"n": n, "length": length, "new_receipt": receipt, "low": low, **self._mine}
+        given: dict[str, Any] = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
+        given["low"], given["low_id"] = low
         return list(connection.execute(self._claim, given).all())
 
     def _rest(
@@ -232,12 +236,12 @@ class PostgreSQLMessages(Messages):
         n: int,
         length: int,
         receipt: UUID,
-        low: datetime,
+        low: Low,
         rows: list[Row],
     ) -> list[Row]:
         """``rows`` and, if they are too few, what is below ``low``; in their order."""
         enough = len(rows) == n
-        self._floor.found(rows[0].last if rows else None, all_of_them=enough)
+        self._floor.found((rows[0].last, rows[0].last_id) if enough else None)
         if not enough and low is not BEGINNING:
             rows = rows + self._claimed(connection, n - len(rows), length, receipt, BEGINNING)
         return sorted(rows, key=by_id)
@@ -261,7 +265,8 @@ class PostgreSQLMessages(Messages):
         ids, receipt = done
         low = self._floor.next()
         given = {
-            "low": low,
+            "low": low[0],
+            "low_id": low[1],
             "ids": list(ids),
             "old_receipt": receipt,
             "n": n,

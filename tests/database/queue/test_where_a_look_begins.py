@@ -41,10 +41,10 @@ def test_it_begins_at_the_last_one_that_was_received(queue, engine):
     queue.send("two")
     (one,) = queue.receive()
     queue.receive(done=[one])
-    lows = [given["low"] for given in looks if "low" in given]
-    since = one.sent_at.replace(tzinfo=None) - lows[-1]
-    assert lows[0] == floor.BEGINNING
-    assert abs(since) < timedelta(seconds=1)
+    first, last = ((given["low"], given["low_id"]) for given in looks if "low" in given)
+    assert first == floor.BEGINNING
+    assert last[1] == one.id
+    assert abs(one.sent_at.replace(tzinfo=None) - last[0]) < timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("along", [False, True], ids=["alone", "with an acknowledgement"])
