@@ -26,6 +26,8 @@ from optilock.queue import AsyncQueue, Draft, Queue
 __all__ = ["SUBJECTS", "Crowd", "crowd", "installed"]
 
 PAYLOAD = {"number": 1, "text": "x" * 100}
+#: Seconds of one turn.
+_LONGEST = 120
 _PAYLOAD = b'{"number":1,"text":"' + b"x" * 100 + b'"}'
 
 
@@ -234,10 +236,16 @@ class Crowd:
         chosen = self._pipes[:members]
         for pipe in chosen:
             pipe.send((verb, count, batch))
-        answers = [pipe.recv() for pipe in chosen]
+        answers = [_answer(pipe, verb) for pipe in chosen]
         if any(isinstance(answer, str) for answer in answers):
             raise RuntimeError(next(answer for answer in answers if isinstance(answer, str)))
         return median(chain(*(each for each, _ in answers))), sum(used for _, used in answers)
+
+
+def _answer(pipe: Any, verb: str) -> Any:
+    if not pipe.poll(_LONGEST):
+        raise RuntimeError(f"{verb} does not end")
+    return pipe.recv()
 
 
 @contextmanager

@@ -105,10 +105,10 @@ class Calls:
 
     def _sending(self, drafts: Iterable[Any]) -> Work[list[Sent]]:
         made = [one if isinstance(one, Draft) else Draft(one) for one in drafts]
-        rows = [self._operations.row(draft) for draft in made]
-        if not rows:
+        ready = [self._operations.ready(draft) for draft in made]
+        if not ready:
             return lambda connection, inside: []
-        return lambda connection, inside: self._operations.send(connection, rows, inside)
+        return lambda connection, inside: self._operations.send(connection, ready, inside)
 
     def _receiving(
         self, n: int, visibility: Duration | None, done: Iterable[Message]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
 from optilock.errors import ConfigurationError, described
-from optilock.queue.errors import MessageNotFound, ReceiptExpired
+from optilock.queue.errors import MessageNotFound, QueueError, ReceiptExpired
 from optilock.queue.limits import json_text
 from optilock.queue.messages import Message, Sent, token_of
 from optilock.queue.stored import DEDUP, GROUP, KEEP, Stored
@@ -140,14 +141,15 @@ class Ending(Stored):
 
     def give_back(self, connection: Connection, messages: Sequence[Held]) -> None:
         """Messages that nobody has begun with: as if they had not been received."""
-        receives = self.store.m.c.receives
-        values = {"receipt": None, "receives": receives - 1}
-        for (token, _), ids in _by_token(messages)[0].items():
+        values = {"receipt": None, "receives": self.store.m.c.receives - 1}
+        alone = [one for one in messages if one.group is None]
+        for (token, _), ids in _by_token(alone)[0].items():
             self.store.change(connection, ids, token, values, length=0)
-        grouped = [one for one in messages if one.group is not None]
-        if grouped:
-            keys, ids = [str(one.group) for one in grouped], [one.id for one in grouped]
-            self.store.reschedule(connection, keys, ids, length=0, done=True)
+        for message in messages:
+            if message.group is not None:
+                # Somebody else's by now: then the group is his, too.
+                with suppress(QueueError), self._atomic(connection, False):
+                    self._let_go(connection, message, values, 0)
 
     def beat(self, connection: Connection, messages: Sequence[Held], length: int) -> set[int]:
         """Hide messages for longer, with the receipts that they have; which are still ours."""

@@ -9,10 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-__all__ = ["Draft", "Message", "Metrics", "Received", "Sent", "receipt_of", "token_of"]
+__all__ = [
+    "Draft",
+    "Message",
+    "Metrics",
+    "Received",
+    "Sent",
+    "filled",
+    "receipt_of",
+    "tail_of",
+    "token_of",
+]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,8 +102,20 @@ class Metrics:
     exact: bool
 
 
+def filled(kind: type[T], **values: Any) -> T:
+    """One with all of its fields, in half the time: a frozen one sets them one after the other."""
+    made = object.__new__(kind)
+    vars(made).update(values)
+    return made
+
+
 def receipt_of(number: int, token: UUID) -> str:
-    return f"{number}.{token.hex}"
+    return f"{number}{tail_of(token)}"
+
+
+def tail_of(token: UUID) -> str:
+    """What the receipts of all end with that were sent, or received, together."""
+    return f".{token.hex}"
 
 
 def token_of(number: object, receipt: object) -> UUID | None:

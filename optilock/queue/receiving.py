@@ -14,13 +14,14 @@ from optilock.dialects.messages import Messages
 from optilock.queue.ending import Ending, Held
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
 from optilock.queue.limits import Limits
-from optilock.queue.messages import Message, Received, token_of
+from optilock.queue.messages import Message, Received, filled, tail_of, token_of
 
 __all__ = ["Receiving"]
 
 #: Seconds after which a receive looks at the groups first, however many others there are; where
 #: there are some, every second one does.
 _GROUPS_AFTER = 1.0
+_decoded = json.JSONDecoder().raw_decode
 
 
 class Receiving(Ending):
@@ -62,7 +63,7 @@ class Receiving(Ending):
         token = token_of(done[0].id, done[0].receipt)
         if token is None or not self.store.one_trip:
             return False
-        end = f".{token.hex}"
+        end = tail_of(token)
         return all(
             one.receipt == f"{one.id}{end}" and one.group is None and one.dedup is None
             for one in done
@@ -105,12 +106,12 @@ class Receiving(Ending):
     def _good(self, connection: Connection, rows: list[Any], token: UUID) -> list[Message]:
         """Those to be handed out: not what has expired, or was handed out too often."""
         good, over = [], []
-        tail = f".{token.hex}"
+        tail = tail_of(token)
         most = self.limits.max_receives
         for row in rows:
-            if row.expired:
+            if row[10]:  # expired
                 over.append(row)
-            elif most is not None and row.receives > most:
+            elif most is not None and row[6] > most:
                 error = row.last_error or "It was received, and nobody deleted it or said why."
                 self._bury(connection, _message(row, tail), error, False)
             else:
@@ -138,16 +139,27 @@ class Receiving(Ending):
 
 def _message(row: Any, tail: str | None) -> Message:
     """``tail`` is what the receipts of all that were received together end with."""
-    return Message(
-        id=row[0],
-        body=json.loads(row[1]),
-        receipt=None if tail is None else f"{row[0]}{tail}",
-        receives=row[6],
-        sent_at=row[3],
-        expires_at=row[4],
-        visible_at=None if tail is None else row[5],
-        headers=json.loads(row[2]) if row[2] else {},
-        group=row[7],
-        dedup=row[8],
-        last_error=row[9],
+    number, body, headers, sent_at, expires_at, visible_at, receives, group, dedup, error, *_ = row
+    return filled(
+        Message,
+        id=number,
+        body=_value(body),
+        receipt=None if tail is None else f"{number}{tail}",
+        receives=receives,
+        sent_at=sent_at,
+        expires_at=expires_at,
+        visible_at=None if tail is None else visible_at,
+        headers=_value(headers) if headers else {},
+        group=group,
+        dedup=dedup,
+        last_error=error,
     )
+
+
+def _value(text: str) -> Any:
+    """JSON; as we have written it, without white space around, it is read twice as fast."""
+    try:
+        value, end = _decoded(text)
+    except ValueError:
+        return json.loads(text)
+    return value if end == len(text) else json.loads(text)

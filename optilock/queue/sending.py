@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-from uuid import uuid4
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
 from optilock.errors import ConfigurationError
 from optilock.queue.errors import QueueError
 from optilock.queue.limits import headers_text, json_text, milliseconds, ttl, word
-from optilock.queue.messages import Draft, Sent, receipt_of
+from optilock.queue.messages import Draft, Sent, filled, receipt_of, tail_of
 from optilock.queue.stored import KEEP, Stored
 
-__all__ = ["Sending"]
+__all__ = ["Ready", "Sending"]
 
 _TRIES = 20
 
 
+class Ready(NamedTuple):
+    """A message that was checked: what its INSERT takes, and what makes it one of many."""
+
+    values: dict[str, Any]
+    group: str | None = None
+    dedup: str | None = None
+
+
 class Sending(Stored):
-    def row(self, draft: Draft) -> dict[str, Any]:
+    def ready(self, draft: Draft) -> Ready:
         """What is sent, checked before anything is."""
-        options = dict(draft.options)
         limits = self.limits
+        body = json_text("body", draft.body, limits.max_bytes)
+        if not draft.options:
+            return Ready({"delay": 0, "ttl": limits.ttl, "new_body": body, "new_headers": None})
+        options = dict(draft.options)
         delay = milliseconds("delay", options.pop("delay", 0))
         given = options.pop("ttl", KEEP)
         life = limits.ttl if given is KEEP else ttl(given)
@@ -31,53 +42,51 @@ class Sending(Stored):
                 f"delay={delay / 1000:g} would hide the message until its ttl={life / 1000:g} has"
                 " ended: give a shorter delay or a longer ttl."
             )
-        row = {
-            "delay": delay,
-            "ttl": life,
-            "new_body": json_text("body", draft.body, limits.max_bytes),
-            "new_headers": headers_text(options.pop("headers", None), limits.max_bytes),
-            "group": _optional_word("group", options.pop("group", None)),
-            "dedup": _optional_word("dedup", options.pop("dedup", None)),
-        }
+        headers = headers_text(options.pop("headers", None), limits.max_bytes)
+        group = _optional_word("group", options.pop("group", None))
+        dedup = _optional_word("dedup", options.pop("dedup", None))
         if options:
             raise ConfigurationError(f"A message has no option {next(iter(options))!r}.")
-        return row
+        values = {"delay": delay, "ttl": life, "new_body": body, "new_headers": headers}
+        return Ready(values, group, dedup)
 
-    def send(self, connection: Connection, rows: list[dict[str, Any]], inside: bool) -> list[Sent]:
+    def send(self, connection: Connection, messages: list[Ready], inside: bool) -> list[Sent]:
         token = uuid4()  # of all that are sent together
-        rows = [{**row, "new_receipt": token} for row in rows]
-        marked = [bool(row["group"] or row["dedup"]) for row in rows]
-        if not any(marked):
-            if len(rows) == 1 or self.store.one_trip:
-                return self._send_plain(connection, rows)
+        plain = [one.values for one in messages if one.group is None and one.dedup is None]
+        if len(plain) == len(messages):
+            if len(plain) == 1 or self.store.one_trip:
+                return self._send_plain(connection, plain, token)
             with self._atomic(connection, inside):
-                return self._send_plain(connection, rows)
+                return self._send_plain(connection, plain, token)
         with self._atomic(connection, inside):
-            sent = [
-                self._send_marked(connection, row) if mark else None
-                for row, mark in zip(rows, marked, strict=True)
+            marked = [
+                self._send_marked(connection, one, token) if one.group or one.dedup else None
+                for one in messages
             ]
-            others = [row for row, mark in zip(rows, marked, strict=True) if not mark]
-            plain = iter(self._send_plain(connection, others) if others else ())
+            others = iter(self._send_plain(connection, plain, token) if plain else ())
             self.store.tell_waiting(connection)
-        return [one if one is not None else next(plain) for one in sent]
+        return [one if one is not None else next(others) for one in marked]
 
-    def _send_plain(self, connection: Connection, rows: list[dict[str, Any]]) -> list[Sent]:
-        ids = self.store.send(connection, [_without_marks(row) for row in rows])
+    def _send_plain(
+        self, connection: Connection, rows: list[dict[str, Any]], token: UUID
+    ) -> list[Sent]:
+        none = {"duplicate": False, "group": None, "dedup": None, "receives": 0}
+        tail = tail_of(token)
         return [
-            Sent(number, receipt_of(number, row["new_receipt"]))
-            for number, row in zip(ids, rows, strict=True)
+            filled(Sent, id=number, receipt=f"{number}{tail}", **none)
+            for number in self.store.send(connection, rows, token)
         ]
 
-    def _send_marked(self, connection: Connection, row: dict[str, Any]) -> Sent:
-        group, dedup = row["group"], row["dedup"]
+    def _send_marked(self, connection: Connection, message: Ready, token: UUID) -> Sent:
+        values, group, dedup = message
         if group is not None:
-            self.store.hold_group(connection, group, row["delay"])
+            self.store.hold_group(connection, group, values["delay"])
         for _ in range(_TRIES):
-            number = self.store.send_marked(connection, _without_marks(row), group, dedup)
+            row = {**values, "new_receipt": token}
+            number = self.store.send_marked(connection, row, group, dedup)
             if number is not None:
-                receipt = receipt_of(number, row["new_receipt"])
-                return Sent(number, receipt, group=group, dedup=dedup)
+                return Sent(number, receipt_of(number, token), group=group, dedup=dedup)
+            assert dedup is not None  # nothing else is in the way
             same = self.store.same_key(connection, dedup)
             if same is None:  # it has gone in between
                 continue
@@ -88,10 +97,6 @@ class Sending(Stored):
             f"A message for the queue {self.name!r} was not sent: with every attempt, another one"
             " with its deduplication key came and went. Send it again."
         )
-
-
-def _without_marks(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("group", "dedup")}
 
 
 def _optional_word(name: str, value: object) -> str | None:

@@ -57,9 +57,10 @@ class MariaDBMessages(Messages):
         """A row that is there already is locked by the INSERT that does nothing."""
         connection.execute(self.insert_unless(self.g).values(self._group(key, delay)))
 
-    def send(self, connection: Connection, rows: list[dict[str, Any]]) -> list[int]:
+    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
         statement = insert(self.m).values(self._new())
-        return [self._inserted(connection.execute(statement, row)) for row in rows]
+        given = [{**row, "new_receipt": receipt} for row in rows]
+        return [self._inserted(connection.execute(statement, one)) for one in given]
 
     def send_marked(
         self, connection: Connection, row: dict[str, Any], group: str | None, dedup: str | None

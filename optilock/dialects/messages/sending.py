@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, and_, bindparam, delete, insert, select
 
@@ -28,16 +29,15 @@ class Sending(Parts):
             "headers": bindparam("new_headers"),
         }
 
-    def send(self, connection: Connection, rows: list[dict[str, Any]]) -> list[int]:
+    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
         """Insert messages; their ids, in their order.
 
-        A row has ``delay``, ``ttl`` (milliseconds, or ``None``), ``new_receipt``, the same for all,
-        ``new_body`` and ``new_headers``.
+        A row has ``delay``, ``ttl`` (milliseconds, or ``None``), ``new_body``, which is JSON in one
+        line, and ``new_headers``.
         """
-        statement = insert(self.m).values(self._new())
-        return [
-            connection.execute(statement.returning(self.m.c.id), row).scalar_one() for row in rows
-        ]
+        statement = insert(self.m).values(self._new()).returning(self.m.c.id)
+        given = [{**row, "new_receipt": receipt} for row in rows]
+        return [connection.execute(statement, one).scalar_one() for one in given]
 
     def send_marked(
         self, connection: Connection, row: dict[str, Any], group: str | None, dedup: str | None

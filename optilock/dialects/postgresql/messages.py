@@ -26,10 +26,12 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Connection,
+    DateTime,
     Integer,
     Text,
     Uuid,
     bindparam,
+    column,
     text,
 )
 from sqlalchemy.dialects import postgresql
@@ -37,6 +39,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.messages import Messages, Place, Row, StatementTime
+from optilock.dialects.messages.parts import by_id
+from optilock.dialects.postgresql.floor import BEGINNING, Floor, Low
 from optilock.dialects.quoting import quoted_table, sql_of
 from optilock.tokens.timestamp import UtcDateTime
 
@@ -53,6 +57,8 @@ _PARAMETER = re.compile(r"(?<!:):(\w+)")
 _NUMBER, _NUMBERS = BigInteger(), ARRAY(BigInteger())
 _KINDS: dict[str, Any] = {
     "n": _NUMBER,
+    "low": DateTime(),
+    "low_id": _NUMBER,
     "length": _NUMBER,
     "id": _NUMBER,
     "ids": _NUMBERS,
@@ -64,9 +70,13 @@ _KINDS: dict[str, Any] = {
     "ttls": _NUMBERS,
     "delay": _NUMBER,
     "ttl": _NUMBER,
-    "bodies": ARRAY(Text()),
+    "bodies": Text(),
+    "new_body": Text(),
+    "new_headers": Text(),
     "headers": ARRAY(Text()),
 }
+#: Bodies in one text, because drivers write an array of texts one by one. JSON has no bare newline.
+_LINES = "string_to_array(:bodies, chr(10))"
 _COLUMNS: dict[str, Any] = {
     "id": _NUMBER,
     "body": Text(),
@@ -79,6 +89,8 @@ _COLUMNS: dict[str, Any] = {
     "dedup_key": Text(),
     "last_error": Text(),
     "expired": Boolean(),
+    "last": DateTime(),
+    "last_id": _NUMBER,
 }
 
 
@@ -91,6 +103,7 @@ class PostgreSQLMessages(Messages):
         #: Of those who wait for messages of this queue; another queue's may be the same.
         self.lock = int.from_bytes(digest, "big", signed=True)
         self.channel = f"optilock_{digest.hex()}"
+        self._floor = Floor()
         self._mine = {"tenant": place.tenant, "queue": place.queue}
         super().__init__(place)
         taken, deleted = self._taken(), self._deleted("id = ANY(:ids)")
@@ -98,12 +111,13 @@ class PostgreSQLMessages(Messages):
         self._delete_one = self._text(self._deleted("id = :id"))
         names = ", ".join(f"taken.{name}" for name in _COLUMNS)
         self._both = self._text(
-            f"WITH done AS ({deleted} RETURNING 1), taken AS ({taken})"
+            f"WITH done AS ({deleted} RETURNING 1), {self._found()}, taken AS ({taken})"
             f" SELECT {names}, (SELECT count(*) FROM done) AS done"
             " FROM taken RIGHT JOIN (VALUES (1)) AS one (row) ON true",
             {**_COLUMNS, "done": _NUMBER},
         )
         self._send = self._text(self._sent(), {"id": _NUMBER})
+        self._send_one = self._text(self._sent_one(), {"id": _NUMBER})
         self._send_alike = self._text(self._sent_alike(), {"id": _NUMBER})
 
     # -- text ------------------------------------------------------------------------------------
@@ -123,21 +137,34 @@ class PostgreSQLMessages(Messages):
     def _text(self, sql: str, columns: dict[str, Any] | None = None) -> Any:
         names = dict.fromkeys(_PARAMETER.findall(sql))
         made = text(sql).bindparams(*(bindparam(name, type_=_KINDS[name]) for name in names))
-        return made if columns is None else made.columns(**columns)
+        if columns is None:
+            return made
+        # In their order: by their names SQLAlchemy would look for them again at each execution.
+        return made.columns(*(column(name, kind) for name, kind in columns.items()))
 
     def _claiming(self) -> Any:
-        return self._text(self._taken(), _COLUMNS)
+        return self._text(f"WITH {self._found()} {self._taken()}", _COLUMNS)
+
+    def _found(self) -> str:
+        return (
+            f"found AS (SELECT id, visible_at FROM {self._table}"
+            " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
+            " AND (visible_at, id) > (:low AT TIME ZONE 'UTC', :low_id)"
+            f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
+            " FOR NO KEY UPDATE SKIP LOCKED),"
+            " last AS (SELECT visible_at, id FROM found ORDER BY visible_at DESC, id DESC LIMIT 1)"
+        )
 
     def _taken(self) -> str:
         return (
             f"UPDATE {self._table} SET visible_at = {self._now} + :length * interval '1"
             " millisecond', receipt = :new_receipt, receives = receives + 1"
-            f" WHERE id = ANY(ARRAY(SELECT id FROM {self._table}"
-            " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
-            f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
-            " FOR NO KEY UPDATE SKIP LOCKED))"
-            " RETURNING id, body, headers, sent_at, expires_at, visible_at, receives, group_key,"
-            f" dedup_key, last_error, expires_at <= {self._since} AS expired"
+            " WHERE id = ANY(ARRAY(SELECT id FROM found))"
+            f" RETURNING id, body, headers, {_in_utc('sent_at')}, {_in_utc('expires_at')},"
+            f" {_in_utc('visible_at')}, receives, group_key, dedup_key, last_error,"
+            f" expires_at <= {self._since} AS expired,"
+            " (SELECT visible_at FROM last) AT TIME ZONE 'UTC' AS last,"
+            " (SELECT id FROM last) AS last_id"
         )
 
     def _deleted(self, which: str) -> str:
@@ -155,9 +182,18 @@ class PostgreSQLMessages(Messages):
             " expires_at, receipt, receives, body, headers)"
             f" SELECT :tenant, :queue, {since} + v.delay {milliseconds}, {since},"
             f" {since} + v.ttl {milliseconds}, :new_receipt, 0, v.body, v.headers"
-            " FROM unnest(:delays, :ttls, :bodies, :headers) WITH ORDINALITY"
+            f" FROM unnest(:delays, :ttls, {_LINES}, :headers) WITH ORDINALITY"
             " AS v (delay, ttl, body, headers, place) ORDER BY v.place RETURNING id)"
             f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
+        )
+
+    def _sent_one(self) -> str:
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"INSERT INTO {self._table} (tenant, queue, visible_at, sent_at, expires_at, receipt,"
+            f" receives, body, headers) VALUES (:tenant, :queue, {since} + :delay {milliseconds},"
+            f" {since}, {since} + :ttl {milliseconds}, :new_receipt, 0, :new_body, :new_headers)"
+            f" RETURNING id, ({self._told()}) AS told"
         )
 
     def _sent_alike(self) -> str:
@@ -168,7 +204,7 @@ class PostgreSQLMessages(Messages):
             " expires_at, receipt, receives, body)"
             f" SELECT :tenant, :queue, {since} + :delay {milliseconds}, {since},"
             f" {since} + :ttl {milliseconds}, :new_receipt, 0, v.body"
-            " FROM unnest(:bodies) WITH ORDINALITY AS v (body, place) ORDER BY v.place"
+            f" FROM unnest({_LINES}) WITH ORDINALITY AS v (body, place) ORDER BY v.place"
             " RETURNING id)"
             f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
         )
@@ -183,8 +219,32 @@ class PostgreSQLMessages(Messages):
     # -- messages --------------------------------------------------------------------------------
 
     def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
-        given = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
-        return sorted(connection.execute(self._claim, given).all(), key=_by_id)
+        low = self._floor.next()
+        rows = self._claimed(connection, n, length, receipt, low)
+        return self._rest(connection, n, length, receipt, low, rows)
+
+    def _claimed(
+        self, connection: Connection, n: int, length: int, receipt: UUID, low: Low
+    ) -> list[Row]:
+        given: dict[str, Any] = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
+        given["low"], given["low_id"] = low
+        return list(connection.execute(self._claim, given).all())
+
+    def _rest(
+        self,
+        connection: Connection,
+        n: int,
+        length: int,
+        receipt: UUID,
+        low: Low,
+        rows: list[Row],
+    ) -> list[Row]:
+        """``rows`` and, if they are too few, what is below ``low``; in their order."""
+        enough = len(rows) == n
+        self._floor.found((rows[0].last, rows[0].last_id) if enough else None)
+        if not enough and low is not BEGINNING:
+            rows = rows + self._claimed(connection, n - len(rows), length, receipt, BEGINNING)
+        return sorted(rows, key=by_id)
 
     def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
         given: dict[str, Any] = {"old_receipt": receipt, **self._mine}
@@ -203,7 +263,10 @@ class PostgreSQLMessages(Messages):
         new: UUID,
     ) -> tuple[int, list[Row]]:
         ids, receipt = done
+        low = self._floor.next()
         given = {
+            "low": low[0],
+            "low_id": low[1],
             "ids": list(ids),
             "old_receipt": receipt,
             "n": n,
@@ -211,22 +274,24 @@ class PostgreSQLMessages(Messages):
             "new_receipt": new,
             **self._mine,
         }
-        rows = connection.execute(self._both, given).all()
+        rows = list(connection.execute(self._both, given).all())
         count = int(rows[0].done)
-        return count, sorted((row for row in rows if row[0] is not None), key=_by_id)
+        if rows[0].id is None:
+            rows = []
+        return count, self._rest(connection, n, length, new, low, rows)
 
     # -- sending ---------------------------------------------------------------------------------
 
     def insert_unless(self, table: Any) -> Any:
         return insert(table).on_conflict_do_nothing()
 
-    def send(self, connection: Connection, rows: list[dict[str, Any]]) -> list[int]:
+    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
         first = rows[0]
-        given = {
-            "new_receipt": first["new_receipt"],
-            "bodies": [row["new_body"] for row in rows],
-            **self._mine,
-        }
+        if len(rows) == 1:
+            alone = {**first, "new_receipt": receipt, **self._mine}
+            return [row[0] for row in connection.execute(self._send_one, alone)]
+        bodies = "\n".join([row["new_body"] for row in rows])
+        given: dict[str, Any] = {"new_receipt": receipt, "bodies": bodies, **self._mine}
         if len({(row["delay"], row["ttl"]) for row in rows}) == 1 and not any(
             row["new_headers"] for row in rows
         ):
@@ -274,13 +339,14 @@ class PostgreSQLMessages(Messages):
         connection.execute(text(self._told()))
 
 
+def _in_utc(name: str) -> str:
+    """A time without its zone, which drivers read eight times as fast."""
+    return f"{name} AT TIME ZONE 'UTC' AS {name}"
+
+
 def told_process(driver: Any) -> int | None:
     """The number of the server's process, as the server told it when the connection was made."""
     if hasattr(driver, "get_server_pid"):
         return int(driver.get_server_pid())
     told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
     return told
-
-
-def _by_id(row: Row) -> Any:
-    return row[0]

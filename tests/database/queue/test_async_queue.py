@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from optilock import ConfigurationError
@@ -143,7 +144,7 @@ async def until(true: Any, seconds: float = 10) -> None:
     end = loop.time() + seconds
     while not await true():
         assert loop.time() < end, "it does not become true"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
 def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner):
@@ -182,6 +183,29 @@ def test_a_worker_handles_fails_keeps_and_gives_back(async_engine, sync, runner)
             await asyncio.wait_for(running, 10)
             (rest,) = await ours.receive(5)
             assert (rest.body, rest.receives) == ("rest", 1)
+
+    runner.run(story())
+
+
+def test_an_idle_worker_asks_nothing_on_postgresql_and_elsewhere_once_a_second(
+    async_engine, sync, runner
+):
+    async def story() -> None:
+        sent: list[str] = []
+        async with AsyncQueue(async_engine, "real") as ours:
+            worker = ours.worker(print)
+            running = asyncio.create_task(worker.run())
+            await asyncio.sleep(1.4)
+            event.listen(
+                async_engine.sync_engine,
+                "before_cursor_execute",
+                lambda *given: sent.append(given[2]),
+            )
+            await asyncio.sleep(1.5)
+            asked = len(sent)
+            worker.stop()
+            await asyncio.wait_for(running, 10)
+        assert asked <= (0 if async_engine.dialect.name == "postgresql" else 2), sent
 
     runner.run(story())
 

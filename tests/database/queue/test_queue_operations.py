@@ -326,9 +326,8 @@ def test_a_sender_that_has_not_committed_keeps_the_group_and_stops_nobody_else(q
 
 
 @pytest.mark.engines("sqlite-wal")
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_what_cannot_be_sent_is_refused(queue):
+    for options in (
         {"delay": -1},
         {"delay": float("nan")},
         {"delay": "1"},
@@ -342,20 +341,20 @@ def test_a_sender_that_has_not_committed_keeps_the_group_and_stops_nobody_else(q
         {"dedup": "\ud800"},
         {"headers": ["a"]},
         {"headers": {1: "a"}},
-    ],
-)
-def test_what_cannot_be_sent_is_refused(queue, options):
-    with pytest.raises(ConfigurationError):
-        queue.send("x", **options)
+    ):
+        with pytest.raises(ConfigurationError):
+            queue.send("x", **options)
     assert queue.peek() == []
 
 
 @pytest.mark.engines("sqlite-wal")
-@pytest.mark.parametrize("body", [object(), {1, 2}, float("nan"), b"bytes", Draft])
-def test_a_body_is_json_and_is_not_repeated_in_the_error(queue, body):
-    with pytest.raises(ConfigurationError) as caught:
-        queue.send({"secret": body})
-    assert "secret" not in str(caught.value)
+def test_a_body_is_json_and_is_not_repeated_in_the_error(queue):
+    circular = []
+    circular.append(circular)
+    for body in (object(), {1, 2}, float("nan"), b"bytes", Draft, circular):
+        with pytest.raises(ConfigurationError) as caught:
+            queue.send({"secret": body})
+        assert "secret" not in str(caught.value)
 
 
 @pytest.mark.engines("sqlite-wal")
@@ -368,9 +367,8 @@ def test_an_enormous_body_is_refused(engine):
 
 
 @pytest.mark.engines("sqlite-wal")
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_a_queue_that_cannot_be_is_refused(engine):
+    for options in (
         {"name": ""},
         {"tenant": None},
         {"visibility": 0},
@@ -380,11 +378,9 @@ def test_an_enormous_body_is_refused(engine):
         {"max_bytes": -1},
         {"table": ""},
         {"dedup_window": -1},
-    ],
-)
-def test_a_queue_that_cannot_be_is_refused(engine, options):
-    with pytest.raises(ConfigurationError):
-        Queue(engine, **{"name": "q", **options})
+    ):
+        with pytest.raises(ConfigurationError):
+            Queue(engine, **{"name": "q", **options})
 
 
 def test_no_receipt_but_the_last_one_is_good(queue):

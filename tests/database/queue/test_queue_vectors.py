@@ -47,15 +47,16 @@ def queue(engine):
     queue.close()
 
 
+@pytest.mark.full
 @pytest.mark.engines("sqlite-wal")
 @pytest.mark.parametrize("name", EMPTY)
 def test_a_vector(queue, engine, name):
     Run(queue, engine).steps(VECTORS[name]["steps"])
 
 
-@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 def test_every_vector(queue, engine):
-    """The same on the servers, in one test."""
+    """The same in one test."""
     for name in EMPTY:
         Run(queue, engine).steps(VECTORS[name]["steps"])
         queue.purge()
