@@ -135,10 +135,10 @@ def database(request: pytest.FixtureRequest, targets: Targets, tmp_path: Path) -
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest, database: Target) -> Iterator[Engine]:
+def engine(database: Target) -> Iterator[Engine]:
+    """As of an application that has run for long: what tests before it compiled is compiled."""
     made = database.engine()
-    if request.node.get_closest_marker("reflects") is not None:
-        database.share(made)
+    database.share(made)
     yield made
     made.dispose()
 

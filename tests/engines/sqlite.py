@@ -21,7 +21,7 @@ def look() -> None:
 
 def start(stack: ExitStack) -> Engine:
     """SQLite needs no server: this is an engine for the others to be like."""
-    engine = create_engine("sqlite://")
+    engine = create_engine("sqlite://", query_cache_size=3_000)
     engine.connect().close()
     stack.callback(engine.dispose)
     return engine

@@ -36,7 +36,9 @@ def look_for(variable: str, program: Callable[[], object]) -> None:
 
 def kept_open(stack: ExitStack, url: str, settings: str) -> Engine:
     """An engine that empties the database before each test, by one connection that stays open."""
-    engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+    engine = create_engine(
+        url, query_cache_size=3_000, pool_size=1, max_overflow=0, pool_pre_ping=True
+    )
     stack.callback(engine.dispose)
 
     @event.listens_for(engine, "connect")

@@ -36,8 +36,8 @@ def about_connection(findings):
     return {(f.code, f.severity) for f in findings if f.subject == "connection"}
 
 
-def test_a_driver_that_counts_no_rows_is_an_error(engine, base):
-    engine.dialect.supports_sane_rowcount = False
+def test_a_driver_that_counts_no_rows_is_an_error(engine, base, monkeypatch):
+    monkeypatch.setattr(engine.dialect, "supports_sane_rowcount", False)
     assert ("no-row-counts", Severity.ERROR) in about_connection(check(base, engine))
 
 

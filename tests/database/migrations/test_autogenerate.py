@@ -10,7 +10,7 @@ from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
 from tests import models as every
 from tests.migrating import migrate, revise, run, shape, triggers
 
-pytestmark = [pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"), pytest.mark.reflects]
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
 
 def models(**options) -> MetaData:

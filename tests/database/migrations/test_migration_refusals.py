@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from optilock import ConfigurationError, Counter, Manual, OptilockError, RowVersion, Unique
 from tests.migrating import migrate, shape
 
-pytestmark = [pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"), pytest.mark.reflects]
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from optilock.rollout import roll_out
 from tests.migrating import migrate, revise, shape
 from tests.tens_token import Tens
 
-pytestmark = [pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"), pytest.mark.reflects]
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 TOKENS = [Counter(), Unique(), Timestamp(), RowVersion(), Tens()]
 each_token = pytest.mark.parametrize("token", TOKENS, ids=lambda token: type(token).__name__)
 

@@ -39,7 +39,7 @@ from optilock.tables import table_sets
 from optilock.tokens.guard_trigger import GuardTrigger
 from tests.migrating import migrate, triggers
 
-pytestmark = [pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"), pytest.mark.reflects]
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
 
 def parcels():

@@ -124,10 +124,12 @@ def test_a_factory_with_a_way_of_its_own_is_asked_for_its_sessions(engine, store
 
 
 @pytest.mark.engines("sqlite")
-def test_an_engine_that_cannot_count_rows_is_refused_also_if_it_came_later(engine, sessions):
+def test_an_engine_that_cannot_count_rows_is_refused_also_if_it_came_later(
+    engine, sessions, monkeypatch
+):
     with UnitOfWork(sessions):
         pass
-    engine.dialect.supports_sane_rowcount = False
+    monkeypatch.setattr(engine.dialect, "supports_sane_rowcount", False)
     with (
         pytest.raises(ConfigurationError, match="cannot tell how many rows"),
         UnitOfWork(sessions) as session,
