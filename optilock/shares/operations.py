@@ -109,6 +109,7 @@ def open(
     ours, theirs = mode(access, "access"), mode(share, "share")
     length = within.milliseconds(seconds)
     _check_owner(owner)
+    _refuse_text_of_row(name, within)
     called, row = name_and_row(session, name, "open", lock=True)
     if delete_on_close and not ours & DELETE:
         raise AccessDenied(called)
@@ -349,6 +350,16 @@ def _handle(
 def _state(found: LockedName) -> State:
     shown = tuple(one.shown() for one in found.open)
     return State(found.name, found.there, found.delete_pending, found.read_only, shown)
+
+
+def _refuse_text_of_row(name: object, within: Shares) -> None:
+    """Whoever opens a row locks it; a text locks none, and nobody writing the row would wait."""
+    table, slash, _ = name.partition("/") if isinstance(name, str) else ("", "", "")
+    if slash and table in within.of_rows:
+        raise ConfigurationError(
+            f"open() got {name!r}, and that is how a row of the table {table} is called: open the"
+            " row, shares.open(session, (Model, key), ...), or use another name. Nothing was sent."
+        )
 
 
 def _check_owner(owner: object) -> None:

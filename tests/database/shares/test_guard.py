@@ -367,6 +367,8 @@ def test_what_stands_for_no_row_is_refused(sessions, engine):
                 shares.open(session, given, "R")
         with pytest.raises(NotFound):
             shares.open(session, (Task, 99), "R")
+        with pytest.raises(ConfigurationError, match="a row of the table shared_tasks"):
+            shares.open(session, "shared_tasks/1", "R")
         named = shares.open(session, "name", "RW")
         with pytest.raises(ConfigurationError, match="handle of a row"):
             use(session, named)
