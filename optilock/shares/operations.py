@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.orm import Session
 
 from optilock.conditions.clock import later
@@ -142,8 +142,12 @@ def heartbeat(session: Session, handle: Handle) -> Handle:
     Raises:
         HandleLost: it is not open any more.
     """
+    return heartbeat_on(connection_of(session, "heartbeat", handle.within), handle)
+
+
+def heartbeat_on(connection: Connection, handle: Handle) -> Handle:
+    """:func:`heartbeat`, for whoever has a connection and no session."""
     within = handle.within
-    connection = connection_of(session, "heartbeat", within)
     require_row_counts(connection.dialect)
     table = within.handles
     mine = own(within, handle.id, handle.name)
@@ -166,7 +170,12 @@ def close(session: Session, handle: Handle) -> State:
 
     A handle that is not open any more is closed already: that is no error.
     """
-    found = _locked(session, "close", handle.within, handle.name)
+    return close_on(connection_of(session, "close", handle.within), handle)
+
+
+def close_on(connection: Connection, handle: Handle) -> State:
+    """The same for :func:`close`."""
+    found = locked(connection, handle.within, handle.name)
     mine = [one for one in found.open if one.id == handle.id]
     if mine:
         found.close(mine)

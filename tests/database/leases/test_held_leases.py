@@ -44,7 +44,7 @@ class Desk(Leasable, Versioned, Base):
 NAMES = Names(table="held_names", policy=LeasePolicy(shortest=0.1))
 TABLES: list[Any] = [Desk.__table__, NAMES.columns.table]
 #: Seconds: so short that a lease is renewed several times in a test.
-SHORT = 0.6
+SHORT = 1.0
 
 
 def create(connection: Any) -> None:
