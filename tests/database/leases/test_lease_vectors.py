@@ -288,9 +288,20 @@ def test_a_clock_that_jumps(engine: Any) -> None:
     Base.metadata.drop_all(engine, tables=TABLES)
 
 
+@pytest.mark.anyio
+@pytest.mark.engines("sqlite-wal")
+async def test_every_vector_in_async_code(async_engine: Any) -> None:
+    await replay_all_async(async_engine)
+
+
 @pytest.mark.full
 @pytest.mark.anyio
-async def test_every_vector_async(async_engine: Any) -> None:
+@pytest.mark.engines("postgresql", "mariadb")
+async def test_every_vector_in_async_code_on_a_server(async_engine: Any) -> None:
+    await replay_all_async(async_engine)
+
+
+async def replay_all_async(async_engine: Any) -> None:
     async with async_engine.begin() as connection:
         await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=TABLES))
         await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
