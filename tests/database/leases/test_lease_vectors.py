@@ -229,12 +229,12 @@ def wrong_in(session: Session, vector: Any, number: int) -> list[Any]:
     return found
 
 
-def replay_all(session: Session) -> list[Any]:
+def replay_all(session: Session, some: Any = slice(None)) -> list[Any]:
     session.add(Now(id=1, now=BEGIN))
     session.commit()
     return [
         wrong
-        for number, vector in enumerate(VECTORS, 1)
+        for number, vector in enumerate(VECTORS[some], 1)
         for wrong in wrong_in(session, vector, number)
     ]
 
@@ -243,10 +243,15 @@ TABLES = [one.__table__ for one in (Now, Blob, Container)]
 
 
 @pytest.mark.modes(full=True)
-def test_every_vector(engine: Any) -> None:
+def test_every_vector(engine: Any, pytestconfig: Any) -> None:
+    """Without ``--full`` a server is asked a third of them."""
+    all_of_them = pytestconfig.option.full or engine.dialect.name == "sqlite"
     Base.metadata.create_all(engine, tables=TABLES)
     with Session(engine) as session:
-        assert "\n".join(map(str, replay_all(session))) == ""
+        assert (
+            "\n".join(map(str, replay_all(session, slice(None, None, 1 if all_of_them else 3))))
+            == ""
+        )
     Base.metadata.drop_all(engine, tables=TABLES)
 
 

@@ -38,7 +38,7 @@ from optilock.tables.shares import SET
 from optilock.testing import count_statements
 from tests.models import Base as Others
 from tests.models import key
-from tests.ways_to_write import over
+from tests.ways_to_write import forms, over
 
 
 class Base(DeclarativeBase):
@@ -108,7 +108,7 @@ CLASSES = (Task, Bug, DemandedList, DemandedLine, Plain, Bare, Seat)
 TABLES: list[Any] = [one.__table__ for one in CLASSES]
 KEYS = [(of, n) for of in (Task, Plain, Bare) for n in (1, 2, 3)] + [(Bug, 9), (DemandedList, 1)]
 CASES = over(Task=Task, Bug=Bug, DemandedList=DemandedList, Plain=Plain, Bare=Bare)
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+cases = pytest.mark.parametrize("case", forms(CASES), ids=lambda case: case.__name__)
 
 
 def rows() -> list[Any]:

@@ -79,7 +79,9 @@ def closed_by_somebody(connection: Any) -> None:
     connection.execute(delete(shares.Shares().handles))
 
 
-@pytest.mark.parametrize("name", [ROW, "import"], ids=["row", "name"])
+@pytest.mark.parametrize(
+    "name", [ROW, pytest.param("import", marks=pytest.mark.full)], ids=["row", "name"]
+)
 def test_it_stays_open_and_is_then_closed(desks: Engine, name: Any) -> None:
     with shares.opened(desks, name, "RW", "R", seconds=SHORT, owner="Ada") as held:
         first = held.handle
