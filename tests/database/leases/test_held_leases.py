@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text, update
+from sqlalchemy import Engine, create_engine, event, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
@@ -237,6 +237,28 @@ def test_renewal_ends_no_transaction_that_reads_a_snapshot(desks: Engine, level:
             desk = session.get_one(Desk, 1)
             time.sleep(SHORT / 2)  # renewal is due
             desk.text = f"edit {number}"
+
+
+@pytest.mark.engines("postgresql")
+def test_a_unit_that_reads_a_snapshot_begins_after_a_renewal(desks: Engine) -> None:
+    """One that is under way: its COMMIT would come after the snapshot, and end the unit."""
+    committing, go_on = threading.Event(), threading.Event()
+
+    def wait(connection: Any) -> None:
+        if threading.current_thread().name == "renewal":
+            committing.set()
+            go_on.wait(10)
+
+    event.listen(desks, "commit", wait)
+    with leases.lease(desks, (Desk, 1), 60) as held:
+        renewal = threading.Thread(target=held.renew_once, args=(desks,), name="renewal")
+        renewal.start()
+        assert committing.wait(10)
+        threading.Timer(0.3, go_on.set).start()
+        with UnitOfWork(desks, parts=[held], isolation=Isolation.REPEATABLE_READ) as session:
+            session.get_one(Desk, 1).text = "mine"
+        renewal.join(10)
+    event.remove(desks, "commit", wait)
 
 
 def test_the_end_waits_for_no_transaction_of_the_holder(desks: Engine) -> None:

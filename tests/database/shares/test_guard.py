@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, String, select, text
+from sqlalchemy import Engine, ForeignKey, String, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -293,6 +294,22 @@ def test_a_handle_is_good_for_its_own_row_and_access(sessions):
         use(session, two)
         session.delete(session.get_one(Task, 2))
         session.flush()
+
+
+def test_a_handle_whose_time_is_over_stops_nobody_and_writes_nothing(sessions):
+    with sessions.begin() as session:
+        handle = shares.open(session, (Task, 1), "RW", seconds=0.1)
+    time.sleep(0.15)
+    with sessions() as session, pytest.raises(HandleLost):
+        use(session, handle)
+        session.get_one(Task, 1).title = "mine"
+        session.commit()
+    with sessions() as session, pytest.raises(HandleLost):
+        use(session, handle)
+        session.execute(update(Task).where(Task.id == 1).values(title="mine"))
+    with sessions() as session:
+        session.get_one(Task, 1).title = "theirs"
+        session.commit()
 
 
 # -- who waits -------------------------------------------------------------------------------------
