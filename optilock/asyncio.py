@@ -20,6 +20,7 @@ from optilock.preconditions.apply import apply as edit_row
 from optilock.preconditions.etag import NOT_GIVEN
 from optilock.preconditions.lock import lock as lock_row
 from optilock.preconditions.merge import merge_changes as merge_row
+from optilock.shares.tasks import opened
 from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = [
@@ -104,6 +105,7 @@ class shares:
     open = staticmethod(_awaited(_shares.open))
     heartbeat = staticmethod(_awaited(_shares.heartbeat))
     close = staticmethod(_awaited(_shares.close))
+    opened = staticmethod(opened)
     delete_pending = staticmethod(_awaited(_shares.delete_pending))
     check = staticmethod(_awaited(_shares.check))
     create = staticmethod(_awaited(_shares.create))

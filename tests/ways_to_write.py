@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import pytest
 from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
@@ -217,6 +218,29 @@ _WAYS = [
     saved_objects,
     a_row_that_has_moved,
 ]
+
+
+#: One of each form in which writes are sent.
+FORMS = {
+    "one_row",
+    "a_batch",
+    "a_batch_of_deletes",
+    "only_an_ignored_column",
+    "a_joined_child",
+    "an_update_statement",
+    "a_bulk_update",
+    "an_update_on_the_connection",
+    "mappings_by_key",
+    "a_row_that_has_moved",
+}
+
+
+def forms(cases: list[Any]) -> list[Any]:
+    """The cases; those that send what another one sends as well wait for ``--full``."""
+    return [
+        case if case.__name__ in FORMS else pytest.param(case, marks=pytest.mark.full)
+        for case in cases
+    ]
 
 
 def over(**classes: type) -> list[Any]:

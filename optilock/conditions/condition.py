@@ -94,6 +94,14 @@ class Condition:
         """SQL that is true of a row which may be written."""
         raise NotImplementedError  # every condition has its own
 
+    def after_look(self, given: Given) -> ColumnElement[bool]:
+        """SQL for a statement that follows a look at its rows, in the same transaction.
+
+        Of the rows that the look has locked, what only the passing of time could have changed since
+        is not asked again: such a row would be left out, and nobody told.
+        """
+        return self.clause(given)
+
     def explain(self, entry: Entry[Any]) -> Exception | None:
         """What is raised where it fails, instead of a conflict; ``None``: it is a conflict."""
         raise NotImplementedError  # every condition has its own

@@ -323,6 +323,9 @@ class _InOtherTables(Condition):
     def clause(self, given: Given) -> ColumnElement[bool]:
         return self._there(literal_column("1")).where(self.said.clause(given)).exists()
 
+    def after_look(self, given: Given) -> ColumnElement[bool]:
+        return self._there(literal_column("1")).where(self.said.after_look(given)).exists()
+
     @property
     def looks(self) -> tuple[ColumnElement[Any], ...]:
         if self._judges:

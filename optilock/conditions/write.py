@@ -113,6 +113,8 @@ class Shape:
     touches: tuple[Column[Any], ...] = ()
     #: Rows of which this is the same object are sent together.
     group: Any = None
+    #: The same without what a session demands.
+    bare: Shape | None = None
     #: The database's statements for this shape together with others, built when first needed.
     forms: dict[Any, Any] = field(default_factory=dict)
 
@@ -138,9 +140,22 @@ class Shape:
                 statement=statement,
                 group=(self.group, more),
                 conditions=(*self.conditions, *more),
+                bare=self,
                 forms={},
             )
         return found
+
+    @cached_property
+    def judged(self) -> Update | Delete:
+        """The statement, for rows that this transaction has just locked and looked at."""
+        if self.bare is None:
+            return self.statement
+        more = self.conditions[len(self.bare.conditions) :]
+        statement: Any = self.bare.judged.where(*(one.after_look(parameter) for one in more))
+        if not self.deletes and (gives := _gives(more, parameter)):
+            statement = statement.values(gives)
+        judged: Update | Delete = statement
+        return judged
 
     @cached_property
     def unversioned(self) -> Shape:
@@ -151,7 +166,7 @@ class Shape:
         values |= self.gives(parameter)
         where = [one.clause(parameter) for one in (*self.keys, *self.demanded)]
         statement = self.table.update().where(*where).values(values)
-        return replace(self, statement=statement, conditions=self.demanded, forms={})
+        return replace(self, statement=statement, conditions=self.demanded, bare=None, forms={})
 
     @cached_property
     def matches(self) -> tuple[Match, ...]:

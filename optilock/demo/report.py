@@ -177,7 +177,7 @@ def _legend(options: Options) -> Iterator[str]:
     yield "retries     an edit began again: after a conflict, or the page was leased"
     yield "p50, p99    from reading to committed, pauses and retries included"
     if options.backend == "sqlite":
-        yield "SQLite has one lock for all rows: the last two are both BEGIN IMMEDIATE here"
+        yield "SQLite has one lock for all rows: the last two both lock the file here"
 
 
 _FEW = 8

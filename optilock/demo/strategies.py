@@ -7,8 +7,8 @@ optimistic, merge                 ``Versioned``; a conflict is merged in the sam
                                   and only what cannot be merged runs again
 lease                             the editor has the page for himself, in no transaction while he
                                   thinks; whoever finds it leased asks again
-pessimistic                       the row is locked when it is read (SELECT ... FOR UPDATE);
-                                  SQLite has no row locks: BEGIN IMMEDIATE locks the file
+pessimistic                       ``lock(page)`` before anybody thinks; SQLite has no row locks:
+                                  there it locks the file
 serializable, retry               no version and no lock of ours: the database refuses
 ================================  ==========================================================
 
@@ -29,7 +29,6 @@ import optilock
 from optilock import leases
 from optilock.demo.edits import Edit, apply
 from optilock.demo.wiki import LeasedWikiPage, Page, PlainWikiPage, WikiPage
-from optilock.dialects import database_of
 from optilock.leases import LeaseHeld
 
 Sessions = sessionmaker[Session]
@@ -109,7 +108,13 @@ def _under_lease(sessions: Sessions, edit: Edit, mine: UUID) -> None:
 
 
 def pessimistic(sessions: Sessions) -> Write:
-    return _locked_file(sessions) if _has_one_lock(sessions) else _locked_row(sessions)
+    @optilock.unit_of_work(sessions, attempts=_ATTEMPTS)
+    def write(session: Session, edit: Edit) -> None:
+        page = session.get_one(PlainWikiPage, edit.page)
+        optilock.lock(page)
+        _think_and_change(edit, page)
+
+    return write
 
 
 def serializable_retry(sessions: Sessions) -> Write:
@@ -120,31 +125,9 @@ def serializable_retry(sessions: Sessions) -> Write:
     return write
 
 
-def _locked_row(sessions: Sessions) -> Write:
-    def write(edit: Edit) -> None:
-        with sessions.begin() as session:
-            page = session.get_one(PlainWikiPage, edit.page, with_for_update=True)
-            _think_and_change(edit, page)
-
-    return write
-
-
-def _locked_file(sessions: Sessions) -> Write:
-    def write(edit: Edit) -> None:
-        with optilock.serializable(sessions) as session:
-            _think_and_change(edit, session.get_one(PlainWikiPage, edit.page))
-
-    return write
-
-
 def _think_and_change(edit: Edit, page: Page) -> None:
     time.sleep(edit.pause)
     apply(edit, page)
-
-
-def _has_one_lock(sessions: Sessions) -> bool:
-    with sessions() as session:
-        return database_of(session.get_bind().dialect).one_lock
 
 
 LAST_WRITER_WINS = Strategy("last writer wins", PlainWikiPage, last_writer_wins)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Dialect, Select, Table, literal_column, select
 
-from optilock.conditions.condition import demanded_of
+from optilock.conditions.condition import Match, demanded_of
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, NotWritten
 from optilock.mapped import key_in
@@ -52,17 +52,34 @@ class LockAndLook:
         """Write the rows; return those that were changed by others or are gone."""
         matched, missed = judge(self._database, connection, writes)
         for same in by_shape(matched):
-            self._write(connection, same[0].shape, same)
+            missed = [*missed, *self._write(connection, same[0].shape, same)]
         return missed
 
-    def _write(self, connection: Connection, shape: Shape, writes: list[Write]) -> None:
+    def _write(self, connection: Connection, shape: Shape, writes: list[Write]) -> list[Write]:
+        """Write them; return those of which something is not true any more."""
         rows = [write.params for write in writes]
-        result = native(connection, shape.statement, rows if len(rows) > 1 else rows[0])
+        kept = not self._database.autocommits(connection)  # is what we looked at still locked?
+        statement = shape.judged if kept else shape.statement
+        result = native(connection, statement, rows if len(rows) > 1 else rows[0])
         if connection.dialect.supports_sane_multi_rowcount or len(rows) == 1:
-            must_match(shape.table, len(rows), result.rowcount, deleting=shape.deletes)
+            written = result.rowcount
         else:
             written = self._written(connection, writes)
-            must_match(shape.table, len(rows), written, deleting=shape.deletes)
+        lost: list[Write] = []
+        if written != len(rows) and shape.demanded:
+            lost = self._not_as_demanded(connection, writes)
+        must_match(shape.table, len(rows) - len(lost), written, deleting=shape.deletes)
+        return lost
+
+    def _not_as_demanded(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Those of which what the session demands is not true: of the row, or beside it."""
+        stored = looked_at(self._database, connection, writes)
+        return [
+            write
+            for write in writes
+            if (found := stored.get(write.key())) is not None
+            and any(not isinstance(one, Match) for one in write.failed(found))
+        ]
 
     def _written(self, connection: Connection, writes: list[Write]) -> int:
         """How many of these locked rows carry what was written, for drivers that cannot add up."""

@@ -78,7 +78,8 @@ def written(
         known.sent.append(write)
         result = None
         if shape.exact or not judge(database_of(connection.dialect), connection, [write])[1]:
-            result = native(shape.statement, write.params, **options)
+            statement = shape.statement if shape.exact else shape.judged
+            result = native(statement, write.params, **options)
             if result.rowcount:
                 return result
         return _not_found(flush, connection, native, write, options, result)
@@ -102,7 +103,7 @@ def _not_found(
     """The row of a single statement was not written; it is, if its conditions are true again."""
     (lost,) = read_lost(flush, connection, [write])
     if lost.stands:
-        result = native(write.shape.statement, write.params, **options)
+        result = native(write.shape.judged, write.params, **options)
         if result.rowcount:
             return result
     miss(flush, connection, [lost], sent=1)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Table, Uuid, and_, case, or_
+from sqlalchemy import BigInteger, Column, ColumnElement, Table, Uuid, case, or_
 from sqlalchemy.orm import Mapper
 
 from optilock.leases.policy import LeasePolicy
@@ -72,10 +72,6 @@ class LeaseColumns:
     def free(self) -> ColumnElement[bool]:
         """SQL: nobody holds a lease."""
         return or_(self.until.is_(None), self.until <= self.clock, self.id.is_(None))
-
-    def held_by(self, holder: ColumnElement[Any]) -> ColumnElement[bool]:
-        """SQL: the lease of this id is in force."""
-        return and_(self.id == holder, self.until > self.clock)
 
     @cached_property
     def holder(self) -> tuple[ColumnElement[Any], ...]:

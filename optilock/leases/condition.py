@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, null, or_, true
+from sqlalchemy import Column, ColumnElement, and_, null, or_, true
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
@@ -58,6 +58,12 @@ class RowLease(Condition):
             return or_(mine.is_(None), in_force == mine)
         return in_force.is_not_distinct_from(mine)
 
+    def after_look(self, given: Given) -> ColumnElement[bool]:
+        """The look has locked the row, so nobody has become the holder since."""
+        mine = self._mine(given)
+        free = self._columns.free() if self._guarded else true()
+        return or_(self._columns.id == mine, and_(mine.is_(None), free))
+
     @property
     def looks(self) -> tuple[ColumnElement[Any], ...]:
         return self._columns.holder
@@ -86,6 +92,9 @@ class NoLease(RowLease):
 
     def clause(self, given: Given) -> ColumnElement[bool]:
         return self._columns.free() if self._guarded else true()
+
+    def after_look(self, given: Given) -> ColumnElement[bool]:
+        return self.clause(given)
 
     @staticmethod
     def _mine(given: Given) -> ColumnElement[Any]:

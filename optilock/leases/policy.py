@@ -67,7 +67,9 @@ class LeasePolicy:
                 f" longest_break={self.longest_break!r}): write seconds, 0 < shortest <= longest"
                 " and 0 <= longest_break."
             )
-        if isinstance(self.guards, str) or not set(self.guards) <= {"update", "delete"}:
+        if not isinstance(self.guards, (tuple, list, set, frozenset)) or any(
+            one not in ("update", "delete") for one in self.guards
+        ):
             raise ConfigurationError(
                 f"LeasePolicy(guards={self.guards!r}): write a tuple of 'update' and 'delete', or"
                 " () if a lease guards neither."
@@ -116,8 +118,8 @@ def milliseconds(duration: object) -> int | None:
     return round(duration * 1000)  # type: ignore[operator]
 
 
-#: More than any lease lasts; a number that is no more is one of Python's floats as well.
-_MOST = 10**12
+#: Seconds: a moment that much later is one that every database can store.
+_MOST = 10**11
 
 
 def _is_number(value: object) -> bool:

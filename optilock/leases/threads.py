@@ -14,19 +14,17 @@ called at once, by the thread; ``held.check()`` raises, and so does the end of t
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine
-
 from optilock.errors import ConfigurationError
-from optilock.leases.errors import LeaseLost
-from optilock.leases.held import PATIENCE, Held, OnLost, require_end, require_own_connections
+from optilock.leases.held import Held, require_end
 from optilock.leases.names import place_of
 from optilock.leases.operations import acquire
+from optilock.renewal.renewed import OnLost, require_own_connections
+from optilock.renewal.threads import renewing
 from optilock.unit.sessions import is_async, make_session
 
 __all__ = ["lease"]
@@ -65,44 +63,8 @@ def lease(
     place, began = place_of(of, "lease"), time.monotonic()
     with make_session(sessions) as session, session.begin():
         engine = place.connection(session).engine
-        require_own_connections(engine)
+        require_own_connections(engine, "leases.lease", "acquire() and renew()")
         taken = acquire(session, of, duration, if_match=if_match)
     held = Held(place, taken, duration, on_lost, on, began)
-    with _renewing(held, engine):
+    with renewing(held, engine, "optilock lease"):
         yield held
-
-
-@contextmanager
-def _renewing(held: Held, engine: Engine) -> Iterator[None]:
-    over = threading.Event()
-    thread = threading.Thread(
-        target=_renew, args=(held, engine, over), name="optilock lease", daemon=True
-    )
-    thread.start()
-    raised: BaseException | None = None
-    try:
-        yield
-    except BaseException as error:
-        raised = error
-    over.set()
-    thread.join(PATIENCE)  # longer is waited for no server
-    _release(held, engine)
-    held.conclude(raised)
-    if raised is not None:
-        raise raised
-
-
-def _renew(held: Held, engine: Engine, over: threading.Event) -> None:
-    wait = held.first_wait()
-    while not over.wait(wait):
-        try:
-            wait = held.renew_once(engine)
-        except LeaseLost:
-            return
-
-
-def _release(held: Held, engine: Engine) -> None:
-    """The holder's own transaction, if it is still open, has the row: then it is not waited for."""
-    until = time.monotonic() + min(PATIENCE, held.length) / 4
-    while not held.release_once(engine) and time.monotonic() < until:
-        time.sleep(0.05)

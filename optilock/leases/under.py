@@ -122,11 +122,17 @@ class _NameHeld(Condition):
     name: str = field(default="", compare=False)
 
     def clause(self, given: Given) -> ColumnElement[bool]:
+        return self._is_ours(given, self.columns.until > self.columns.clock)
+
+    def after_look(self, given: Given) -> ColumnElement[bool]:
+        return self._is_ours(given)
+
+    def _is_ours(self, given: Given, *more: ColumnElement[bool]) -> ColumnElement[bool]:
         table = self.columns.table
         mine = given(f"lease_{self.ordinal}", LEASE_ID)
         name = given(f"name_{self.ordinal}", table.c.name.type)
         held: Select[Any] = select(literal_column("1"))
-        held = held.where(table.c.name == name, self.columns.held_by(mine))
+        held = held.where(table.c.name == name, self.columns.id == mine, *more)
         return held.with_for_update(read=True).exists()
 
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:

@@ -13,7 +13,8 @@
         shares.close(session, handle)
 
 :mod:`modes` has the rule. :mod:`locked` is a name and its handles under a lock, in the tables of
-:mod:`optilock.tables.shares`. :mod:`operations` open, keep open, close and delete; a name may be a
+:mod:`optilock.tables.shares`. :mod:`operations` open, keep open, close and delete; :mod:`held` is a
+handle whose heartbeats are sent for its owner, by :mod:`threads` or :mod:`tasks`. A name may be a
 row (:mod:`rows`), and then :mod:`shared` is the mixin of its class and :mod:`guard` is asked by
 every write. :mod:`errors` are what others get. With an ``AsyncSession``:
 ``await optilock.asyncio.shares.open(session, ...)``.
@@ -29,6 +30,7 @@ from optilock.shares.errors import (
     SharingViolation,
 )
 from optilock.shares.guard import Through, use
+from optilock.shares.held import Opened
 from optilock.shares.locked import Handle, Shares
 from optilock.shares.operations import (
     State,
@@ -44,6 +46,7 @@ from optilock.shares.operations import (
     set_read_only,
 )
 from optilock.shares.shared import Shared
+from optilock.shares.threads import opened
 
 __all__ = [
     "AccessDenied",
@@ -52,6 +55,7 @@ __all__ = [
     "HandleLost",
     "NameNotFound",
     "Open",
+    "Opened",
     "ReadOnlyName",
     "Shared",
     "Shares",
@@ -67,6 +71,7 @@ __all__ = [
     "look",
     "names",
     "open",
+    "opened",
     "set_read_only",
     "use",
 ]

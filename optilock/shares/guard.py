@@ -159,15 +159,17 @@ class _Through(Condition):
         return replace(self, access=DELETE if deleting else WRITE)
 
     def clause(self, given: Given) -> ColumnElement[bool]:
+        return self._is_open(given, self.within.handles.c.until > self.within.clock)
+
+    def after_look(self, given: Given) -> ColumnElement[bool]:
+        return self._is_open(given)
+
+    def _is_open(self, given: Given, *more: ColumnElement[bool]) -> ColumnElement[bool]:
         table = self.within.handles
         mine = given(f"share_id_{self.ordinal}", _KIND)
         name = given(f"share_name_{self.ordinal}", String())
-        here = and_(
-            table.c.name == name,
-            table.c.id == mine,
-            table.c.until > self.within.clock,
-            table.c.access.bitwise_and(self.access) != 0,
-        )
+        reaches = table.c.access.bitwise_and(self.access) != 0
+        here = and_(table.c.name == name, table.c.id == mine, reaches, *more)
         return or_(name_in_sql(self.mapper) != name, _exists(here, self.mapper))
 
     def missed(self, params: Mapping[str, Any], seen: Sequence[Any]) -> Condition:

@@ -79,6 +79,8 @@ class Shares:
     clock: ColumnElement[Any] = _CLOCK
     names: Table = field(init=False, repr=False)
     handles: Table = field(init=False, repr=False)
+    #: Tables whose rows are names here.
+    of_rows: set[str] = field(init=False, repr=False, default_factory=set)
 
     def __post_init__(self) -> None:
         schema: Any = self.schema

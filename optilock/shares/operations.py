@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.orm import Session
 
 from optilock.conditions.clock import later
@@ -109,6 +109,7 @@ def open(
     ours, theirs = mode(access, "access"), mode(share, "share")
     length = within.milliseconds(seconds)
     _check_owner(owner)
+    _refuse_text_of_row(name, within)
     called, row = name_and_row(session, name, "open", lock=True)
     if delete_on_close and not ours & DELETE:
         raise AccessDenied(called)
@@ -141,8 +142,12 @@ def heartbeat(session: Session, handle: Handle) -> Handle:
     Raises:
         HandleLost: it is not open any more.
     """
+    return heartbeat_on(connection_of(session, "heartbeat", handle.within), handle)
+
+
+def heartbeat_on(connection: Connection, handle: Handle) -> Handle:
+    """:func:`heartbeat`, for whoever has a connection and no session."""
     within = handle.within
-    connection = connection_of(session, "heartbeat", within)
     require_row_counts(connection.dialect)
     table = within.handles
     mine = own(within, handle.id, handle.name)
@@ -165,7 +170,12 @@ def close(session: Session, handle: Handle) -> State:
 
     A handle that is not open any more is closed already: that is no error.
     """
-    found = _locked(session, "close", handle.within, handle.name)
+    return close_on(connection_of(session, "close", handle.within), handle)
+
+
+def close_on(connection: Connection, handle: Handle) -> State:
+    """The same for :func:`close`."""
+    found = locked(connection, handle.within, handle.name)
     mine = [one for one in found.open if one.id == handle.id]
     if mine:
         found.close(mine)
@@ -349,6 +359,16 @@ def _handle(
 def _state(found: LockedName) -> State:
     shown = tuple(one.shown() for one in found.open)
     return State(found.name, found.there, found.delete_pending, found.read_only, shown)
+
+
+def _refuse_text_of_row(name: object, within: Shares) -> None:
+    """Whoever opens a row locks it; a text locks none, and nobody writing the row would wait."""
+    table, slash, _ = name.partition("/") if isinstance(name, str) else ("", "", "")
+    if slash and table in within.of_rows:
+        raise ConfigurationError(
+            f"open() got {name!r}, and that is how a row of the table {table} is called: open the"
+            " row, shares.open(session, (Model, key), ...), or use another name. Nothing was sent."
+        )
 
 
 def _check_owner(owner: object) -> None:

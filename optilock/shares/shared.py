@@ -56,4 +56,5 @@ def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
                 f" {type(column.type).__name__}: databases write such a key in several ways, and"
                 " the name of a row is made of its key. Use a key of integers or texts."
             )
+    cls.__shares__.of_rows.add(table.name)
     demand_always(BY_SHARES)

@@ -175,7 +175,7 @@ class _Asked:
 
     def _said_of(self, mapper: Mapper[Any], given: Given) -> list[ColumnElement[bool]]:
         said = self.demands.on(mapper, self.table, deleting=self._deleting)
-        return [one.clause(given) for one in said]
+        return [one.after_look(given) for one in said]
 
 
 def _asked(

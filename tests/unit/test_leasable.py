@@ -112,6 +112,11 @@ def test_a_subclass_has_the_policy_of_its_base() -> None:
         {"longest_break": -1},
         {"guards": "update"},
         {"guards": ("read",)},
+        {"guards": None},
+        {"guards": ("update", ["delete"])},
+        {"longest": 5e11},
+        {"longest": float("nan")},
+        {"longest_break": float("inf")},
     ],
 )
 def test_a_policy_that_cannot_be_is_refused(wrong: Any) -> None:

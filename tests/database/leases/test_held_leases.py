@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, update
+from sqlalchemy import Engine, create_engine, event, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 import optilock.asyncio
@@ -44,7 +46,7 @@ class Desk(Leasable, Versioned, Base):
 NAMES = Names(table="held_names", policy=LeasePolicy(shortest=0.1))
 TABLES: list[Any] = [Desk.__table__, NAMES.columns.table]
 #: Seconds: so short that a lease is renewed several times in a test.
-SHORT = 0.6
+SHORT = 1.0
 
 
 def create(connection: Any) -> None:
@@ -237,6 +239,28 @@ def test_renewal_ends_no_transaction_that_reads_a_snapshot(desks: Engine, level:
             desk.text = f"edit {number}"
 
 
+@pytest.mark.engines("postgresql")
+def test_a_unit_that_reads_a_snapshot_begins_after_a_renewal(desks: Engine) -> None:
+    """One that is under way: its COMMIT would come after the snapshot, and end the unit."""
+    committing, go_on = threading.Event(), threading.Event()
+
+    def wait(connection: Any) -> None:
+        if threading.current_thread().name == "renewal":
+            committing.set()
+            go_on.wait(10)
+
+    event.listen(desks, "commit", wait)
+    with leases.lease(desks, (Desk, 1), 60) as held:
+        renewal = threading.Thread(target=held.renew_once, args=(desks,), name="renewal")
+        renewal.start()
+        assert committing.wait(10)
+        threading.Timer(0.3, go_on.set).start()
+        with UnitOfWork(desks, parts=[held], isolation=Isolation.REPEATABLE_READ) as session:
+            session.get_one(Desk, 1).text = "mine"
+        renewal.join(10)
+    event.remove(desks, "commit", wait)
+
+
 def test_the_end_waits_for_no_transaction_of_the_holder(desks: Engine) -> None:
     began = time.monotonic()
     with watch(sessionmaker(desks))() as session:
@@ -271,6 +295,29 @@ def test_the_clock_of_a_database_that_is_gone_runs_out(desks: Engine) -> None:
         desks.pool._creator = None  # type: ignore[assignment]  # no connection can be made
         time.sleep(1.5 * SHORT)
         assert held.lost is not None
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql")
+def test_what_the_driver_says_is_logged_without_the_id(desks: Engine, caplog: Any) -> None:
+    """Its error has the parameters of the statement, and the id is one of them."""
+    with (
+        pytest.raises(LeaseLost) as raised,
+        leases.lease(desks, (Desk, 1), SHORT) as held,
+    ):
+        mine = held.lease.id
+        with desks.begin() as connection:
+            connection.execute(text("ALTER TABLE held_desks RENAME COLUMN lease_length TO odd"))
+        time.sleep(1.5 * SHORT)
+    with desks.begin() as connection:
+        connection.execute(text("ALTER TABLE held_desks RENAME COLUMN odd TO lease_length"))
+    with leases.lease(desks, (Desk, 2), SHORT) as held, desks.begin() as connection:
+        also = held.lease.id
+        connection.execute(text("ALTER TABLE held_desks RENAME COLUMN lease_since TO odd"))
+    with desks.begin() as connection:
+        connection.execute(text("ALTER TABLE held_desks RENAME COLUMN odd TO lease_since"))
+    told = caplog.text + "".join(traceback.format_exception(raised.value))
+    assert "Renewing the lease on Desk 1 has failed" in told
+    assert not any(one in told for id in (mine, also) for one in (id.hex, str(id), repr(id)))
 
 
 # -- refused ---------------------------------------------------------------------------------------
@@ -339,6 +386,39 @@ async def test_the_task_of_its_holder_is_cancelled_when_it_is_lost(async_desks: 
     assert task is not None
     assert task.cancelling() == 0
     await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_who_swallows_the_cancellation_is_told_at_the_end(async_desks: Any) -> None:
+    """And no cancellation is left for what the task does next."""
+    with pytest.raises(LeaseLost):
+        async with optilock.asyncio.lease(async_desks, (Desk, 1), SHORT):
+            await async_taken_away(async_desks)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "level", [None, pytest.param(Isolation.SERIALIZABLE, marks=pytest.mark.full)], ids=str
+)
+async def test_no_task_waits_for_a_transaction_of_its_holder(async_desks: Any, level: Any) -> None:
+    """It has the row for three lengths of the lease."""
+    options: Any = {} if level is None else {"isolation": level}
+    began = time.monotonic()
+    async with (
+        optilock.asyncio.lease(async_desks, (Desk, 1), SHORT) as held,
+        AsyncUnitOfWork(async_desks, parts=[held], **options) as session,
+    ):
+        (await session.get_one(Desk, 1)).text = "mine"
+        await session.flush()
+        await asyncio.sleep(3 * SHORT)
+        held.check()
+    assert (await async_state(async_desks)).state == "available"
+    assert time.monotonic() - began < 3 * SHORT + 3
 
 
 @pytest.mark.anyio

@@ -29,7 +29,7 @@ from optilock.leases.columns import FAR, columns_in
 from optilock.testing import count_statements
 from tests.models import Base as Shared
 from tests.models import key
-from tests.ways_to_write import Lose, over, several
+from tests.ways_to_write import Lose, forms, over, several
 
 
 class Base(DeclarativeBase):
@@ -99,6 +99,7 @@ MOVED = text("UPDATE leased_tasks SET title = 'theirs', version = version + 1 WH
 
 CASES = over(Task=Task, Bug=Bug, DemandedList=DemandedList, Plain=Plain, Bare=Bare)
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+some_cases = pytest.mark.parametrize("case", forms(CASES), ids=lambda case: case.__name__)
 
 
 def leased(holder: uuid.UUID | None, until: datetime.datetime | None = FAR) -> list[Any]:
@@ -189,7 +190,7 @@ def by(engine: Engine, *statements: Any) -> Lose:
     return send
 
 
-@cases
+@some_cases
 @resolvers
 @pytest.mark.needs("resolves-in-place")
 def test_nobody_but_the_holder_writes(filled: Engine, case: Any, resolver: Any) -> None:
@@ -206,7 +207,7 @@ def test_nobody_but_the_holder_writes(filled: Engine, case: Any, resolver: Any) 
 
 
 @losses
-@cases
+@some_cases
 @pytest.mark.needs("resolves-in-place")
 def test_whoever_lost_the_lease_writes_no_more(filled: Engine, case: Any, loss: str) -> None:
     by(filled, *leased(OURS))()
@@ -263,7 +264,7 @@ BY_KEY = {
 
 @pytest.mark.parametrize(
     "case",
-    [c for c in CASES if c.__name__ not in BY_KEY and "delete" not in c.__name__],
+    forms([c for c in CASES if c.__name__ not in BY_KEY and "delete" not in c.__name__]),
     ids=lambda case: case.__name__,
 )
 @pytest.mark.needs("resolves-in-place")

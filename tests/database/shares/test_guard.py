@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, String, select, text
+from sqlalchemy import Engine, ForeignKey, String, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import (
     DeclarativeBase,
@@ -38,7 +39,7 @@ from optilock.tables.shares import SET
 from optilock.testing import count_statements
 from tests.models import Base as Others
 from tests.models import key
-from tests.ways_to_write import over
+from tests.ways_to_write import forms, over
 
 
 class Base(DeclarativeBase):
@@ -108,7 +109,7 @@ CLASSES = (Task, Bug, DemandedList, DemandedLine, Plain, Bare, Seat)
 TABLES: list[Any] = [one.__table__ for one in CLASSES]
 KEYS = [(of, n) for of in (Task, Plain, Bare) for n in (1, 2, 3)] + [(Bug, 9), (DemandedList, 1)]
 CASES = over(Task=Task, Bug=Bug, DemandedList=DemandedList, Plain=Plain, Bare=Bare)
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+cases = pytest.mark.parametrize("case", forms(CASES), ids=lambda case: case.__name__)
 
 
 def rows() -> list[Any]:
@@ -295,6 +296,22 @@ def test_a_handle_is_good_for_its_own_row_and_access(sessions):
         session.flush()
 
 
+def test_a_handle_whose_time_is_over_stops_nobody_and_writes_nothing(sessions):
+    with sessions.begin() as session:
+        handle = shares.open(session, (Task, 1), "RW", seconds=0.1)
+    time.sleep(0.15)
+    with sessions() as session, pytest.raises(HandleLost):
+        use(session, handle)
+        session.get_one(Task, 1).title = "mine"
+        session.commit()
+    with sessions() as session, pytest.raises(HandleLost):
+        use(session, handle)
+        session.execute(update(Task).where(Task.id == 1).values(title="mine"))
+    with sessions() as session:
+        session.get_one(Task, 1).title = "theirs"
+        session.commit()
+
+
 # -- who waits -------------------------------------------------------------------------------------
 
 
@@ -367,6 +384,8 @@ def test_what_stands_for_no_row_is_refused(sessions, engine):
                 shares.open(session, given, "R")
         with pytest.raises(NotFound):
             shares.open(session, (Task, 99), "R")
+        with pytest.raises(ConfigurationError, match="a row of the table shared_tasks"):
+            shares.open(session, "shared_tasks/1", "R")
         named = shares.open(session, "name", "RW")
         with pytest.raises(ConfigurationError, match="handle of a row"):
             use(session, named)

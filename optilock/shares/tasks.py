@@ -1,0 +1,61 @@
+"""``async with opened(...)``: a task sends the heartbeats of a handle while the block runs.
+
+Once the handle is lost, the task that runs the block is cancelled at its next ``await``, and the
+block ends with ``HandleLost``. With ``on_lost=`` that function is called in place of that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import Engine
+
+from optilock.errors import ConfigurationError
+from optilock.renewal.renewed import OnLost, require_own_connections
+from optilock.renewal.tasks import renewing
+from optilock.shares.held import Opened
+from optilock.shares.locked import USUAL, Shares, connection_of
+from optilock.shares.operations import open
+from optilock.unit.sessions import is_async, make_async_session
+
+__all__ = ["opened"]
+
+
+@asynccontextmanager
+async def opened(
+    sessions: Any,
+    name: Any,
+    access: str,
+    share: str = "",
+    *,
+    seconds: Any = None,
+    owner: str | None = None,
+    create: bool = True,
+    delete_on_close: bool = False,
+    within: Shares = USUAL,
+    on_lost: OnLost | None = None,
+) -> AsyncIterator[Opened]:
+    """:func:`optilock.shares.opened` for async sessions: same arguments, rules and errors.
+
+    ``sessions`` is an ``async_sessionmaker``, an ``async_scoped_session`` or an ``AsyncEngine``.
+    """
+    if not is_async(sessions):
+        raise ConfigurationError(
+            "optilock.asyncio.shares.opened() got a factory of sync sessions: write"
+            " `with shares.opened(...)`."
+        )
+    began = time.monotonic()
+    async with make_async_session(sessions) as session, session.begin():
+        engine: Engine = await session.run_sync(
+            lambda sync: connection_of(sync, "opened", within).engine
+        )
+        require_own_connections(engine, "shares.opened", "open() and heartbeat()")
+        options: Any = {"owner": owner, "create": create, "delete_on_close": delete_on_close}
+        options |= {"seconds": seconds, "within": within}
+        handle = await session.run_sync(open, name, access, share, **options)
+    held = Opened(handle, on_lost, began)
+    async with renewing(held, engine):
+        yield held

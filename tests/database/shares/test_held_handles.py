@@ -1,0 +1,258 @@
+"""``with opened(...)``: heartbeats while the block runs; its owner is told when the handle is lost.
+
+How it is renewed, and what leaves the block, is one mechanism for handles and leases
+(``optilock/renewal``): ``tests/database/leases/test_held_leases.py`` has more of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, delete
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+import optilock.asyncio
+from optilock import (
+    AsyncUnitOfWork,
+    ConfigurationError,
+    Isolation,
+    SharingViolation,
+    UnitOfWork,
+    Versioned,
+    shares,
+)
+from optilock.shares import HandleLost, Shared
+from optilock.tables.shares import SET
+from tests.models import Base as Others
+from tests.models import key
+
+
+class Base(DeclarativeBase):
+    metadata = Others.metadata
+    type_annotation_map = Others.type_annotation_map
+
+
+class Desk(Shared, Versioned, Base):
+    __tablename__ = "held_shared_desks"
+    id: Mapped[int] = key()
+    text: Mapped[str] = mapped_column(default="")
+
+
+#: Seconds: so short that several heartbeats are sent in a test.
+SHORT = 1.0
+ROW: Any = (Desk, 1)
+
+
+def create(connection: Any) -> None:
+    Desk.__table__.drop(connection, checkfirst=True)
+    Desk.__table__.create(connection)
+    SET.tables.drop_all(connection)
+    SET.tables.create_all(connection)
+    connection.execute(Desk.__table__.insert(), [{"id": 1, "version": 1}])
+
+
+@pytest.fixture
+def desks(engine: Engine) -> Iterator[Engine]:
+    with engine.begin() as connection:
+        create(connection)
+    yield engine
+    with engine.begin() as connection:
+        Desk.__table__.drop(connection)
+        SET.tables.drop_all(connection)
+
+
+def opened(engine: Engine, name: Any = ROW) -> Any:
+    with Session(engine) as session:
+        return shares.look(session, name).open
+
+
+def sending() -> int:
+    return sum(one.name == "optilock handle" for one in threading.enumerate())
+
+
+def closed_by_somebody(connection: Any) -> None:
+    connection.execute(delete(shares.Shares().handles))
+
+
+@pytest.mark.parametrize(
+    "name", [ROW, pytest.param("import", marks=pytest.mark.full)], ids=["row", "name"]
+)
+def test_it_stays_open_and_is_then_closed(desks: Engine, name: Any) -> None:
+    with shares.opened(desks, name, "RW", "R", seconds=SHORT, owner="Ada") as held:
+        first = held.handle
+        time.sleep(2 * SHORT)
+        (now,) = opened(desks, name)
+        assert (now.owner, now.access, now.share) == ("Ada", "RW", "R")
+        assert held.handle.until > first.until  # type: ignore[operator]
+        with pytest.raises(SharingViolation), Session(desks) as session, session.begin():
+            shares.open(session, name, "W", "RWD")
+        held.check()
+        assert held.state is None
+        assert first.id.hex not in repr(held.__dict__)
+    assert opened(desks, name) == held.state.open == ()  # type: ignore[union-attr]
+    assert sending() == 0
+
+
+@pytest.mark.engines("sqlite-wal")
+@pytest.mark.parametrize("way", [ValueError, KeyboardInterrupt, GeneratorExit])
+def test_whatever_leaves_the_block_closes_it(desks: Engine, way: Any) -> None:
+    with pytest.raises(way), shares.opened(desks, "name", "RW", seconds=SHORT):
+        raise way
+    assert (opened(desks, "name"), sending()) == ((), 0)
+
+
+def test_the_block_is_not_entered_beside_others(desks: Engine) -> None:
+    with Session(desks) as session, session.begin():
+        shares.open(session, ROW, "RW")
+    with pytest.raises(SharingViolation), shares.opened(desks, ROW, "R", "R"):
+        raise AssertionError
+    assert sending() == 0
+
+
+def test_its_owner_is_told_at_once_that_it_is_lost(desks: Engine) -> None:
+    told: list[Any] = []
+    heard = threading.Event()
+
+    def on_lost(error: HandleLost) -> None:
+        told.append(error)
+        heard.set()
+
+    with (
+        pytest.raises(HandleLost) as raised,
+        shares.opened(desks, ROW, "RW", seconds=SHORT, on_lost=on_lost) as held,
+    ):
+        held.check()
+        with desks.begin() as connection:
+            closed_by_somebody(connection)
+        assert heard.wait(5)
+        with pytest.raises(HandleLost):
+            held.check()
+        with pytest.raises(HandleLost), UnitOfWork(desks, parts=[held]) as session:
+            session.get_one(Desk, 1).text = "mine"
+    assert told == [raised.value] == [held.lost]
+    assert sending() == 0
+
+
+def test_units_write_through_it(desks: Engine) -> None:
+    with shares.opened(desks, ROW, "RW", seconds=SHORT) as held:
+        for number in range(3):
+            with UnitOfWork(desks, parts=[held]) as session:
+                session.get_one(Desk, 1).text = f"edit {number}"
+            time.sleep(SHORT / 3)
+        with pytest.raises(SharingViolation), UnitOfWork(desks) as session:
+            session.get_one(Desk, 1).text = "theirs"
+    with UnitOfWork(desks) as session:
+        assert session.get_one(Desk, 1).text == "edit 2"
+
+
+LEVELS = [Isolation.REPEATABLE_READ, pytest.param(Isolation.SERIALIZABLE, marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+def test_heartbeats_end_no_transaction_that_reads_a_snapshot(desks: Engine, level: Any) -> None:
+    with shares.opened(desks, ROW, "RW", seconds=SHORT) as held:
+        for number in range(2):
+            with UnitOfWork(desks, parts=[held], isolation=level) as session:
+                desk = session.get_one(Desk, 1)
+                time.sleep(SHORT / 2)  # a heartbeat is due
+                desk.text = f"edit {number}"
+
+
+@pytest.mark.modes(full=True)
+def test_heartbeats_wait_for_no_transaction_of_the_owner(desks: Engine, database: Any) -> None:
+    """It lasts for three lengths: what it wrote in time is stored, and nothing hangs.
+
+    Where it keeps heartbeats from being written, the handle is lost, and its owner is told so.
+    """
+    began = time.monotonic()
+    lost = None
+    try:
+        with shares.opened(desks, ROW, "RW", seconds=SHORT) as held:
+            with UnitOfWork(desks, parts=[held], isolation=Isolation.READ_COMMITTED) as session:
+                session.get_one(Desk, 1).text = "mine"
+                session.flush()
+                time.sleep(3 * SHORT)
+            if database.family == "postgresql":
+                held.check()
+            time.sleep(SHORT / 2)
+    except HandleLost as error:
+        lost = error
+    assert (lost is None) is (database.family == "postgresql")
+    assert time.monotonic() - began < 3 * SHORT + 4
+    with UnitOfWork(desks) as session:
+        assert session.get_one(Desk, 1).text == "mine"
+
+
+def test_the_end_waits_for_nobody_who_has_the_name(desks: Engine) -> None:
+    began = time.monotonic()
+    with Session(desks) as session:
+        with shares.opened(desks, "name", "R", "RWD", seconds=SHORT):
+            shares.create(session, "name")
+        assert time.monotonic() - began < 3
+        session.rollback()
+    time.sleep(SHORT)
+    assert opened(desks, "name") == ()
+
+
+def test_what_cannot_be_kept_open_is_refused(desks: Engine) -> None:
+    memory = create_engine("sqlite://")
+    SET.tables.create_all(memory)
+    with pytest.raises(ConfigurationError, match=r"shares\.opened\(\) renews"):
+        shares.opened(memory, "name", "R").__enter__()
+    memory.dispose()
+    with pytest.raises(ConfigurationError, match="up to 3600 seconds"):
+        shares.opened(desks, "name", "R", seconds=float("nan")).__enter__()
+
+
+# -- async -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def async_desks(async_engine: Any) -> Any:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(create)
+    yield async_engine
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Desk.__table__.drop)
+        await connection.run_sync(SET.tables.drop_all)
+    await async_engine.dispose()
+
+
+@pytest.mark.anyio
+async def test_a_task_sends_the_heartbeats(async_desks: Any) -> None:
+    async with optilock.asyncio.shares.opened(async_desks, ROW, "RW", seconds=SHORT) as held:
+        for _ in range(3):
+            async with AsyncUnitOfWork(async_desks, parts=[held]) as session:
+                (await session.get_one(Desk, 1)).text += "!"
+            await asyncio.sleep(SHORT / 2)
+        held.check()
+    assert held.state is not None
+    assert held.state.open == ()
+    async with AsyncUnitOfWork(async_desks) as session:
+        assert (await session.get_one(Desk, 1)).text == "!!!"
+
+
+@pytest.mark.anyio
+async def test_the_task_of_its_owner_is_cancelled_when_it_is_lost(async_desks: Any) -> None:
+    task, before = asyncio.current_task(), len(asyncio.all_tasks())
+    assert task is not None
+    with pytest.raises(HandleLost):
+        async with optilock.asyncio.shares.opened(async_desks, ROW, "RW", seconds=SHORT):
+            async with async_desks.begin() as connection:
+                await connection.run_sync(closed_by_somebody)
+            await asyncio.sleep(60)
+    assert (task.cancelling(), len(asyncio.all_tasks())) == (0, before)
+
+
+@pytest.mark.anyio
+async def test_sync_and_async_factories_are_told_apart(async_desks: Any) -> None:
+    with pytest.raises(ConfigurationError, match="async with"):
+        shares.opened(async_desks, "name", "R").__enter__()
+    with pytest.raises(ConfigurationError, match="with shares"):
+        async with optilock.asyncio.shares.opened(async_desks.sync_engine, "name", "R"):
+            pass
