@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConfigurationError, UnitOfWork, unit_of_work, watch
 from optilock.mapped import there_are
+from optilock.session.watched import Watched
 from tests.models import Account
 from tests.work import calls_of
 
@@ -71,6 +72,7 @@ def ordinary_classes(monkeypatch):
     """As in a program that maps no unusual class; this process has mapped those of all tests."""
     for kind in ("shared", "compared", "kept"):
         monkeypatch.setattr(there_are, kind, False)
+    monkeypatch.setattr(Watched, "demands", None)  # of leases and share modes
 
 
 @pytest.mark.usefixtures("ordinary_classes")
