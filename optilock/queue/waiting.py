@@ -158,6 +158,9 @@ class Ear:
         except Exception:  # the connection is lost: the next statement says so
             self.heard = True
 
+    def close(self) -> None:
+        self.driver.remove_notify_handler(self._hear)
+
 
 class Listening:
     """Listens, on a connection of its own."""
@@ -209,5 +212,6 @@ class Listening:
         self._alarm.ring()
 
     def close(self) -> None:
+        self._ear.close()
         self._connection.close()
         self._alarm.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +15,6 @@ from sqlalchemy import (
     literal,
     select,
     union_all,
-    update,
 )
 
 from optilock.dialects.messages.parts import Parts, Place, Row
@@ -104,9 +103,3 @@ class Looking(Parts):
         if ids:
             connection.execute(delete(m).where(m.c.id.in_(ids), self.mine(m)))
         return len(ids)
-
-    def move(self, connection: Connection, number: int, values: Mapping[str, Any]) -> int:
-        m = self.m
-        moved = {"visible_at": self.place.begun, "receipt": None, **values}
-        mine = update(m).where(m.c.id == number, self.mine(m))
-        return int(connection.execute(mine.values(moved)).rowcount)
