@@ -83,6 +83,13 @@ class Demand:
         """The condition on rows of the class; ``None``: nothing is demanded of them."""
         raise NotImplementedError  # every demand has its own
 
+    def replaces(self, standing: Condition) -> bool:
+        """Is ``standing``, which a class demands of every session, asked by this one, too?
+
+        Then it is not asked beside the condition on rows of that class.
+        """
+        return False
+
 
 #: What classes demand of every session.
 _standing: list[Demand] = []
@@ -198,9 +205,13 @@ class Demands:
             if self._all:
                 every = (demand.on(mapper) for demand in self._all)
                 asked = [one.when(deleting=deleting, given=given) for one in every if one]
-                found = (*found, *(_said_of(one, mapper, table) for one in asked))
+                still = (one for one in found if not self._is_replaced(one))
+                found = (*still, *(_said_of(one, mapper, table) for one in asked))
             self._on[mapper, table, deleting] = found
         return found
+
+    def _is_replaced(self, standing: Condition) -> bool:
+        return any(demand.replaces(standing) for demand in self._all)
 
     def concern(self, mapper: Mapper[Any]) -> bool:
         """Is anything demanded of rows of the class, or of others of its hierarchy?"""

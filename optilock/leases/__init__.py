@@ -5,13 +5,14 @@ the table has for them. :mod:`condition` is asked by every write. :mod:`operatio
 change, release and break leases of rows (:mod:`places`) and of :mod:`names`; :mod:`values` are what
 the holder gets, and what everybody may know. :mod:`under` lets a session write under a lease.
 :mod:`held` is a lease that is renewed for its holder, by :mod:`threads`, or by :mod:`tasks` for
-async code (``optilock.asyncio.lease``). :mod:`errors` are what others get.
+async code (``optilock.asyncio.lease``). :mod:`all_rows` lets the lease of a name guard all
+rows of a class. :mod:`errors` are what others get.
 """
 
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.leases.held import Held
 from optilock.leases.leasable import Leasable
-from optilock.leases.names import Name, Names
+from optilock.leases.names import Name, Names, prepare
 from optilock.leases.operations import acquire, break_, change, look, release, renew
 from optilock.leases.policy import ENDLESS, LeasePolicy
 from optilock.leases.threads import lease
@@ -35,6 +36,7 @@ __all__ = [
     "change",
     "lease",
     "look",
+    "prepare",
     "read",
     "release",
     "renew",

@@ -51,7 +51,7 @@ class _LeaseError(OptilockError):
 
 
 class LeaseHeld(_LeaseError):
-    """Somebody holds a lease on the row, or the name, and we named none."""
+    """Somebody holds a lease on the row, or on all rows of the class, and we named none."""
 
     def _text(self) -> str:
         how = " It is being broken and cannot be renewed." if self.state == "breaking" else ""

@@ -75,7 +75,8 @@ def acquire(
 
     Args:
         session: any session; its transaction is used.
-        of: a stored object, ``(Page, 7)``, or a :class:`~optilock.leases.names.Name`.
+        of: a stored object, ``(Page, 7)``, a :class:`~optilock.leases.names.Name`, or a class that
+            has one for all its rows.
         duration: seconds, a ``timedelta``, or ``ENDLESS``.
         proposed: the id, if it is known already: an acquire that may have been lost on its way can
             be sent again. It must be as random as ours (a UUID).

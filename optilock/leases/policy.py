@@ -8,6 +8,9 @@
     class Folder(Leasable, Versioned, Base):
         __lease_policy__ = LeasePolicy(guards=("delete",))    # edits by others go on
 
+    class Price(Versioned, Base):
+        __lease_policy__ = LeasePolicy(all_rows=Name("prices"))    # one lease for all of them
+
 ====================================  ==========================================================
 exclusive write, shared read          the default: everybody reads, the holder alone writes
 exclusive write, exclusive read       ``exclusive_reads=True``
@@ -22,7 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from sqlalchemy import ColumnElement
 
@@ -36,6 +39,13 @@ ENDLESS = math.inf
 
 Guarded = Literal["update", "delete"]
 _CLOCK = Clock()
+
+
+class Named(Protocol):
+    """A :class:`~optilock.leases.names.Name`, whose leases have a policy themselves."""
+
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +68,9 @@ class LeasePolicy:
     exclusive_reads: bool = False
     #: SQL of the time, UTC: the clock of the database, unless a test moves another one.
     clock: ColumnElement[Any] = _CLOCK
+    #: The name whose lease guards all rows of the class (:mod:`optilock.leases.all_rows`). How long
+    #: it may last is said by the :class:`~optilock.leases.names.Names` of the name.
+    all_rows: Named | None = None
 
     def __post_init__(self) -> None:
         limits = (self.shortest, self.longest, self.longest_break)

@@ -8,7 +8,8 @@
 or, in a watched session, ``use(session, lease)``. From then on every write of the leased row names
 the lease, and is refused with ``LeaseLost`` once it is not in force any more. The lease of a *name*
 is asked for by every write of the session, or of the classes in ``on``: its row is read with a lock
-that lets nobody else become its holder before the transaction has ended.
+that lets nobody else become its holder before the transaction has ended. Where the name stands for
+all rows of a class (:mod:`optilock.leases.all_rows`), every write of that class asks for it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.errors import ConfigurationError, Entry
+from optilock.leases.all_rows import NoHolder
 from optilock.leases.columns import LEASE_ID, LeaseColumns
 from optilock.leases.condition import LEASE, refusal
 from optilock.leases.errors import LeaseLost
-from optilock.leases.names import place_of
+from optilock.leases.names import Name, are_one, name_of, place_of
 from optilock.leases.places import Place
 from optilock.leases.values import Lease, read_id
 from optilock.mapped import facts
@@ -63,7 +65,8 @@ def use(
     Args:
         session: a watched session, or that of a unit of work.
         of: the lease; or what it is of, and the id in ``lease``, as a client has sent it.
-        on: of the lease of a name: the classes whose rows need it; without it all of them.
+        on: of the lease of a name: the classes whose rows need it; without it all of them. Rows of
+            a class that the name stands for need it in any case.
 
     Raises:
         ConfigurationError: nobody watches the session; or the arguments are none of these.
@@ -143,9 +146,12 @@ class _NameHeld(Condition):
 
 
 class _UnderName(Demand):
+    """What is demanded in place of :class:`~optilock.leases.all_rows.NoHolder` of the name."""
+
     def __init__(
         self, place: Place, mine: Any, ordinal: int, on: Collection[type[Any]] | None
     ) -> None:
+        self._name: Name = place.of
         self.values: Mapping[str, Any] = {
             f"lease_{ordinal}": mine,
             f"name_{ordinal}": place.identity[0],
@@ -155,4 +161,9 @@ class _UnderName(Demand):
 
     def on(self, mapper: Mapper[Any]) -> Condition | None:
         asked = self._on is None or issubclass(mapper.class_, self._on)
+        guards = name_of(mapper.class_)
+        asked = asked or (guards is not None and are_one(guards, self._name))
         return self._condition if asked else None
+
+    def replaces(self, standing: Condition) -> bool:
+        return isinstance(standing, NoHolder) and are_one(standing.name, self._name)

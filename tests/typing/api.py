@@ -429,7 +429,15 @@ class Leased(leases.Leasable, Versioned, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
+class Price(Versioned, Base):
+    __tablename__ = "prices_leased"
+    __lease_policy__ = leases.LeasePolicy(all_rows=leases.Name("prices"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
 def leased(session: Session, given: Engine) -> None:
+    leases.prepare(session, Price)
+    assert_type(leases.acquire(session, Price, 30), leases.Lease)
     lease = leases.acquire(session, (Leased, 1), timedelta(seconds=30), if_match="*")
     assert_type(lease, leases.Lease)
     assert_type(lease.fence, int | None)
