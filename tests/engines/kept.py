@@ -74,6 +74,8 @@ class _Connection(psycopg.Connection[Any]):
             self.execute("DISCARD ALL", prepare=False)
             self.autocommit = False
             self.isolation_level = self.read_only = self.deferrable = None
+            for handler in [*self._notify_handlers]:
+                self.remove_notify_handler(handler)
         except psycopg.Error:
             self.end()
             return False

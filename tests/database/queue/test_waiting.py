@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import event, text
@@ -43,6 +44,16 @@ class Waiting(threading.Thread):
         return self.found
 
 
+def until_somebody_waits(queue: Queue, engine: Any) -> None:
+    """On PostgreSQL: by then whoever waits listens, and looks once more."""
+    store, end = queue._operations.store, time.monotonic() + 20
+    with engine.connect() as connection:
+        while not store.is_watched(connection):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    time.sleep(0.3)
+
+
 def statements(engine) -> list[str]:
     sent: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
@@ -73,7 +84,7 @@ def test_one_that_a_dead_worker_had_comes_back_by_itself(queue):
 @pytest.mark.engines("postgresql")
 def test_who_waits_asks_nothing(queue, engine):
     waiting = Waiting(queue)
-    time.sleep(0.3)
+    until_somebody_waits(queue, engine)
     sent = statements(engine)
     time.sleep(1)
     assert sent == []
@@ -103,7 +114,7 @@ def test_nobody_is_told_where_nobody_waits(queue, engine):
         assert list(driver.notifies(timeout=0.2)) == []
         queue.purge()
         waiting = Waiting(queue)
-        time.sleep(0.3)
+        until_somebody_waits(queue, engine)
         queue.send("c")
         assert waiting.end() == ["c"]
         assert list(driver.notifies(timeout=0.2)) != []
