@@ -20,14 +20,15 @@ from sqlalchemy.orm import Session
 
 from optilock.errors import ConfigurationError
 from optilock.leases.errors import LeaseLost
-from optilock.leases.operations import lost_on, release_on, renew_on
+from optilock.leases.names import place_of
+from optilock.leases.operations import acquire, lost_on, release_on, renew_on
 from optilock.leases.places import Place
 from optilock.leases.policy import ENDLESS, milliseconds
 from optilock.leases.under import use
 from optilock.leases.values import Lease
-from optilock.renewal.renewed import OnLost, Renewed, at_once
+from optilock.renewal.renewed import OnLost, Renewed, at_once, require_own_connections
 
-__all__ = ["Held"]
+__all__ = ["Held", "held_from"]
 
 
 class Held(Renewed):
@@ -101,7 +102,24 @@ def _here(place: Place) -> Select[Any]:
     return found.where(*(key == value for key, value in keys))
 
 
-def require_end(duration: object) -> None:
+def held_from(
+    session: Session,
+    of: Any,
+    duration: Any,
+    if_match: Any,
+    on_lost: OnLost | None,
+    on: Collection[type[Any]] | None,
+) -> tuple[Held, Engine]:
+    """Become the holder, in the session's transaction; and the engine by which it is renewed."""
+    _require_end(duration)
+    place, began = place_of(of, "lease"), time.monotonic()
+    engine = place.connection(session).engine
+    require_own_connections(engine, "leases.lease", "acquire() and renew()")
+    taken = acquire(session, of, duration, if_match=if_match)
+    return Held(place, taken, duration, on_lost, on, began), engine
+
+
+def _require_end(duration: object) -> None:
     """Refuse an endless lease, which nobody renews.
 
     Raises:

@@ -7,18 +7,13 @@ cancelled: the function is called in its place.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import Engine
-
 from optilock.errors import ConfigurationError
-from optilock.leases.held import Held, require_end
-from optilock.leases.names import place_of
-from optilock.leases.operations import acquire
-from optilock.renewal.renewed import OnLost, require_own_connections
+from optilock.leases.held import Held, held_from
+from optilock.renewal.renewed import OnLost
 from optilock.renewal.tasks import renewing
 from optilock.unit.sessions import is_async, make_async_session
 
@@ -44,12 +39,7 @@ async def lease(
             "optilock.asyncio.lease() got a factory of sync sessions: write"
             " `with leases.lease(...)`."
         )
-    require_end(duration)
-    place, began = place_of(of, "lease"), time.monotonic()
     async with make_async_session(sessions) as session, session.begin():
-        engine: Engine = await session.run_sync(lambda sync: place.connection(sync).engine)
-        require_own_connections(engine, "leases.lease", "acquire() and renew()")
-        taken = await session.run_sync(acquire, of, duration, if_match=if_match)
-    held = Held(place, taken, duration, on_lost, on, began)
+        held, engine = await session.run_sync(held_from, of, duration, if_match, on_lost, on)
     async with renewing(held, engine):
         yield held

@@ -14,16 +14,13 @@ called at once, by the thread; ``held.check()`` raises, and so does the end of t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from optilock.errors import ConfigurationError
-from optilock.leases.held import Held, require_end
-from optilock.leases.names import place_of
-from optilock.leases.operations import acquire
-from optilock.renewal.renewed import OnLost, require_own_connections
+from optilock.leases.held import Held, held_from
+from optilock.renewal.renewed import OnLost
 from optilock.renewal.threads import renewing
 from optilock.unit.sessions import is_async, make_session
 
@@ -59,12 +56,7 @@ def lease(
             "leases.lease() got a factory of async sessions: write"
             " `async with optilock.asyncio.lease(...)`."
         )
-    require_end(duration)
-    place, began = place_of(of, "lease"), time.monotonic()
     with make_session(sessions) as session, session.begin():
-        engine = place.connection(session).engine
-        require_own_connections(engine, "leases.lease", "acquire() and renew()")
-        taken = acquire(session, of, duration, if_match=if_match)
-    held = Held(place, taken, duration, on_lost, on, began)
+        held, engine = held_from(session, of, duration, if_match, on_lost, on)
     with renewing(held, engine, "optilock lease"):
         yield held

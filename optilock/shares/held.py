@@ -11,19 +11,20 @@ and nobody sends another one before it is over.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, literal_column, select
 from sqlalchemy.orm import Session
 
 from optilock.dialects.rows import native
-from optilock.renewal.renewed import OnLost, Renewed, at_once
+from optilock.renewal.renewed import OnLost, Renewed, at_once, require_own_connections
 from optilock.shares.errors import HandleLost
 from optilock.shares.guard import use
-from optilock.shares.locked import Handle, own
-from optilock.shares.operations import State, close_on, heartbeat_on
+from optilock.shares.locked import Handle, connection_of, own
+from optilock.shares.operations import State, close_on, heartbeat_on, open
 
-__all__ = ["Opened"]
+__all__ = ["Opened", "opened_from"]
 
 
 class Opened(Renewed):
@@ -94,6 +95,16 @@ class Opened(Renewed):
         if now is not None:
             found = found.where(within.handles.c.until > now)
         return native(connection, found).first() is not None
+
+
+def opened_from(
+    session: Session, name: Any, access: str, share: str, on_lost: OnLost | None, **options: Any
+) -> tuple[Opened, Engine]:
+    """Open it in the session's transaction; and the engine by which heartbeats are sent."""
+    began = time.monotonic()
+    engine = connection_of(session, "opened", options["within"]).engine
+    require_own_connections(engine, "shares.opened", "open() and heartbeat()")
+    return Opened(open(session, name, access, share, **options), on_lost, began), engine
 
 
 def _one() -> Select[tuple[int]]:

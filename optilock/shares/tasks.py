@@ -6,19 +6,15 @@ block ends with ``HandleLost``. With ``on_lost=`` that function is called in pla
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import Engine
-
 from optilock.errors import ConfigurationError
-from optilock.renewal.renewed import OnLost, require_own_connections
+from optilock.renewal.renewed import OnLost
 from optilock.renewal.tasks import renewing
-from optilock.shares.held import Opened
-from optilock.shares.locked import USUAL, Shares, connection_of
-from optilock.shares.operations import open
+from optilock.shares.held import Opened, opened_from
+from optilock.shares.locked import USUAL, Shares
 from optilock.unit.sessions import is_async, make_async_session
 
 __all__ = ["opened"]
@@ -47,15 +43,9 @@ async def opened(
             "optilock.asyncio.shares.opened() got a factory of sync sessions: write"
             " `with shares.opened(...)`."
         )
-    began = time.monotonic()
+    options: Any = {"owner": owner, "create": create, "delete_on_close": delete_on_close}
+    options |= {"seconds": seconds, "within": within}
     async with make_async_session(sessions) as session, session.begin():
-        engine: Engine = await session.run_sync(
-            lambda sync: connection_of(sync, "opened", within).engine
-        )
-        require_own_connections(engine, "shares.opened", "open() and heartbeat()")
-        options: Any = {"owner": owner, "create": create, "delete_on_close": delete_on_close}
-        options |= {"seconds": seconds, "within": within}
-        handle = await session.run_sync(open, name, access, share, **options)
-    held = Opened(handle, on_lost, began)
+        held, engine = await session.run_sync(opened_from, name, access, share, on_lost, **options)
     async with renewing(held, engine):
         yield held

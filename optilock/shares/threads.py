@@ -14,17 +14,15 @@ at once, by the thread; ``held.check()`` raises, and so does the end of the bloc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from optilock.errors import ConfigurationError
-from optilock.renewal.renewed import OnLost, require_own_connections
+from optilock.renewal.renewed import OnLost
 from optilock.renewal.threads import renewing
-from optilock.shares.held import Opened
-from optilock.shares.locked import USUAL, Shares, connection_of
-from optilock.shares.operations import open
+from optilock.shares.held import Opened, opened_from
+from optilock.shares.locked import USUAL, Shares
 from optilock.unit.sessions import is_async, make_session
 
 __all__ = ["opened"]
@@ -63,12 +61,9 @@ def opened(
             "shares.opened() got a factory of async sessions: write"
             " `async with optilock.asyncio.shares.opened(...)`."
         )
-    began = time.monotonic()
+    options: Any = {"owner": owner, "create": create, "delete_on_close": delete_on_close}
+    options |= {"seconds": seconds, "within": within}
     with make_session(sessions) as session, session.begin():
-        engine = connection_of(session, "opened", within).engine
-        require_own_connections(engine, "shares.opened", "open() and heartbeat()")
-        options: Any = {"owner": owner, "create": create, "delete_on_close": delete_on_close}
-        handle = open(session, name, access, share, seconds=seconds, within=within, **options)
-    held = Opened(handle, on_lost, began)
+        held, engine = opened_from(session, name, access, share, on_lost, **options)
     with renewing(held, engine, "optilock handle"):
         yield held
