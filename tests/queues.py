@@ -2,19 +2,23 @@
 
 ``made(engine, **options)``  the tables, and a queue in them, whose clock a test can move
 ``shift(engine, seconds)``   move that clock
+``queue``                    a fixture: a queue that is made so
+``bodies(messages)``         what they say
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pytest
 from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, insert, select, update
 
 from optilock.conditions.clock import Clock, later
-from optilock.queue import Queue
+from optilock.queue import Message, Queue
 from optilock.tables.queue import message_tables
 
-__all__ = ["CLOCK", "made", "make_tables", "shift"]
+__all__ = ["CLOCK", "bodies", "made", "make_tables", "queue", "shift"]
 
 _metadata = MetaData()
 _shift = Table("test_clock", _metadata, Column("milliseconds", BigInteger))
@@ -33,6 +37,16 @@ def make_tables(engine: Engine, *, clock: bool = False, **named: Any) -> None:
 def made(engine: Engine, **options: Any) -> Queue:
     make_tables(engine, clock=True)
     return Queue(engine, "work", **{"clock": CLOCK, **options})
+
+
+@pytest.fixture
+def queue(engine: Engine) -> Iterator[Queue]:
+    with made(engine) as queue:
+        yield queue
+
+
+def bodies(messages: Iterable[Message]) -> list[Any]:
+    return [message.body for message in messages]
 
 
 def shift(engine: Engine, seconds: float) -> None:

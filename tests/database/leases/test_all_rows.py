@@ -12,19 +12,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, Table, delete, event, select, text, update
+from sqlalchemy import Engine, Table, delete, event, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
     Session,
     mapped_column,
-    relationship,
     sessionmaker,
 )
 
 from optilock import (
-    CompareValues,
     ConfigurationError,
     UnitOfWork,
     Versioned,
@@ -46,6 +44,7 @@ from optilock.leases import (
 )
 from tests.models import Base as Shared
 from tests.models import key
+from tests.ways_classes import ways
 from tests.ways_to_write import Lose, forms, over, several
 
 NAMES = Names(table="rows_names", policy=LeasePolicy(shortest=0.1))
@@ -60,53 +59,8 @@ class Base(DeclarativeBase):
     type_annotation_map = Shared.type_annotation_map
 
 
-class Task(Versioned, Base):
-    __tablename__ = "rows_tasks"
-    __version_ignore__ = ("views",)
-    __lease_policy__ = EVERY
-    id: Mapped[int] = key()
-    kind: Mapped[str] = mapped_column(default="task")
-    title: Mapped[str] = mapped_column(default="")
-    views: Mapped[int] = mapped_column(default=0)
-    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "task"}
-
-
-class Bug(Task):
-    __tablename__ = "rows_bugs"
-    __version_ignore__ = ("seen",)
-    id: Mapped[int] = mapped_column(ForeignKey(Task.id), primary_key=True)
-    cause: Mapped[str] = mapped_column(default="")
-    seen: Mapped[int] = mapped_column(default=0)
-    __mapper_args__ = {"polymorphic_identity": "bug"}
-
-
-class DemandedList(Versioned, Base):
-    __tablename__ = "rows_lists"
-    __lease_policy__ = EVERY
-    id: Mapped[int] = key()
-    lines: Mapped[list[DemandedLine]] = relationship(cascade="all, delete-orphan")
-
-
-class DemandedLine(Base):
-    __tablename__ = "rows_lines"
-    id: Mapped[int] = key()
-    list_id: Mapped[int] = mapped_column(ForeignKey(DemandedList.id))
-
-
-class Plain(Versioned, Base):
-    __tablename__ = "rows_plain"
-    __version_token__ = CompareValues.all()
-    __lease_policy__ = EVERY
-    id: Mapped[int] = key()
-    title: Mapped[str] = mapped_column(default="")
-    size: Mapped[int] = mapped_column(default=0)
-
-
-class Bare(Base):
-    __tablename__ = "rows_bare"
-    __lease_policy__ = EVERY
-    id: Mapped[int] = key()
-    title: Mapped[str] = mapped_column(default="")
+WAYS = ways("rows", __lease_policy__=EVERY)
+Task, Bug, DemandedList, DemandedLine, Plain, Bare = WAYS
 
 
 class Both(Leasable, Versioned, Base):
@@ -127,8 +81,7 @@ class Kept(Versioned, Base):
     title: Mapped[str] = mapped_column(default="")
 
 
-WAYS: list[Table] = [one.__table__ for one in (Task, Bug, DemandedList, DemandedLine, Plain, Bare)]  # type: ignore[misc]
-MAPPED: list[Table] = [*WAYS, Both.__table__, Kept.__table__]  # type: ignore[list-item]
+MAPPED: list[Table] = [*WAYS.tables, Both.__table__, Kept.__table__]  # type: ignore[list-item]
 TABLES = [*MAPPED, NAMES.columns.table]
 MOVED = text("UPDATE rows_tasks SET title = 'theirs', version = version + 1 WHERE id = 1")
 CASES = over(Task=Task, Bug=Bug, DemandedList=DemandedList, Plain=Plain, Bare=Bare)
@@ -145,9 +98,8 @@ some_cases = pytest.mark.parametrize("case", forms(CASES), ids=lambda case: case
 
 def rows() -> list[Any]:
     return [
-        *(of(id=n) for of in (Task, Plain, Bare, Both, Kept) for n in (1, 2, 3)),
-        Bug(id=9),
-        DemandedList(id=1, lines=[DemandedLine(id=1), DemandedLine(id=2)]),
+        *WAYS.rows(),
+        *(of(id=n) for of in (Both, Kept) for n in (1, 2, 3)),
     ]
 
 
@@ -172,7 +124,8 @@ def filled(unprepared: Engine) -> Engine:
 def stored(engine: Engine) -> Any:
     with engine.connect() as connection:
         return [
-            connection.execute(select(table).order_by(*table.primary_key)).all() for table in WAYS
+            connection.execute(select(table).order_by(*table.primary_key)).all()
+            for table in WAYS.tables
         ]
 
 

@@ -12,83 +12,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, Table, delete, select, text, update
+from sqlalchemy import Engine, delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
     Session,
-    mapped_column,
-    relationship,
     sessionmaker,
 )
 
-from optilock import CompareValues, ConfigurationError, Versioned, client_wins, entities, watch
+from optilock import ConfigurationError, client_wins, entities, watch
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, LeaseLost, acquire, use
 from optilock.leases.columns import FAR, columns_in
 from optilock.testing import count_statements
 from tests.models import Base as Shared
-from tests.models import key
+from tests.ways_classes import ways
 from tests.ways_to_write import Lose, forms, over, several
 
-
-class Base(DeclarativeBase):
-    """A registry of its own, so that names of classes meet no names of other tests."""
-
-    metadata = Shared.metadata
-    type_annotation_map = Shared.type_annotation_map
-
-
-class Task(Leasable, Versioned, Base):
-    __tablename__ = "leased_tasks"
-    __version_ignore__ = ("views",)
-    id: Mapped[int] = key()
-    kind: Mapped[str] = mapped_column(default="task")
-    title: Mapped[str] = mapped_column(default="")
-    views: Mapped[int] = mapped_column(default=0)
-    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "task"}
-
-
-class Bug(Task):
-    __tablename__ = "leased_bugs"
-    __version_ignore__ = ("seen",)
-    id: Mapped[int] = mapped_column(ForeignKey(Task.id), primary_key=True)
-    cause: Mapped[str] = mapped_column(default="")
-    seen: Mapped[int] = mapped_column(default=0)
-    __mapper_args__ = {"polymorphic_identity": "bug"}
-
-
-class DemandedList(Leasable, Versioned, Base):
-    __tablename__ = "leased_lists"
-    id: Mapped[int] = key()
-    lines: Mapped[list[DemandedLine]] = relationship(cascade="all, delete-orphan")
-
-
-class DemandedLine(Base):
-    __tablename__ = "leased_lines"
-    id: Mapped[int] = key()
-    list_id: Mapped[int] = mapped_column(ForeignKey(DemandedList.id))
-
-
-class Plain(Leasable, Versioned, Base):
-    __tablename__ = "leased_plain"
-    __version_token__ = CompareValues.all()
-    id: Mapped[int] = key()
-    title: Mapped[str] = mapped_column(default="")
-    size: Mapped[int] = mapped_column(default=0)
-
-
-class Bare(Leasable, Base):
-    """Without a version: what is leased is refused all the same."""
-
-    __tablename__ = "leased_bare"
-    id: Mapped[int] = key()
-    title: Mapped[str] = mapped_column(default="")
-
-
-TABLES: list[Table] = [
-    one.__table__ for one in (Task, Bug, DemandedList, DemandedLine, Plain, Bare)
-]  # type: ignore[misc]
+WAYS = ways("leased", Leasable)
+Task, Bug, DemandedList, DemandedLine, Plain, Bare = WAYS
+TABLES = WAYS.tables
 LEASED = [table for table in TABLES if columns_in(table) is not None]
 resolvers = pytest.mark.parametrize(
     "resolver", [client_wins, pytest.param(None, marks=pytest.mark.full)]
@@ -129,29 +70,18 @@ losses = pytest.mark.parametrize(
 )
 
 
-def rows() -> list[Any]:
-    return [
-        *(of(id=n) for of in (Task, Plain, Bare) for n in (1, 2, 3)),
-        Bug(id=9),
-        DemandedList(id=1, lines=[DemandedLine(id=1), DemandedLine(id=2)]),
-    ]
-
-
-KEYS = [(of, n) for of in (Task, Plain, Bare) for n in (1, 2, 3)] + [(Bug, 9), (DemandedList, 1)]
-
-
 def under_all(session: Session, lease: uuid.UUID = OURS) -> None:
-    for of in KEYS:
+    for of in WAYS.keys:
         use(session, of, lease)
 
 
 @pytest.fixture
 def filled(engine: Engine) -> Iterator[Engine]:
-    Base.metadata.create_all(engine, tables=TABLES)
+    Shared.metadata.create_all(engine, tables=TABLES)
     with Session(engine) as session, session.begin():
-        session.add_all(rows())
+        session.add_all(WAYS.rows())
     yield engine
-    Base.metadata.drop_all(engine, tables=TABLES)
+    Shared.metadata.drop_all(engine, tables=TABLES)
 
 
 def stored(engine: Engine) -> Any:
@@ -283,10 +213,10 @@ def test_a_write_takes_the_ended_lease_away(filled: Engine, case: Any) -> None:
 async def test_nobody_writes_by_an_async_session(async_engine: Any, case: Any) -> None:
     sync: Engine = async_engine.sync_engine
     async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=TABLES))
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
+        await connection.run_sync(lambda c: Shared.metadata.drop_all(c, tables=TABLES))
+        await connection.run_sync(lambda c: Shared.metadata.create_all(c, tables=TABLES))
     async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(rows())
+        session.add_all(WAYS.rows())
     async with watch(async_sessionmaker(async_engine), on_conflict=client_wins)() as session:
         with pytest.raises(LeaseHeld):
             await session.run_sync(case, by(sync, *leased(THEIRS)), by(sync, MOVED))
@@ -346,10 +276,10 @@ def test_each_row_of_a_batch_has_its_own_lease(filled: Engine) -> None:
 @pytest.mark.anyio
 async def test_each_row_of_a_batch_has_its_own_lease_in_an_async_session(async_engine: Any) -> None:
     async with async_engine.begin() as connection:
-        await connection.run_sync(lambda c: Base.metadata.drop_all(c, tables=TABLES))
-        await connection.run_sync(lambda c: Base.metadata.create_all(c, tables=TABLES))
+        await connection.run_sync(lambda c: Shared.metadata.drop_all(c, tables=TABLES))
+        await connection.run_sync(lambda c: Shared.metadata.create_all(c, tables=TABLES))
     async with AsyncSession(async_engine) as session, session.begin():
-        session.add_all(rows())
+        session.add_all(WAYS.rows())
     async with async_engine.begin() as connection:
         for number, holder in ((1, OURS), (2, THEIRS)):
             held = {"lease_id": holder, "lease_until": FAR, "lease_length": 0, "version": 1}

@@ -11,20 +11,10 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from optilock.queue import Draft, MessageNotFound, Queue, ReceiptExpired
-from tests.queues import CLOCK, made, shift
+from tests.queues import CLOCK, bodies, made, shift
+from tests.queues import queue as queue
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
-
-
-@pytest.fixture
-def queue(engine):
-    queue = made(engine)
-    yield queue
-    queue.close()
-
-
-def bodies(messages):
-    return [message.body for message in messages]
 
 
 def soon(call):

@@ -19,20 +19,10 @@ from optilock.queue import (
     Queue,
     ReceiptExpired,
 )
-from tests.queues import CLOCK, made, make_tables, shift
+from tests.queues import CLOCK, bodies, made, make_tables, shift
+from tests.queues import queue as queue
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
-
-
-@pytest.fixture
-def queue(engine):
-    queue = made(engine)
-    yield queue
-    queue.close()
-
-
-def bodies(messages):
-    return [message.body for message in messages]
 
 
 def test_messages_come_in_the_order_in_which_they_were_sent_with_all_that_was_sent(queue):

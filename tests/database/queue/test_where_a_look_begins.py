@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from optilock.dialects.postgresql import floor
 from optilock.queue import Queue
-from tests.queues import make_tables
+from tests.queues import bodies, make_tables
 
 pytestmark = pytest.mark.engines("postgresql")
 
@@ -28,10 +28,6 @@ def clock(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(floor.time, "monotonic", lambda: now[0])
     return now
-
-
-def bodies(messages):
-    return [message.body for message in messages]
 
 
 def test_it_begins_at_the_last_one_that_was_received(queue, engine):

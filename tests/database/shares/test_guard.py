@@ -7,19 +7,17 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, String, select, text, update
+from sqlalchemy import Engine, String, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
     Session,
     mapped_column,
-    relationship,
     sessionmaker,
 )
 
 from optilock import (
-    CompareValues,
     ConcurrencyError,
     ConfigurationError,
     DeletePending,
@@ -39,6 +37,7 @@ from optilock.tables.shares import SET
 from optilock.testing import count_statements
 from tests.models import Base as Others
 from tests.models import key
+from tests.ways_classes import ways
 from tests.ways_to_write import forms, over
 
 
@@ -49,51 +48,8 @@ class Base(DeclarativeBase):
     type_annotation_map = Others.type_annotation_map
 
 
-class Task(Shared, Versioned, Base):
-    __tablename__ = "shared_tasks"
-    __version_ignore__ = ("views",)
-    id: Mapped[int] = key()
-    kind: Mapped[str] = mapped_column(default="task")
-    title: Mapped[str] = mapped_column(default="")
-    views: Mapped[int] = mapped_column(default=0)
-    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "task"}
-
-
-class Bug(Task):
-    __tablename__ = "shared_bugs"
-    __version_ignore__ = ("seen",)
-    id: Mapped[int] = mapped_column(ForeignKey(Task.id), primary_key=True)
-    cause: Mapped[str] = mapped_column(default="")
-    seen: Mapped[int] = mapped_column(default=0)
-    __mapper_args__ = {"polymorphic_identity": "bug"}
-
-
-class DemandedList(Shared, Versioned, Base):
-    __tablename__ = "shared_lists"
-    id: Mapped[int] = key()
-    lines: Mapped[list[DemandedLine]] = relationship(cascade="all, delete-orphan")
-
-
-class DemandedLine(Base):
-    __tablename__ = "shared_lines"
-    id: Mapped[int] = key()
-    list_id: Mapped[int] = mapped_column(ForeignKey(DemandedList.id))
-
-
-class Plain(Shared, Versioned, Base):
-    __tablename__ = "shared_plain"
-    __version_token__ = CompareValues.all()
-    id: Mapped[int] = key()
-    title: Mapped[str] = mapped_column(default="")
-    size: Mapped[int] = mapped_column(default=0)
-
-
-class Bare(Shared, Base):
-    """Without a version: what is open is refused all the same."""
-
-    __tablename__ = "shared_bare"
-    id: Mapped[int] = key()
-    title: Mapped[str] = mapped_column(default="")
+WAYS = ways("shared", Shared)
+Task, Bug, DemandedList, DemandedLine, Plain, Bare = WAYS
 
 
 class Seat(Shared, Versioned, Base):
@@ -105,20 +61,13 @@ class Seat(Shared, Versioned, Base):
     guest: Mapped[str | None]
 
 
-CLASSES = (Task, Bug, DemandedList, DemandedLine, Plain, Bare, Seat)
-TABLES: list[Any] = [one.__table__ for one in CLASSES]
-KEYS = [(of, n) for of in (Task, Plain, Bare) for n in (1, 2, 3)] + [(Bug, 9), (DemandedList, 1)]
+TABLES: list[Any] = [*WAYS.tables, Seat.__table__]
 CASES = over(Task=Task, Bug=Bug, DemandedList=DemandedList, Plain=Plain, Bare=Bare)
 cases = pytest.mark.parametrize("case", forms(CASES), ids=lambda case: case.__name__)
 
 
 def rows() -> list[Any]:
-    return [
-        *(of(id=n) for of in (Task, Plain, Bare) for n in (1, 2, 3)),
-        Bug(id=9),
-        DemandedList(id=1, lines=[DemandedLine(id=1), DemandedLine(id=2)]),
-        Seat(show="a/ü", number=7),
-    ]
+    return [*WAYS.rows(), Seat(show="a/ü", number=7)]
 
 
 def begin(session: Session) -> None:
@@ -138,7 +87,7 @@ def sessions(engine: Engine) -> sessionmaker[Session]:
 
 def opened(sessions: Any, access: str, share: str, *some: Any) -> list[Handle]:
     with sessions.begin() as session:
-        return [shares.open(session, one, access, share) for one in some or KEYS]
+        return [shares.open(session, one, access, share) for one in some or WAYS.keys]
 
 
 def everything(sessions: Any) -> list[Any]:
