@@ -23,6 +23,8 @@ from optilock.undocumented import mapped_key
 def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
     """The token with a column, and the one that compares values; one of them may be missing."""
     given = cls.__version_token__
+    if given is None:
+        return None, None
     if isinstance(given, (list, set, frozenset)):
         raise ConfigurationError(
             f"{cls.__name__}.__version_token__ is a {type(given).__name__}: write several tokens as"
@@ -44,6 +46,18 @@ def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
             " write (Counter(), CompareValues('status', 'owner_id'))."
         )
     return next(iter(moving), None), next(iter(compared), None)
+
+
+def check_opt_out(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse ``__version_token__ = None`` for rows that have the version of another class."""
+    _check_spelling(cls)
+    parent = mapper.inherits
+    if parent is not None and not mapper.concrete and facts(parent).guarded:
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_token__ is None, but its rows are rows of"
+            f" {parent.class_.__name__}, which has a version: say None on"
+            f" {mapper.base_mapper.class_.__name__}, for all of them, or leave it out."
+        )
 
 
 def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:

@@ -43,7 +43,7 @@ def map_doc(annotations: Any = (), **body: Any) -> Any:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token", [Counter, "version", None, 1, Token()], ids=told)
+@pytest.mark.parametrize("token", [Counter, "version", (None,), 1, Token()], ids=told)
 def test_what_is_not_a_token_is_refused(token: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"not a token: write Counter\(\), Unique\(\)"):
         map_doc(__version_token__=token)
