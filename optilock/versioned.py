@@ -101,7 +101,7 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
         return
     table = checks.check_table(mapper, cls)
     if token is not None:
-        column = _token_column(cls, table, token)
+        column = _token_column(mapper, cls, table, token)
         checks.check_version_id(mapper, cls, token, column)
         triggers.create_with_table(table, column, token)
         mapper.version_id_col = column
@@ -149,7 +149,7 @@ def _load_with_parents(mapper: Mapper[Any]) -> None:
         load_with_parent(parent, mapper)
 
 
-def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
+def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Token) -> Column[Any]:
     """The token's column: the one the class has declared, or a new one."""
     name = token.column_name
     kind = type(token).__name__
@@ -162,6 +162,8 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
                     f" declaration, or give the token another name:"
                     f" __version_token__ = {kind}(name='row_version')."
                 )
+            if not _is_said(mapper, cls, column):
+                raise checks.another_meaning(cls, token, column)
             token.take(column)
             return column
     if token.name in table.columns:
@@ -174,6 +176,19 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
     token.take(column)
     table.append_column(column)
     return column
+
+
+def _is_said(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> bool:
+    """Does the class, or one above it, say that a column which it has is the version?
+
+    With ``__version_token__``, or SQLAlchemy's ``version_id_col``. Of a second class over the table
+    the first one has.
+    """
+    own: Any = mapper.version_id_col
+    if own is column or (isinstance(own, str) and own == column.key):
+        return True
+    saying = next(one for one in cls.__mro__ if "__version_token__" in vars(one))
+    return saying is not Versioned or tables.versioned_tables().get(column.table) is column
 
 
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)

@@ -78,6 +78,17 @@ def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
     return table
 
 
+def another_meaning(cls: type[Any], token: Token, column: Column[Any]) -> ConfigurationError:
+    """The class has a column of the version's name, and does not say that it is the version."""
+    kind = type(token).__name__
+    return ConfigurationError(
+        f"{cls.__name__} has a column {column.table.name}.{column.name} of its own, and Versioned"
+        " would make it the version of the row, which moves with every write and cannot be"
+        f" assigned. If it is the version, say so: __version_token__ = {kind}(). If it is something"
+        f" else, give the version another name: __version_token__ = {kind}(name='row_version')."
+    )
+
+
 def check_parents(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Refuse a parent that writes the table with the version and does not know of it."""
     column: Any = mapper.version_id_col
