@@ -264,8 +264,8 @@ def _method(what: str, first: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what} {first!r} would be given to it where unit_of_work passes the session. Write"
         " @retry(...) above the method, and `with UnitOfWork(sessions) as session:` in it; or,"
-        " where the work needs no object, @staticmethod above @unit_of_work(...), and the session as"
-        " the first argument."
+        " where the work needs no object, @staticmethod above @unit_of_work(...), and the session"
+        " as the first argument."
     )
 
 
