@@ -58,6 +58,11 @@ def all_mappers() -> Iterator[Mapper[Any]]:
         yield from mapped_by(registry)
 
 
+def opts_out(cls: type[Any]) -> bool:
+    """Does the class say that its rows have no version (``__version_token__ = None``)?"""
+    return getattr(cls, "__version_token__", ()) is None
+
+
 def tokens_of(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
     """The token with a column, and the one that compares values; both may be missing."""
     given = getattr(cls, "__version_token__", ())
@@ -285,6 +290,11 @@ class Facts:
     def guarded(self) -> bool:
         """Do the rows have a token of any kind?"""
         return self.version is not None or self.rule is not None
+
+    @cached_property
+    def forgotten(self) -> bool:
+        """Have the rows no token, and has nobody said that they need none?"""
+        return not self.guarded and not opts_out(self.mapper.class_)
 
     @cached_property
     def comparable(self) -> frozenset[str]:

@@ -12,7 +12,8 @@ version. The class may choose:
 
 ``__version_token__``
     another token or name: ``Unique()``, ``Counter(name="revision", column="rev_no")``; or several:
-    ``(Counter(), CompareValues("owner_id"))``
+    ``(Counter(), CompareValues("owner_id"))``; or ``None``: rows of this class, and of those below
+    it, have no version, though a class above is Versioned
 ``__version_ignore__``
     attributes that neither move the version nor conflict (a view counter). Lost updates on them
     become legal: that is what ignoring means.
@@ -51,7 +52,7 @@ from optilock.aggregates import cover
 from optilock.conflicts.resolution import OnDelete, Resolution, Resolver
 from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
-from optilock.mapped import facts
+from optilock.mapped import facts, opts_out
 from optilock.mapping import attribute, checks, compared, moves, originals, tables, triggers
 from optilock.tokens import CompareValues, Counter, Token
 from optilock.tokens.guard_trigger import Policy
@@ -75,9 +76,9 @@ class ResolverObject(Protocol):
 class Versioned:
     """Mixin: rows of the class carry a concurrency token that every write checks and moves."""
 
-    __version_token__: ClassVar[Token | CompareValues | tuple[Token | CompareValues, ...]] = (
-        Counter()
-    )
+    __version_token__: ClassVar[
+        Token | CompareValues | tuple[Token | CompareValues, ...] | None
+    ] = Counter()
     __version_ignore__: ClassVar[Collection[str]] = ()
     __version_root_of__: ClassVar[Collection[str]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
@@ -92,12 +93,15 @@ class Versioned:
 @event.listens_for(Versioned, "instrument_class", propagate=True)
 def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Put the version column on the table and name it to the mapper, before it looks at columns."""
+    if opts_out(cls):
+        _leave_out(mapper, cls)
+        return
     token, _ = checks.check_tokens(cls)
     if mapper.inherits is not None and not mapper.concrete and _inherit_token(mapper, cls):
         return
     table = checks.check_table(mapper, cls)
     if token is not None:
-        column = _token_column(cls, table, token)
+        column = _token_column(mapper, cls, table, token)
         checks.check_version_id(mapper, cls, token, column)
         triggers.create_with_table(table, column, token)
         mapper.version_id_col = column
@@ -106,6 +110,14 @@ def _give_token(mapper: Mapper[Any], cls: type[Any]) -> None:
         mapper.confirm_deleted_rows = True  # without it a stale delete would do nothing, silently
     elif token is not None:
         _load_with_parents(mapper)
+
+
+def _leave_out(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """The class says that its rows have no version."""
+    checks.check_opt_out(mapper, cls)
+    parent = mapper.inherits
+    if mapper.concrete and parent and mapper.version_id_col is parent.version_id_col:
+        mapper.version_id_col = None  # SQLAlchemy's answer, and no column of this table
 
 
 def _inherit_token(mapper: Mapper[Any], cls: type[Any]) -> bool:
@@ -137,7 +149,7 @@ def _load_with_parents(mapper: Mapper[Any]) -> None:
         load_with_parent(parent, mapper)
 
 
-def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
+def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Token) -> Column[Any]:
     """The token's column: the one the class has declared, or a new one."""
     name = token.column_name
     kind = type(token).__name__
@@ -150,6 +162,8 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
                     f" declaration, or give the token another name:"
                     f" __version_token__ = {kind}(name='row_version')."
                 )
+            if not _is_said(mapper, cls, column):
+                raise checks.another_meaning(cls, token, column)
             token.take(column)
             return column
     if token.name in table.columns:
@@ -164,9 +178,24 @@ def _token_column(cls: type[Any], table: Table, token: Token) -> Column[Any]:
     return column
 
 
+def _is_said(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> bool:
+    """Does the class, or one above it, say that a column which it has is the version?
+
+    With ``__version_token__``, or SQLAlchemy's ``version_id_col``. Of a second class over the table
+    the first one has.
+    """
+    own: Any = mapper.version_id_col
+    if own is column or (isinstance(own, str) and own == column.key):
+        return True
+    saying = next(one for one in cls.__mro__ if "__version_token__" in vars(one))
+    return saying is not Versioned or tables.versioned_tables().get(column.table) is column
+
+
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)
 def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     """Refuse what cannot work while the class is being mapped, and close the attribute."""
+    if opts_out(cls):
+        return
     token, rule = checks.check_tokens(cls)
     if token is not None:
         column = checks.check_attribute(mapper, cls, token)
@@ -190,6 +219,8 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
 @event.listens_for(Versioned, "mapper_configured", propagate=True)
 def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     """What is known only when the whole hierarchy is."""
+    if opts_out(cls):
+        return
     if mapper.version_id_col is not None:
         checks.check_parents(mapper, cls)
         moves.check_post_update(mapper, cls)

@@ -8,7 +8,8 @@ the Python of a migration script, with the imports that it needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from alembic.autogenerate import render
@@ -22,8 +23,12 @@ from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operation import VersionOperation
 from optilock.schema import Expected, expected, is_version
+from optilock.session.caller import level_of_caller
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Timestamp, Token, Unique
+
+#: What a project writes in its env.py.
+LINE = 'autogenerate_plugins=["alembic.autogenerate.*", "optilock"]'
 
 
 def compare_tables(
@@ -47,6 +52,40 @@ def compare_tables(
     upgrade.ops[:] = operations
     add_trigger_operations(context, upgrade, wanted, schemas)
     return PriorityDispatchResult.CONTINUE
+
+
+def remind_of_line(
+    context: AutogenContext, upgrade: ops.UpgradeOps, schemas: set[str | None]
+) -> PriorityDispatchResult:
+    """Warn of operations on versions that are still Alembic's own: the line is not there.
+
+    A NOT NULL column that is added without values fails on a table with rows, and of triggers
+    Alembic knows nothing.
+    """
+    plain = sorted(_plain(context, upgrade))
+    if plain:
+        warnings.warn(
+            f"autogenerate writes the version of {', '.join(plain)} as any other column: the"
+            " migration fails on a table that has rows, and makes no triggers. env.py lacks a line:"
+            f" context.configure(..., {LINE}). Write it, and generate the revision again.",
+            stacklevel=level_of_caller(),
+        )
+    return PriorityDispatchResult.CONTINUE
+
+
+def _plain(context: AutogenContext, upgrade: ops.UpgradeOps) -> Iterator[str]:
+    """Tables whose versions, or triggers, nobody of ours has seen to."""
+    ours = any(isinstance(operation, VersionOperation) for operation in upgrade.ops)
+    wanted = _wanted(context) if upgrade.ops else {}
+    for operation in upgrade.ops:
+        if not isinstance(operation, (ops.ModifyTableOps, ops.CreateTableOp)):
+            continue
+        found = wanted.get((operation.schema, str(operation.table_name)))
+        if isinstance(operation, ops.ModifyTableOps):
+            if _added(operation, found) is not None:
+                yield str(operation.table_name)
+        elif found is not None and not ours and (found.moves_by_trigger or found.guard):
+            yield str(operation.table_name)
 
 
 def compare_default(

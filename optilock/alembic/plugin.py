@@ -4,6 +4,8 @@ Alembic imports this module while it is being imported itself, so nothing of it 
 A project switches the comparisons on in its ``env.py``::
 
     context.configure(..., autogenerate_plugins=["alembic.autogenerate.*", "optilock"])
+
+Without that line a warning says so, when Alembic writes a version column as any other column.
 """
 
 from __future__ import annotations
@@ -26,12 +28,21 @@ def setup(plugin: Plugin) -> None:
     plugin.add_autogenerate_comparator(
         _compare_default, "column", "server_default", priority=DispatchPriority.FIRST
     )
+    # By its name among Alembic's own, which run without the line; after ours, where that is there.
+    reminder = type(plugin)("alembic.autogenerate.optilock_reminder")
+    reminder.add_autogenerate_comparator(_remind, "schema", priority=DispatchPriority.LAST)
 
 
 def _compare_tables(*arguments: Any) -> Any:
     from optilock.alembic.autogenerate import compare_tables
 
     return compare_tables(*arguments)
+
+
+def _remind(*arguments: Any) -> Any:
+    from optilock.alembic.autogenerate import remind_of_line
+
+    return remind_of_line(*arguments)
 
 
 def _compare_default(*arguments: Any) -> Any:

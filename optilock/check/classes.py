@@ -28,12 +28,14 @@ def check_mapping(mapper: Mapper[Any]) -> Iterator[Finding]:
     """Is there a version, and does anything make it move, or conflict, without need?"""
     name = mapper.class_.__name__
     if not facts(mapper).guarded:
-        yield warning(
-            "no-version",
-            name,
-            "The class has no version: the last writer wins, and nobody is told.",
-            "Add the mixin optilock.Versioned, if its rows have more than one writer.",
-        )
+        if facts(mapper).forgotten:
+            yield warning(
+                "no-version",
+                name,
+                "The class has no version: the last writer wins, and nobody is told.",
+                "Add the mixin optilock.Versioned, if its rows have more than one writer."
+                " Otherwise say so: __version_token__ = None.",
+            )
         return
     if not issubclass(mapper.class_, Versioned) and mapper.inherits is None:
         yield note(

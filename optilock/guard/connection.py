@@ -23,8 +23,10 @@ from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
 from optilock.guard.route import links, unguarded, written
 from optilock.mapping.tables import owner_of
+from optilock.session.watched import is_strict
 from optilock.statements.demanded import table_under_demands
 from optilock.statements.refused import refuse_text, refuse_unasked
+from optilock.statements.strict import refuse_forgotten
 from optilock.undocumented import MappersCache
 
 _CHANGES = (Update, Delete)
@@ -75,6 +77,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 cache = (options.get("execution_options") or {}).get("compiled_cache")
                 if type(cache) is MappersCache:
                     return written(flush, connection, native, statement, parameters, options)
+                if is_strict(flush.session):
+                    refuse_forgotten(statement)
                 statement = _under_demands(flush, connection, statement, parameters)
                 if type(parameters) is list and owner_of(statement.table) is None:
                     # link rows come without that option
@@ -84,6 +88,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 return write_by_hand(flush, connection, native, statement, parameters, options)
             if flush.known.demands is not None:
                 refuse_unasked(flush.known.demands, statement)
+            if is_strict(flush.session):
+                refuse_forgotten(statement)
             drain(flush, connection)
             return native(statement, parameters, **options)
         except DBAPIError:

@@ -8,7 +8,8 @@ without a check).
 
 :func:`refuse_two_classes`: objects of two classes over one table
 (:mod:`optilock.mapping.tables`). :func:`refuse_guarded_writes`: rows that are guarded, over a
-connection where nothing is (:mod:`optilock.session.connections`).
+connection where nothing is (:mod:`optilock.session.connections`). :func:`refuse_forgotten_rows`:
+rows without a version, in a strict session (:mod:`optilock.statements.strict`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.orm import Mapper, RelationshipDirection, Session
+from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
+from optilock.guard.dependents import LeftOut
+from optilock.guard.records import Flush
 from optilock.mapped import State, facts, identity_of
 from optilock.mapping.tables import is_shared, two_classes
 from optilock.rows.seen import version_seen
 from optilock.rows.unknown_versions import never_seen, unread
 from optilock.session.connections import INSTEAD, autocommits, engine_to_write
 from optilock.session.watched import Watched
+from optilock.statements.strict import forgotten
+from optilock.writes.shapes import compared_columns
 
 
 def refuse_guarded_writes(session: Session, connections: Iterable[Connection]) -> None:
@@ -86,6 +91,53 @@ def refuse_unread(session: Session, objects: Any) -> None:
         if obj in session.deleted or (state.modified and _counts(state)):
             assert state.key is not None
             raise never_seen(state.mapper, identity_of(state))
+
+
+def refuse_forgotten_rows(session: Session, objects: Any) -> None:
+    """Refuse to update or delete, in a strict session, a row of a class without a version.
+
+    Raises:
+        ConfigurationError: there is one, and its class does not say that it needs none. Nothing was
+            sent.
+    """
+    for obj in (*session.deleted, *session.dirty):
+        state = instance_state(obj)
+        if not facts(state.mapper).forgotten or (objects and not any(obj is o for o in objects)):
+            continue
+        if obj in session.deleted or _is_changed(state):
+            raise forgotten(state.mapper, identity_of(state))
+
+
+def _is_changed(state: State) -> bool:
+    """Is a column of the row to have another value, a foreign key among them?"""
+    columns, others = state.mapper.columns, state.mapper.relationships
+    return any(
+        state.get_history(name, PassiveFlag.PASSIVE_NO_INITIALIZE).has_changes()
+        for name in state.committed_state
+        if name in columns
+        or (name in others and others[name].direction is RelationshipDirection.MANYTOONE)
+    )
+
+
+def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> None:
+    """The same of a statement of the unit of work that nobody has seen coming.
+
+    Raises:
+        ConfigurationError: it changes such a row; it is not sent, and the flush is rolled back.
+    """
+    states = [
+        state
+        for mapper, some in flush.uow.mappers.items()  # type: ignore[union-attr]
+        if statement.table in mapper.tables and facts(mapper).forgotten
+        for state in some
+        if state.key is not None
+    ]
+    if not states:
+        return
+    of_rows = LeftOut(statement.table, compared_columns(statement) or {})
+    of_rows.take((), frozenset(states))
+    if any(row in of_rows for row in (params if isinstance(params, list) else [params])):
+        raise forgotten(states[0].mapper, then="It was not sent, and the flush is rolled back.")
 
 
 def _counts(state: State) -> bool:

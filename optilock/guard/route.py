@@ -30,8 +30,10 @@ from optilock.guard.pipeline import (
     without_version,
 )
 from optilock.guard.records import Flush
+from optilock.guard.refusals import refuse_forgotten_statement
 from optilock.mapped import facts
 from optilock.mapping.compared import any_compared, changed_names
+from optilock.session.watched import is_strict
 from optilock.writes.answers import Accepted, Counted, Nothing, Unmoved, fill_in
 from optilock.writes.send import require_row_counts
 from optilock.writes.shapes import shape_for
@@ -167,6 +169,8 @@ def unguarded(
     flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
 ) -> Any:
     """A statement without a token: tables of a row that missed are not written."""
+    if is_strict(flush.session):
+        refuse_forgotten_statement(flush, statement, params)
     drain(flush, connection)
     _look_at_other_tables(flush, statement.table)
     if flush.known.demands is not None and flush.known.demands.may_concern(statement.table):

@@ -51,6 +51,7 @@ from optilock.guard.pipeline import drain_all
 from optilock.guard.promises import check_pending
 from optilock.guard.records import Flush
 from optilock.guard.refusals import (
+    refuse_forgotten_rows,
     refuse_guarded_writes,
     refuse_two_classes,
     refuse_unread,
@@ -69,7 +70,10 @@ from optilock.session.watched import (
     KNOWN,
     ON_DELETE,
     RESOLVER,
+    STRICT,
     Record,
+    check_strict,
+    is_strict,
     known_of,
 )
 from optilock.statements.execute import guarded_connection, guarded_execute
@@ -84,24 +88,34 @@ from optilock.writes.send import require_row_counts_of
 T = TypeVar("T")
 
 
-def watch(target: T, *, on_conflict: OnConflict = None, on_delete: DeletePolicies = None) -> T:
+def watch(
+    target: T,
+    *,
+    on_conflict: OnConflict = None,
+    on_delete: DeletePolicies = None,
+    strict: bool = False,
+) -> T:
     """Guard every session that ``target`` makes, and return ``target``.
 
     ``target`` is a ``sessionmaker``, ``async_sessionmaker``, ``scoped_session``,
     ``async_scoped_session`` or a ``Session`` class. ``on_conflict`` is a resolver, or a mapping of
     model classes to resolvers; without one a conflict is raised as ``ConcurrencyError``.
-    ``on_delete`` is an :class:`~optilock.OnDelete`, or a mapping of model classes to them.
+    ``on_delete`` is an :class:`~optilock.OnDelete`, or a mapping of model classes to them. With
+    ``strict`` the sessions refuse to update or delete rows of a class without a version, unless the
+    class says ``__version_token__ = None``.
 
     Raises ``ConfigurationError`` for any other target, for a resolver or a policy that is not one,
     and for an engine whose driver cannot count rows, or that is in AUTOCOMMIT mode.
     """
     resolver, policy = check_on_conflict(on_conflict), check_on_delete(on_delete)
+    check_strict(strict)
     cls = _session_class(target)
     require_row_counts_of(target)
     refuse_autocommit_of(target)
     guard_class(cls)
     setattr(cls, RESOLVER, resolver)
     setattr(cls, ON_DELETE, policy)
+    setattr(cls, STRICT, strict)
     return target
 
 
@@ -142,6 +156,7 @@ def guard_class(cls: type[Session]) -> None:
     refuse_shards(cls)
     setattr(cls, GUARDED, True)
     setattr(cls, KNOWN, Record())
+    setattr(cls, STRICT, False)
     read_versions_with_rows()
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]
@@ -290,6 +305,8 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             refuse_two_classes(session, known)
         if UNREAD in session.__dict__:
             refuse_unread(session, objects)
+        if is_strict(session):
+            refuse_forgotten_rows(session, objects)
         known.flush = running = Flush(session, known, listen, write_by_hand)
         for connection in known.connections:
             arm(running, connection)

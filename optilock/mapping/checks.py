@@ -23,6 +23,8 @@ from optilock.undocumented import mapped_key
 def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
     """The token with a column, and the one that compares values; one of them may be missing."""
     given = cls.__version_token__
+    if given is None:
+        return None, None
     if isinstance(given, (list, set, frozenset)):
         raise ConfigurationError(
             f"{cls.__name__}.__version_token__ is a {type(given).__name__}: write several tokens as"
@@ -46,6 +48,18 @@ def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
     return next(iter(moving), None), next(iter(compared), None)
 
 
+def check_opt_out(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """Refuse ``__version_token__ = None`` for rows that have the version of another class."""
+    _check_spelling(cls)
+    parent = mapper.inherits
+    if parent is not None and not mapper.concrete and facts(parent).guarded:
+        raise ConfigurationError(
+            f"{cls.__name__}.__version_token__ is None, but its rows are rows of"
+            f" {parent.class_.__name__}, which has a version: say None on"
+            f" {mapper.base_mapper.class_.__name__}, for all of them, or leave it out."
+        )
+
+
 def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
     """The table that is to carry the version."""
     table = mapper.local_table
@@ -62,6 +76,17 @@ def check_table(mapper: Mapper[Any], cls: type[Any]) -> Table:
             " with primary_key=True."
         )
     return table
+
+
+def another_meaning(cls: type[Any], token: Token, column: Column[Any]) -> ConfigurationError:
+    """The class has a column of the version's name, and does not say that it is the version."""
+    kind = type(token).__name__
+    return ConfigurationError(
+        f"{cls.__name__} has a column {column.table.name}.{column.name} of its own, and Versioned"
+        " would make it the version of the row, which moves with every write and cannot be"
+        f" assigned. If it is the version, say so: __version_token__ = {kind}(). If it is something"
+        f" else, give the version another name: __version_token__ = {kind}(name='row_version')."
+    )
 
 
 def check_parents(mapper: Mapper[Any], cls: type[Any]) -> None:

@@ -31,6 +31,8 @@ KNOWN = "_optilock_watched"
 #: Attributes of a session class: what was said to ``watch``.
 RESOLVER = "_optilock_on_conflict"
 ON_DELETE = "_optilock_on_delete"
+#: An attribute of a session class, or of one session: no row without a version is changed.
+STRICT = "_optilock_strict"
 
 #: An attribute of a connection: the session that follows it, or that there are several.
 _FOLLOWER = "_optilock_follower"
@@ -185,6 +187,8 @@ class Record:
 _RECORD = Record()
 #: :func:`watched` for the session of a guarded class: no call of Python once the record is there.
 known_of: Callable[[Session], Watched] = attrgetter(KNOWN)
+#: Does the session of a guarded class refuse to change rows without a version?
+is_strict: Callable[[Session], bool] = attrgetter(STRICT)
 
 
 def watched(session: Session) -> Watched:
@@ -230,8 +234,26 @@ def demand_always(wanted: Demand) -> None:
         Watched.demands = Demands()
 
 
-def options(session: Session, *, on_conflict: Any = None, on_delete: Any = None) -> None:
-    """Set what one session does about conflicts; it goes before what was said to ``watch``."""
+def check_strict(strict: Any) -> bool:
+    """``strict`` as it was given.
+
+    Raises:
+        ConfigurationError: it is neither True nor False.
+    """
+    if not isinstance(strict, bool):
+        raise ConfigurationError(f"strict={strict!r} is neither True nor False.")
+    return strict
+
+
+def options(
+    session: Session, *, on_conflict: Any = None, on_delete: Any = None, strict: bool = False
+) -> None:
+    """Set what one session does about conflicts; it goes before what was said to ``watch``.
+
+    ``strict`` makes the session strict, and does not take back that it is.
+    """
+    if strict:
+        session.__dict__[STRICT] = True
     known = watched(session)
     if on_conflict is not None:
         known.on_conflict = check_on_conflict(on_conflict)

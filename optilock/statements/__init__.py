@@ -16,7 +16,8 @@ In a watched session :mod:`~optilock.statements.execute` sees each
 *what is refused*
     :mod:`~optilock.statements.refused` has what would leave the version as it was, and what writes
     rows that nobody can ask for what the session demands. :mod:`~optilock.statements.sql_text`
-    finds the tables that a text writes.
+    finds the tables that a text writes. :mod:`~optilock.statements.strict` has what a strict
+    session refuses: to change rows without a version.
 
 For any session, :mod:`~optilock.statements.bulk` writes many rows by key and answers for each
 (:mod:`~optilock.statements.bulk_rows`), :mod:`~optilock.statements.one_row` writes one row in one

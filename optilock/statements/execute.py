@@ -46,7 +46,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.rows.locked import LOCKED, run_query
 from optilock.session.connections import PLAIN
-from optilock.session.watched import KNOWN, Watched, watched
+from optilock.session.watched import KNOWN, Watched, is_strict, watched
 from optilock.statements.by_criteria import by_criteria, delete_promised, with_children
 from optilock.statements.by_key import refuse_compared, update_by_key
 from optilock.statements.by_table import (
@@ -65,6 +65,7 @@ from optilock.statements.refused import (
     refuse_text,
     refuse_unasked,
 )
+from optilock.statements.strict import refuse_forgotten
 from optilock.statements.version import refuse_update_of_table, unmoved_of_table, versioned_children
 from optilock.undocumented import MappersCache, lock_of, resolved, subject_of
 
@@ -79,6 +80,8 @@ def guarded_execute(original: Execute) -> Execute:
         demands = self.__dict__.get(KNOWN, Watched).demands
         if demands is not None:
             refuse_inside(demands, statement)
+        if is_strict(self):
+            refuse_forgotten(statement)
         if lock_of(statement) is not None or LOCKED in self.__dict__:
             return run_query(self, original, statement, params, options)
         return original(self, statement, params, **options)  # most are
@@ -91,6 +94,8 @@ def _changing(call: Call) -> Any:
     if isinstance(call.statement, StatementLambdaElement):
         call = call.with_statement(_resolved(call.statement))
     statement, demands = call.statement, watched(call.session).demands
+    if is_strict(call.session):
+        refuse_forgotten(statement)
     if isinstance(statement, (Update, Delete)):
         return _of_rows(call)
     if demands is not None:
@@ -238,6 +243,8 @@ def _following(
         session = owner()
         if session is None or known.stating:
             return native(statement, parameters, **options)
+        if is_strict(session):
+            refuse_forgotten(statement)
         if type(statement) not in _CHANGES:
             if known.demands is not None:
                 refuse_unasked(known.demands, statement)

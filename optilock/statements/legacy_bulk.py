@@ -19,7 +19,7 @@ from optilock.mapped import State, facts, identity_of, place_of
 from optilock.rows.seen import moved_back, recall, version_seen
 from optilock.rows.sides import Attempt
 from optilock.session.connections import connection_to_write, refuse_autocommit
-from optilock.session.watched import watched
+from optilock.session.watched import is_strict, watched
 from optilock.statements.by_key import (
     WRITING,
     attempts_of,
@@ -31,6 +31,7 @@ from optilock.statements.by_key import (
 from optilock.statements.call import Execute
 from optilock.statements.demanded import refuse_by_key
 from optilock.statements.own import Unseen, note, note_unseen, versions_after
+from optilock.statements.strict import refuse_class
 from optilock.undocumented import take_as_stored
 
 
@@ -42,6 +43,8 @@ def guarded_bulk_update(original: Execute) -> Execute:
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
+            if is_strict(self):
+                refuse_class(found)
             refuse_compared(found, "bulk_update_mappings()")
             refuse_by_key(self, found, rows)
         if not isinstance(found, Mapper) or not facts(found).token:
@@ -87,6 +90,8 @@ def guarded_bulk_save(original: Execute) -> Execute:
         written = [state for state in states if _is_saved(state, all_columns)]
         for state in written:
             if state.key is not None:
+                if is_strict(self):
+                    refuse_class(state.mapper)
                 refuse_compared(state.mapper, "bulk_save_objects()")
                 _refuse_assigned(state)
                 _require_seen(state)

@@ -13,7 +13,7 @@ write. :mod:`optilock.statements.demanded` asks the rows of all others.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -178,14 +178,14 @@ _alone: set[Any] = set()
 _MOST = 1_000
 
 
-def refuse_inside(demands: Demands, statement: Any) -> None:
-    """Refuse a statement with another one inside that writes such rows."""
+def inside_of(statement: Any) -> Sequence[Any]:
+    """The statements inside of another one that may write rows."""
     if not isinstance(statement, ClauseElement):  # a sequence, which is no statement
-        return
+        return ()
     found = cache_key_of(statement)
     key = None if found is None else found.key
     if key in _alone:
-        return
+        return ()
     inside = [
         one
         for one in visitors.iterate(statement)
@@ -195,7 +195,12 @@ def refuse_inside(demands: Demands, statement: Any) -> None:
         if len(_alone) >= _MOST:
             _alone.clear()
         _alone.add(key)
-    for one in inside:
+    return inside
+
+
+def refuse_inside(demands: Demands, statement: Any) -> None:
+    """Refuse a statement with another one inside that writes such rows."""
+    for one in inside_of(statement):
         if isinstance(one, (Insert, TextClause)):
             refuse_unasked(demands, one)
         else:
@@ -235,14 +240,19 @@ def refuse_others(demands: Demands, statement: Any, tables: set[Any]) -> None:
     if not isinstance(statement.table, Table):
         written = {one for one in visitors.iterate(statement.table) if isinstance(one, Table)}
     if isinstance(statement, Update):
-        written.update(map(_table_of, names_set_by(statement)))
-    for table in written - tables - {None}:
+        written.update(tables_set_by(statement))
+    for table in written - tables:
         for cls in _demanded_classes(demands, table):
             raise ConfigurationError(
                 f"The statement names an alias of {table.description}, or several tables, and the"
                 f" session demands something of each row of {cls} that it writes: name"
                 f" {table.description} itself, in a statement of its own. Nothing was sent."
             )
+
+
+def tables_set_by(statement: Update) -> Iterator[Any]:
+    """The tables of which it sets columns, as far as these name theirs."""
+    return (table for name in names_set_by(statement) if (table := _table_of(name)) is not None)
 
 
 def _table_of(named: Any) -> Any:

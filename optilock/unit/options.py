@@ -31,6 +31,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
 
     on_conflict: OnConflict
     on_delete: DeletePolicies
+    strict: bool
     read_only: bool
     savepoint: bool
     independent: bool
@@ -59,12 +60,25 @@ class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):
     """The keywords of :func:`optilock.unit_of_work`."""
 
 
+#: What a unit that joins cannot have if the unit around it has not.
+_OF_THE_OUTERMOST = (
+    "on_conflict",
+    "on_delete",
+    "strict",
+    "isolation",
+    "read_only",
+    "verify_reads",
+    "parts",
+)
+
+
 @dataclass(frozen=True)
 class Options:
     """How one unit of work should run."""
 
     on_conflict: OnConflict = None
     on_delete: DeletePolicies = None
+    strict: bool = False
     isolation: Isolation | None = None
     read_only: bool = False
     savepoint: bool = False
@@ -76,7 +90,7 @@ class Options:
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
         check_on_delete(self.on_delete)
-        for name in ("read_only", "savepoint", "independent", "verify_reads"):
+        for name in ("strict", "read_only", "savepoint", "independent", "verify_reads"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
@@ -126,7 +140,7 @@ class Options:
         Raises:
             ConfigurationError: an option is given and differs.
         """
-        for name in ("on_conflict", "on_delete", "isolation", "read_only", "verify_reads", "parts"):
+        for name in _OF_THE_OUTERMOST:
             wanted, has = getattr(self, name), getattr(outer, name)
             if wanted and wanted != has:
                 raise ConfigurationError(

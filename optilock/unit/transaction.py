@@ -73,9 +73,14 @@ class OwnTransaction:
         attempt = running.current_attempt()
         self._attempts = 1 if attempt is None else attempt.number
         self._started = time.monotonic() if attempt is None else attempt.started
-        on_conflict, on_delete = self.options.on_conflict, self.options.on_delete
-        if on_conflict is not None or on_delete is not None:
-            guard_options(self.session, on_conflict=on_conflict, on_delete=on_delete)
+        asked = self.options
+        if asked.on_conflict is not None or asked.on_delete is not None or asked.strict:
+            guard_options(
+                self.session,
+                on_conflict=asked.on_conflict,
+                on_delete=asked.on_delete,
+                strict=asked.strict,
+            )
         if self.parts:
             for part in self.parts:
                 part.begin(self.session)

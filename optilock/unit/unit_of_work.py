@@ -79,6 +79,7 @@ class UnitOfWork(Membership, Generic[S]):
         sessions: a ``sessionmaker``, a ``scoped_session`` or an ``Engine``.
         on_conflict: a resolver for every class, or a mapping of model classes to resolvers.
         on_delete: an ``OnDelete`` for every class, or a mapping of model classes to them.
+        strict: rows of classes without a version are not updated or deleted.
         isolation: the level to run at; None keeps the engine's own.
         read_only: the database refuses writes.
         savepoint: when a unit is running already, join it with a savepoint.
@@ -176,13 +177,14 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
     ``on``, ``deadline``, ``wait_initial``, ``wait_max``, ``before_retry``).
 
     Raises:
-        ConfigurationError: (on decorating) an option cannot work, or the function is async and
-            ``sessions`` is not, or the reverse.
+        ConfigurationError: (on decorating) an option cannot work, the function is a method, or it
+            is async and ``sessions`` is not, or the reverse.
     """
     policy, unit_options = policy_from(options)
     asynchronous = is_async(sessions)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        _refuse_methods(function)
         policy.decorate(function)  # refuses what cannot be run again, such as generators
         _require_same_kind(function, sessions, asynchronous)
         run = (_async_runner if asynchronous else _runner)(function, sessions, policy, unit_options)
@@ -243,15 +245,42 @@ def _require_same_kind(function: Any, sessions: Any, asynchronous: bool) -> None
         )
 
 
+#: How the first argument of a method is called.
+_OF_METHODS = ("self", "cls")
+
+
+def _refuse_methods(function: Any) -> None:
+    """Refuse what a class would hand its object to, in the place of the session.
+
+    Raises:
+        ConfigurationError: it is a ``staticmethod`` or ``classmethod`` that is decorated.
+    """
+    if isinstance(function, (staticmethod, classmethod)):
+        kind = type(function).__name__
+        raise _method(f"{function.__qualname__} is a {kind} already, so", "self")
+
+
+def _method(what: str, first: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} {first!r} would be given to it where unit_of_work passes the session. Write"
+        " @retry(...) above the method, and `with UnitOfWork(sessions) as session:` in it; or,"
+        " where the work needs no object, @staticmethod above @unit_of_work(...), and the session"
+        " as the first argument."
+    )
+
+
 def _without_session(function: Callable[..., Any]) -> inspect.Signature:
     """The signature that callers see.
 
     Raises:
-        ConfigurationError: there is no positional parameter that could take the session.
+        ConfigurationError: there is no positional parameter that could take the session, or it is
+            a method.
     """
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     first = parameters[0] if parameters else None
+    if first is not None and first.name in _OF_METHODS:
+        raise _method(f"{function.__qualname__}({first.name}, ...) is a method, so", first.name)
     if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
         name = getattr(function, "__qualname__", repr(function))
         raise ConfigurationError(

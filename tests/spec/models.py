@@ -165,6 +165,7 @@ class Grown(Versioned, Base):
     """The column was added later, and may be NULL."""
 
     __tablename__ = "spec_grown"
+    __version_token__ = Counter()
     id: Mapped[int] = key()
     name: Mapped[str | None]
     version: Mapped[int | None] = mapped_column(BigInteger)

@@ -134,3 +134,30 @@ def test_sync_units_need_no_greenlet():
         "with UnitOfWork(create_engine('sqlite://')) as session: session.connection()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["self", "cls"])
+def test_a_method_is_refused_when_it_is_decorated(name):
+    """Called, it would get the session where it has its object, and the object as the next."""
+    names = {"unit_of_work": unit_of_work, "SESSIONS": SESSIONS, "ASYNC_SESSIONS": ASYNC_SESSIONS}
+    for sessions, word in (("SESSIONS", "def"), ("ASYNC_SESSIONS", "async def")):
+        body = f"class Shop:\n @unit_of_work({sessions})\n {word} sell({name}, item): ..."
+        with pytest.raises(ConfigurationError, match=r"Shop\.sell.* @retry.* UnitOfWork.* @static"):
+            exec(body, dict(names))
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_what_is_made_a_method_before_it_is_decorated_is_refused(kind):
+    with pytest.raises(ConfigurationError, match=f"nothing is a {kind.__name__} already"):
+        unit_of_work(SESSIONS)(kind(nothing))
+
+
+def test_a_static_method_may_be_a_unit():
+    class Shop:
+        @staticmethod
+        @unit_of_work(SESSIONS)
+        def sell(session, item):
+            assert isinstance(session, Session)
+            return item
+
+    assert Shop.sell("book") == Shop().sell("book") == "book"

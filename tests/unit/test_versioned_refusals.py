@@ -40,10 +40,14 @@ def map_doc(annotations: Any = (), **body: Any) -> Any:
     )
 
 
+#: The class says that the column ``version`` is the version.
+SAID = {"__version_token__": Counter()}
+
+
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token", [Counter, "version", None, 1, Token()], ids=told)
+@pytest.mark.parametrize("token", [Counter, "version", (None,), 1, Token()], ids=told)
 def test_what_is_not_a_token_is_refused(token: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"not a token: write Counter\(\), Unique\(\)"):
         map_doc(__version_token__=token)
@@ -82,11 +86,14 @@ def test_a_name_that_no_attribute_can_have_is_refused(kind: Any, name: Any, help
             r"which Unique cannot use.*Unique\(name='row_version'\)",
         ),
         ({"version": mapped_column("rev_no", Integer)}, r"write .*Counter\(column='rev_no'\)"),
-        ({"rev": mapped_column("version", Integer)}, r"Write name='rev', column='version'"),
+        ({"rev": mapped_column("version", Integer), **SAID}, r"Write name='rev', column='version'"),
         ({"__version_token__": Counter(column="name")}, r"which Counter cannot use"),
         ({"__version_token__": Counter(name="id")}, r"primary key.*name='row_version'"),
-        ({"version": mapped_column(Integer, primary_key=True)}, "Take it out of the primary key"),
-        ({"version": mapped_column(Integer, deferred=True)}, "Remove deferred=True"),
+        (
+            {"version": mapped_column(Integer, primary_key=True), **SAID},
+            "Take it out of the primary key",
+        ),
+        ({"version": mapped_column(Integer, deferred=True), **SAID}, "Remove deferred=True"),
         ({"version": property(lambda self: 1)}, r"such as a method.*name='row_version'"),
         ({"version": "1.0"}, r"such as a method.*name='row_version'"),
         ({"__mapper_args__": {"include_properties": ["id", "name"]}}, "include_properties"),
@@ -133,8 +140,47 @@ def test_a_version_in_the_constructor_of_a_dataclass_is_refused() -> None:
 
         class Doc(Versioned, Data):
             __tablename__ = "docs"
+            __version_token__ = Counter()
             id: Mapped[Key]
             version: Mapped[int] = mapped_column(default=1)
+
+
+KINDS = {Integer: Counter(), Uuid: Unique()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_the_class_had_is_not_taken_over_silently(kind: Any) -> None:
+    """It may be the edition of a document, and its numbers would be lost."""
+    with pytest.raises(ConfigurationError, match=r"say so: .* another name: .*name='row_version'"):
+        map_doc(version=mapped_column(Integer))
+
+    doc = map_doc(version=mapped_column(kind), __version_token__=KINDS[kind])
+    assert doc.__mapper__.version_id_col is doc.__table__.c.version
+    doc = map_doc(version=mapped_column(Integer), __version_token__=Counter(name="row_version"))
+    assert doc.__mapper__.version_id_col is doc.__table__.c.row_version
+    assert doc(version=7).version == 7
+
+
+def test_version_id_col_says_that_a_column_is_the_version() -> None:
+    version = mapped_column(Integer)
+    doc = map_doc(version=version, __mapper_args__={"version_id_col": version})
+    assert doc.__mapper__.version_id_col is doc.__table__.c.version
+
+
+def test_the_columns_of_a_table_that_was_there_are_not_taken_over_either() -> None:
+    made = base()
+    columns = [Column("id", Integer, primary_key=True), Column("version", Integer)]
+    table = Table("docs", made.metadata, *columns)
+    with pytest.raises(ConfigurationError, match=r"docs\.version of its own"):
+        type("Doc", (Versioned, made), {"__table__": table})
+
+    made = base()
+    table = table.to_metadata(made.metadata)
+    above = type("Above", (made,), {"__abstract__": True, "__version_token__": Counter()})
+    doc: Any = type("Said", (above, Versioned), {"__table__": table})
+    assert doc.__mapper__.version_id_col is table.c.version
+    short: Any = type("Short", (Versioned, made), {"__table__": table})  # it is known by now
+    assert short.__mapper__.version_id_col is table.c.version
 
 
 def test_a_class_that_is_mapped_to_no_table_is_refused() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Engine, String, event, select
+from sqlalchemy import BigInteger, Engine, String, event, inspect, select
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -39,15 +39,36 @@ def continuum() -> Iterator[Any]:
             setattr(BigInteger, name, value)
 
 
-@pytest.fixture(scope="module")
-def article(continuum: Any) -> Iterator[Any]:
-    """A class with a history; Continuum listens to every mapper and every session."""
-    continuum.make_versioned(user_cls=None)
-
+def a_base() -> type[Any]:
     class Base(DeclarativeBase):
         type_annotation_map = {str: String(60)}
 
-    class Article(Versioned, Base):
+    return type("Base", (Versioned, Base), {"__abstract__": True})
+
+
+def a_versioned_base() -> type[Any]:
+    """Continuum makes its own classes under it, and they are to have no version."""
+    from sqlalchemy_continuum.transaction import TransactionBase
+    from sqlalchemy_continuum.version import VersionClassBase
+
+    class Base(Versioned, DeclarativeBase):
+        type_annotation_map = {str: String(60)}
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            if issubclass(cls, (VersionClassBase, TransactionBase)):
+                cls.__version_token__ = None
+            super().__init_subclass__(**options)
+
+    return Base
+
+
+@pytest.fixture(scope="module", params=[a_base, a_versioned_base])
+def article(continuum: Any, request: Any) -> Iterator[Any]:
+    """A class with a history; Continuum listens to every mapper and every session."""
+    manager = continuum.VersioningManager()  # the usual one keeps its first classes
+    continuum.make_versioned(user_cls=None, manager=manager)
+
+    class Article(request.param()):
         __tablename__ = "continuum_articles"
         __versioned__ = {}
         id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -56,7 +77,7 @@ def article(continuum: Any) -> Iterator[Any]:
 
     configure_mappers()
     yield Article
-    continuum.remove_versioning()
+    continuum.remove_versioning(manager=manager)
 
 
 @pytest.fixture
@@ -212,3 +233,19 @@ def test_a_flush_after_a_refused_one_is_recorded_in_the_same_transaction(
         session.commit()
 
     assert history(engine, article, 2) == [FIRST, (UPDATE, "again", "a", 3)]
+
+
+def test_classes_that_say_none_have_no_version_and_a_strict_session_writes_them(engine, article):
+    from sqlalchemy_continuum import transaction_class, version_class
+
+    for cls in (version_class(article), transaction_class(article)):
+        assert inspect(cls).version_id_col is None
+
+    article.metadata.create_all(engine)
+    sessions = watch(sessionmaker(engine), strict=True)
+    with sessions.begin() as session:
+        session.add(article(id=1, title="a", body="a"))
+    with sessions.begin() as session:
+        session.get_one(article, 1).title = "b"
+
+    assert history(engine, article, 1) == [FIRST, (UPDATE, "b", "a", 2)]

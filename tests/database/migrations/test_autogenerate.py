@@ -346,3 +346,30 @@ def test_a_version_trigger_goes_with_its_token_whatever_the_names(engine, name, 
 
 def _only(schema):
     return lambda name, kind, parents: kind != "schema" or name in (None, schema)
+
+
+# -- without the line in env.py ---------------------------------------------------------------
+
+WITHOUT = {"autogenerate_plugins": ["alembic.autogenerate.*"]}
+says_the_line = pytest.warns(UserWarning, match=r'of pages .*lacks a line: .*\*", "optilock"\]')
+
+
+@pytest.mark.usefixtures("pages")
+def test_without_the_line_a_warning_names_it(engine):
+    with says_the_line:
+        revision = revise(engine, models(token=Counter()), **WITHOUT)
+    assert "op.add_column('pages'" in revision.upgrade  # fails on a table that has rows
+
+
+def test_and_where_a_trigger_would_be_missing(engine):
+    with says_the_line:
+        revise(engine, models(token=RowVersion()), **WITHOUT)
+
+
+def test_nobody_is_reminded_where_nothing_is_wrong(engine, recwarn):
+    revise(engine, models(token=Counter()), **WITHOUT)  # a new table is right as it is
+    revise(engine, models(token=RowVersion()))
+    models(token=Counter()).create_all(engine)
+    revise(engine, models(token=Counter()), **WITHOUT)
+    revise(engine, MetaData(), **WITHOUT)
+    assert not recwarn.list
