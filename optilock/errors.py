@@ -35,7 +35,9 @@ A conflict has three sides, and an :class:`Entry` carries all of them::
     current    what this session wants to store
     database   what is stored now, by somebody else
 
-It is a value: no session, no lazy loading, safe to pickle, to log, or to hand to another task.
+It is a value: no session, no lazy loading, safe to pickle, to log, or to hand to another task. Its
+``repr`` has no values of columns, and ``as_dict()``, which ``json.dumps`` takes, has them only
+where they are asked for: ``as_dict(values=True)``.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ import copy
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from sqlalchemy.orm.exc import StaleDataError
+
+from optilock.plain import ReadOnly, as_json
 
 __all__ = [
     "CannotMerge",
@@ -117,8 +120,8 @@ class Entry(Generic[T]):
     def __post_init__(self) -> None:
         for name in _MAPPINGS:
             value = getattr(self, name)
-            if value is not None and type(value) is not MappingProxyType:
-                object.__setattr__(self, name, MappingProxyType(dict(value)))
+            if value is not None and type(value) is not ReadOnly:
+                object.__setattr__(self, name, ReadOnly(dict(value)))
         if type(self.conflicting) is not frozenset:
             object.__setattr__(self, "conflicting", frozenset(self.conflicting))
 
@@ -127,7 +130,10 @@ class Entry(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = (getattr(self, name) for name in self.__dataclass_fields__)
-        return (Entry, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values))
+        return (Entry, tuple(dict(v) if isinstance(v, ReadOnly) else v for v in values))
+
+    def __repr__(self) -> str:
+        return f"<Entry of {self.describe()}>"
 
     def apply_to(self, obj: T) -> T:
         """Set our changes on a fresh object of the same row, and return it.
@@ -144,6 +150,31 @@ class Entry(Generic[T]):
         for name, value in copy.deepcopy(dict(self.changes)).items():
             setattr(obj, name, value)
         return obj
+
+    def as_dict(self, *, values: bool = False) -> dict[str, Any]:
+        """The row and what both sides did, for ``json.dumps``: names, key and versions.
+
+        Nothing else is shown of the row, unless ``values`` are asked for, all of them.
+        """
+        told = {
+            "model": self.model.__name__,
+            "identity": as_json(self.identity),
+            "kind": self.kind,
+            "action": self.action,
+            "changed": sorted(self.changes),
+            "conflicting": sorted(self.conflicting),
+            "versions": self._versions_by_side(),
+        }
+        if values:
+            told.update({name: as_json(getattr(self, name)) for name in _MAPPINGS})
+        return told
+
+    def _versions_by_side(self) -> dict[str, Any]:
+        token = self.token
+        if token is None:
+            return {}
+        sides = {"original": self.original, "database": self.database or {}}
+        return {side: as_json(of[token]) for side, of in sides.items() if token in of}
 
     def describe(self) -> str:
         """One line for people: the row, what both sides did, which columns, which versions."""
@@ -197,6 +228,11 @@ class ConcurrencyError(OptilockError, StaleDataError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.entries, self.args[0]), pickled_state(self))
+
+    def as_dict(self, *, values: bool = False) -> dict[str, Any]:
+        """The conflict for ``json.dumps``; values of columns only if ``values`` are asked for."""
+        entries = [entry.as_dict(values=values) for entry in self.entries]
+        return {"error": type(self).__name__, "message": self.args[0], "entries": entries}
 
 
 class PreconditionFailed(ConcurrencyError):

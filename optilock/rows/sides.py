@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Row, Select, Table, select
@@ -27,6 +26,7 @@ from optilock.dialects.waiting import Wait
 from optilock.errors import Action, Computed, Entry, NotWritten
 from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression, key_in
 from optilock.mapping.compared import as_read, changed_names, compared_names
+from optilock.plain import ReadOnly
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write
 
@@ -249,10 +249,10 @@ def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
         identity=attempt.identity,
         kind="deleted" if stored is None else "updated",
         action=attempt.action,
-        original=MappingProxyType(attempt.original),
-        current=MappingProxyType(attempt.current),
-        database=None if stored is None else MappingProxyType(stored),
-        changes=MappingProxyType(attempt.changes),
+        original=ReadOnly(attempt.original),
+        current=ReadOnly(attempt.current),
+        database=None if stored is None else ReadOnly(stored),
+        changes=ReadOnly(attempt.changes),
         conflicting=_conflicting(attempt, stored),
         token=facts(attempt.mapper).token or None,
     )
