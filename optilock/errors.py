@@ -46,7 +46,7 @@ import copy
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from sqlalchemy.orm.exc import StaleDataError
 
@@ -116,14 +116,17 @@ class Entry(Generic[T]):
     conflicting: frozenset[str] = field(default_factory=frozenset)
     #: The attribute that holds the version, ``None`` for a token without a column.
     token: str | None = None
+    #: Attributes of ``CompareValues`` that are stored with other values than we had read.
+    compared: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
         for name in _MAPPINGS:
             value = getattr(self, name)
             if value is not None and type(value) is not ReadOnly:
                 object.__setattr__(self, name, ReadOnly(dict(value)))
-        if type(self.conflicting) is not frozenset:
-            object.__setattr__(self, "conflicting", frozenset(self.conflicting))
+        for name in ("conflicting", "compared"):
+            if type(getattr(self, name)) is not frozenset:
+                object.__setattr__(self, name, frozenset(getattr(self, name)))
 
     def __hash__(self) -> int:
         return hash((self.model, self.identity))
@@ -163,6 +166,7 @@ class Entry(Generic[T]):
             "action": self.action,
             "changed": sorted(self.changes),
             "conflicting": sorted(self.conflicting),
+            "compared": sorted(self.compared),
             "versions": self._versions_by_side(),
         }
         if values:
@@ -178,21 +182,42 @@ class Entry(Generic[T]):
 
     def describe(self) -> str:
         """One line for people: the row, what both sides did, which columns, which versions."""
-        key = self.identity[0] if len(self.identity) == 1 else self.identity
-        text = f"{self.model.__name__} {key!r}: we tried to {self.action} it, it was {self.kind}"
+        text = f"{self.row}: we tried to {self.action} it, {self._what_happened()}"
         if self.conflicting:
             text += f"; both sides changed {', '.join(sorted(self.conflicting))}"
         elif self.changes:
             text += f"; we changed {', '.join(sorted(self.changes))}"
-        return text + self._versions()
+        known = [part for part in (self._versions(), self._values_compared()) if part]
+        return text + (f" ({'; '.join(known)})" if known else "")
+
+    @property
+    def row(self) -> str:
+        """Class and key, for messages: ``Page 7``."""
+        key = self.identity[0] if len(self.identity) == 1 else self.identity
+        return f"{self.model.__name__} {key!r}"
+
+    def _what_happened(self) -> str:
+        if self.kind == "updated":
+            return "it was updated"
+        # Who knows no more of a row than its key and its version has perhaps never seen it.
+        if len(self.original) > len(self.identity) + (self.token is not None):
+            return "it was deleted"
+        return "it is not there: it was deleted, or there never was such a row"
 
     def _versions(self) -> str:
         if self.token is None or self.token not in self.original:
             return ""
-        ours = f" (we read version {self.original[self.token]!r}"
+        ours, stored = self.original[self.token], (self.database or {}).get(self.token)
         if self.database is None:
-            return ours + ")"
-        return ours + f", stored is {self.database.get(self.token)!r})"
+            return f"we read version {ours!r}"
+        if self.compared and ours == stored:
+            return f"the version is still {ours!r}"
+        return f"we read version {ours!r}, stored is {stored!r}"
+
+    def _values_compared(self) -> str:
+        if not self.compared:
+            return ""
+        return f"stored with another value than we read: {', '.join(sorted(self.compared))}"
 
 
 _MAPPINGS = ("original", "current", "database", "changes")
@@ -218,13 +243,41 @@ class ConcurrencyError(OptilockError, StaleDataError):
                 f" {type(self).__name__}(message=...) for a text."
             )
         self.entries = tuple(entries)
-        super().__init__(message if message is not None else _describe(self.entries, self._advice))
+        super().__init__(message if message is not None else self._describe())
 
+    _happened = "changed by another transaction after this one had read {them}"
+    _refused = "Your edits were not written."
+    #: What can be done about a row that is stored; and about one that is gone, by what was tried.
     _advice = (
-        "Your edits were not written. Refresh the objects and apply the edits again,"
+        "Refresh the objects and apply the edits again,"
         " set on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run the"
         " whole unit of work again with optilock.retry."
     )
+    _advice_if_gone: ClassVar[Mapping[Action, str]] = {
+        "update": "A row that is gone cannot be refreshed: expunge its object, set"
+        " on_conflict=client_wins, which inserts the row again, or run the whole unit of work"
+        " again with optilock.retry.",
+        "delete": "A row that is gone needs no delete: say on_delete=OnDelete.IGNORE_GONE.",
+        "verify": "What was decided with a row that is gone has to be decided without it: run the"
+        " whole unit of work again.",
+    }
+
+    def _describe(self) -> str:
+        """What was tried, on which rows, why it usually happens, and what to do next."""
+        entries = self.entries
+        if not entries:
+            return _NO_ROW
+        lines = [entry.describe() for entry in entries[:_SHOWN]]
+        if len(entries) > _SHOWN:
+            lines.append(f"... and {len(entries) - _SHOWN} more")
+        one = len(entries) == 1
+        happened = self._happened.format(them="it" if one else "them")
+        rows = "1 row was" if one else f"{len(entries)} rows were"
+        advice = " ".join(dict.fromkeys(self._advice_about(entry) for entry in entries))
+        return f"{rows} {happened}:\n  " + "\n  ".join(lines) + f"\n{self._refused} {advice}"
+
+    def _advice_about(self, entry: Entry[Any]) -> str:
+        return self._advice if entry.database is not None else self._advice_if_gone[entry.action]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.entries, self.args[0]), pickled_state(self))
@@ -244,9 +297,12 @@ class PreconditionFailed(ConcurrencyError):
     status = 412
     #: The tag that the row has now, where :mod:`optilock.entities` has looked at it.
     etag: str | None = None
-    _advice = (
-        "Your edits were not written, because they were meant for the version that was demanded."
-        " Read the row again, decide anew, and demand the version that you have seen then."
+    _happened = "not in the version that was demanded"
+    _refused = "Your edits were not written, because they were meant for that version."
+    _advice = "Read the row again, decide anew, and demand the version that you have seen then."
+    _advice_if_gone = dict.fromkeys(
+        ("update", "delete", "verify"),
+        "There is no row to read again: tell so whoever demanded it (404), or insert a new one.",
     )
 
 
@@ -363,22 +419,8 @@ def _can_be_pickled(error: BaseException) -> bool:
 
 
 _SHOWN = 5
-
-
-def _describe(entries: tuple[Entry[Any], ...], advice: str) -> str:
-    """What was tried, on which rows, why it usually happens, and what to do next."""
-    if not entries:
-        return (
-            "The database ended the transaction because of a concurrent change, and none of the"
-            " rows of this unit has another version now: the transactions depended on each"
-            " other's reads. Run the whole unit of work again."
-        )
-    lines = [entry.describe() for entry in entries[:_SHOWN]]
-    if len(entries) > _SHOWN:
-        lines.append(f"... and {len(entries) - _SHOWN} more")
-    rows, them = ("1 row was", "it") if len(entries) == 1 else (f"{len(entries)} rows were", "them")
-    return (
-        f"{rows} changed by another transaction after this one had read {them}:\n  "
-        + "\n  ".join(lines)
-        + f"\n{advice}"
-    )
+_NO_ROW = (
+    "The database ended the transaction because of a concurrent change, and none of the rows of"
+    " this unit has another version now: the transactions depended on each other's reads. Run the"
+    " whole unit of work again."
+)

@@ -29,7 +29,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, Entry
 from optilock.http.errors import BadPrecondition
 from optilock.http.etags import PLAIN, sent_tags
 from optilock.mapped import Identity, State, facts, identity_of
@@ -126,10 +126,17 @@ def _as_version(state: State, version: Any, want: Wanted) -> object:
             " quotes included."
         )
     raise ConfigurationError(
-        f"{want.call}() got a value of type {type(given).__name__}, and the version of {name} is of"
-        f" type {type(version).__name__}: give the version as it was read, or the text of"
+        f"{want.call}() got {_kind_of(parsed)}, and the version of {name} is"
+        f" {_kind_of(version)}: give the version as it was read, or the text of"
         " etag_of(), quotes included."
     )
+
+
+def _kind_of(value: object) -> str:
+    """The type of a value, in words that tell an aware time from a naive one."""
+    if isinstance(value, datetime):
+        return f"a datetime {'without' if value.tzinfo is None else 'with'} a time zone"
+    return f"a value of type {type(value).__name__}"
 
 
 _ALSO: dict[type, tuple[type, ...]] = {Decimal: (int,)}
@@ -150,3 +157,18 @@ def demanded(mapper: Mapper[Any], identity: Identity, want: Wanted) -> object:
         return want.version
     named = PLAIN.named(mapper, identity, want.tags)
     return named[0] if named else ", ".join(want.tags)
+
+
+def not_of_row(entry: Entry[Any], mapper: Mapper[Any], want: Wanted) -> str | None:
+    """What is to be said of tags of which none names a version of the row; ``None``: one does."""
+    if want.tags is None or PLAIN.named(mapper, entry.identity, want.tags):
+        return None
+    why = _OF_ANOTHER_ROW if want.tags else _WEAK
+    return (
+        f"{entry.row}: {why}. Nothing was written. Read the row again, decide anew, and send the"
+        " tag that comes with it, as etag_of() gives it."
+    )
+
+
+_WEAK = 'only weak tags (W/"...") were sent, which never match (RFC 9110 section 13.1.1)'
+_OF_ANOTHER_ROW = "no tag that was sent names a version of this row"

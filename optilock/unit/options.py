@@ -147,13 +147,20 @@ def options_from(given: Mapping[str, Any]) -> Options:
     """
     if not given:
         return _NONE
-    known = [field.name for field in fields(Options)]
     for name in given:
-        if name not in known:
+        if name in RetryOptions.__annotations__:
             raise ConfigurationError(
-                f"a unit of work has no option {name!r}; it has {', '.join(known)}."
+                f"a unit of work runs once, so {name!r} is an option of optilock.unit_of_work() and"
+                " optilock.retry(), which run it again."
+            )
+        if name not in _KNOWN:
+            raise ConfigurationError(
+                f"a unit of work has no option {name!r}; it has {', '.join(_KNOWN)}."
             )
     return Options(**given)
+
+
+_KNOWN = [field.name for field in fields(Options)]
 
 
 def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
@@ -162,6 +169,12 @@ def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
     Raises:
         ConfigurationError: there is no such option, or its value cannot work.
     """
-    about_retry = {k: v for k, v in given.items() if k in RetryOptions.__annotations__}
+    of_retry = RetryOptions.__annotations__
+    for name in given:
+        if name not in of_retry and name not in _KNOWN:
+            raise ConfigurationError(
+                f"unit_of_work() has no option {name!r}; it has {', '.join([*of_retry, *_KNOWN])}."
+            )
+    about_retry = {k: v for k, v in given.items() if k in of_retry}
     about_unit = {k: v for k, v in given.items() if k not in about_retry}
     return Policy(**about_retry), options_from(about_unit)

@@ -68,6 +68,7 @@ def test_an_entry_names_the_row_the_columns_and_the_versions() -> None:
         "action": "update",
         "changed": ["password"],
         "conflicting": ["password"],
+        "compared": [],
         "versions": {"original": 3, "database": 5},
     }
 
