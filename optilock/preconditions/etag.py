@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +32,7 @@ from optilock.errors import ConfigurationError, Entry
 from optilock.http.errors import BadPrecondition
 from optilock.http.etags import PLAIN, sent_tags
 from optilock.mapped import Identity, State, facts, identity_of
+from optilock.statements.version_types import ALSO, kind_of
 
 #: Instead of the version of a row that is not there any more.
 GONE: Any = object()
@@ -115,7 +115,7 @@ def _as_version(state: State, version: Any, want: Wanted) -> object:
     if isinstance(version, datetime) and isinstance(parsed, datetime):
         if (version.tzinfo is None) == (parsed.tzinfo is None):
             return parsed
-    elif isinstance(parsed, (type(version), *_ALSO.get(type(version), ()))) and (
+    elif isinstance(parsed, (type(version), *ALSO.get(type(version), ()))) and (
         isinstance(parsed, bool) is isinstance(version, bool)
     ):
         return parsed
@@ -126,20 +126,12 @@ def _as_version(state: State, version: Any, want: Wanted) -> object:
             " quotes included."
         )
     raise ConfigurationError(
-        f"{want.call}() got {_kind_of(parsed)}, and the version of {name} is"
-        f" {_kind_of(version)}: give the version as it was read, or the text of"
+        f"{want.call}() got {kind_of(parsed)}, and the version of {name} is"
+        f" {kind_of(version)}: give the version as it was read, or the text of"
         " etag_of(), quotes included."
     )
 
 
-def _kind_of(value: object) -> str:
-    """The type of a value, in words that tell an aware time from a naive one."""
-    if isinstance(value, datetime):
-        return f"a datetime {'without' if value.tzinfo is None else 'with'} a time zone"
-    return f"a value of type {type(value).__name__}"
-
-
-_ALSO: dict[type, tuple[type, ...]] = {Decimal: (int,)}
 #: What a body may bring in the place of a text.
 _OF_JSON = (bool, int, float, list, dict)
 

@@ -82,8 +82,9 @@ def bulk_update(
 
     Raises:
         ConfigurationError: it is no sync session, or its connection is in AUTOCOMMIT mode; a row
-            lacks its key or version, names what cannot be set, or appears twice; the class has no
-            version, or the values are in several tables. Nothing was sent.
+            lacks its key or version, has a version of a type that no row can have, names what
+            cannot be set, or appears twice; the class has no version, or the values are in several
+            tables. Nothing was sent.
     """
     session = session_given(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
     given = rows_to_update(model, rows)
