@@ -8,27 +8,7 @@
         balance: Mapped[int]
 
 From then on every UPDATE and DELETE of an account says ``WHERE version = ?``, and moves the
-version. The class may choose:
-
-``__version_token__``
-    another token or name: ``Unique()``, ``Counter(name="revision", column="rev_no")``; or several:
-    ``(Counter(), CompareValues("owner_id"))``
-``__version_ignore__``
-    attributes that neither move the version nor conflict (a view counter). Lost updates on them
-    become legal: that is what ignoring means.
-``__version_root_of__``
-    relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
-``__on_conflict__``
-    the resolver for rows of this class, unless the unit of work names one
-``__on_delete__``
-    how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
-``__version_guard__``
-    what a trigger does about an UPDATE by somebody else that leaves the version as it was:
-    ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
-    (:mod:`optilock.alembic.triggers`)
-``__problem_fields__``
-    attributes whose values a problem document may show to a client (:mod:`optilock.web.problems`);
-    none by default
+version. What the class may choose is in the docstring of :class:`Versioned`.
 
 The mixin stands on either side of the declarative base, on the base itself, on dataclass
 mappings, SQLModel tables and imperative mappings: it works by the mapper's events, so a
@@ -73,7 +53,34 @@ class ResolverObject(Protocol):
 
 
 class Versioned:
-    """Mixin: rows of the class carry a concurrency token that every write checks and moves."""
+    """Mixin: rows of the class carry a concurrency token that every write checks and moves.
+
+    ::
+
+        class Account(Versioned, Base): ...
+
+    The token is the attribute ``version``, a number that counts up. The class may choose:
+
+    ``__version_token__``
+        another token or name: ``Unique()``, ``Counter(name="revision", column="rev_no")``; or
+        several: ``(Counter(), CompareValues("owner_id"))``
+    ``__version_ignore__``
+        attributes that neither move the version nor conflict (a view counter). Lost updates on them
+        become legal: that is what ignoring means.
+    ``__version_root_of__``
+        relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
+    ``__on_conflict__``
+        the resolver for rows of this class, unless the unit of work names one
+    ``__on_delete__``
+        how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
+    ``__version_guard__``
+        what a trigger does about an UPDATE by somebody else that leaves the version as it was:
+        ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
+        (:mod:`optilock.alembic.triggers`)
+    ``__problem_fields__``
+        attributes whose values a problem document may show to a client
+        (:mod:`optilock.web.problems`); none by default
+    """
 
     __version_token__: ClassVar[Token | CompareValues | tuple[Token | CompareValues, ...]] = (
         Counter()

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
@@ -71,7 +71,7 @@ class BulkResult:
 
 
 def bulk_update(
-    session: Session, model: type[Any], rows: Iterable[Mapping[str, Any]]
+    session: Session | scoped_session[Any], model: type[Any], rows: Iterable[Mapping[str, Any]]
 ) -> BulkResult:
     """Update rows by key and version; each row sets what it names.
 
@@ -104,7 +104,7 @@ def bulk_update(
 
 
 def bulk_delete(
-    session: Session, model: type[Any], rows: Iterable[Mapping[str, Any]]
+    session: Session | scoped_session[Any], model: type[Any], rows: Iterable[Mapping[str, Any]]
 ) -> BulkResult:
     """Delete rows by key and version. What the database does to their dependents, it does.
 

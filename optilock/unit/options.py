@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -158,6 +159,17 @@ def options_from(given: Mapping[str, Any]) -> Options:
                 f"a unit of work has no option {name!r}; it has {', '.join(_KNOWN)}."
             )
     return Options(**given)
+
+
+def spelled_out(*, sessions: Any) -> inspect.Signature:
+    """What a unit takes, for ``help()`` and for editors, which see ``**options`` only."""
+    kind = inspect.Parameter
+    first = kind("sessions", kind.POSITIONAL_OR_KEYWORD, annotation=sessions)
+    options = [
+        kind(one.name, kind.KEYWORD_ONLY, default=one.default, annotation=one.type)
+        for one in fields(Options)
+    ]
+    return inspect.Signature([first, *options])
 
 
 _KNOWN = [field.name for field in fields(Options)]

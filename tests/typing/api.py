@@ -31,6 +31,7 @@ from sqlalchemy.orm import (
 import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
+    BulkResult,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
@@ -50,6 +51,7 @@ from optilock import (
     Versioned,
     add_delta,
     apply,
+    bulk_update,
     client_wins,
     entities,
     etag_of,
@@ -336,6 +338,8 @@ assert_type(expect(Page(), '"3"'), None)
 assert_type(expect(Page(), version=3), None)
 assert_type(verify(Page()), None)
 assert_type(apply(sessions(), Page, 1, {"title": "New"}, expected=3), Page)
+assert_type(apply(scoped, Page, 1, {"title": "New"}, expected=3), Page)
+assert_type(bulk_update(scoped, Page, []), BulkResult)
 assert_type(apply(sessions(), Page, 1, {}, expected="", seen={"title": "Old"}), Page)
 assert_type(merge_changes(sessions(), Page, 1, {}, seen="", etags=ETags()), Page)
 assert_type(sign_seen(Page(), ["title"], etags=ETags()), str)
