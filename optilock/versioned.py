@@ -22,7 +22,9 @@ The version belongs to the library: assigning it raises ``ConfigurationError``. 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+from uuid import UUID
 
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
@@ -33,14 +35,17 @@ from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts
 from optilock.mapping import attribute, checks, compared, moves, originals, tables, triggers
-from optilock.tokens import CompareValues, Counter, Token
+from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented import load_with_parent
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Mapped
+    from sqlalchemy.orm import InstrumentedAttribute
 
 __all__ = ["Versioned"]
+
+
+K = TypeVar("K", covariant=True)
 
 
 class ResolverObject(Protocol):
@@ -50,6 +55,33 @@ class ResolverObject(Protocol):
     """
 
     def __call__(self, entry: Entry[Any], /) -> Resolution | Awaitable[Resolution]: ...
+
+
+if TYPE_CHECKING:
+
+    class _Has(Protocol[K]):
+        """A class that has set ``__version_token__`` to one token of this kind."""
+
+        @property
+        def __version_token__(self) -> K: ...
+
+    class _Version:
+        """The attribute ``version``: its type follows from the token; the default one counts."""
+
+        @overload
+        def __get__(self, instance: None, owner: Any) -> InstrumentedAttribute[Any]: ...
+        @overload
+        def __get__(self, instance: _Has[Counter | RowVersion], owner: Any) -> int: ...
+        @overload
+        def __get__(self, instance: _Has[Unique], owner: Any) -> UUID: ...
+        @overload
+        def __get__(self, instance: _Has[Timestamp], owner: Any) -> datetime: ...
+        @overload
+        def __get__(self, instance: _Has[Token], owner: Any) -> Any: ...
+        @overload
+        def __get__(self, instance: object, owner: Any) -> int: ...
+        def __get__(self, instance: Any, owner: Any) -> Any: ...
+        def __set__(self, instance: object, value: Any) -> None: ...
 
 
 class Versioned:
@@ -93,7 +125,7 @@ class Versioned:
     __problem_fields__: ClassVar[Collection[str]] = ()
 
     if TYPE_CHECKING:
-        version: Mapped[Any]
+        version: _Version
 
 
 @event.listens_for(Versioned, "instrument_class", propagate=True)

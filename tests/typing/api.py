@@ -7,11 +7,11 @@ says that the line has to be refused, and strict mode complains about one that i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, assert_type
 from uuid import UUID
 
-from sqlalchemy import Engine, Uuid, create_engine
+from sqlalchemy import Engine, Uuid, create_engine, select
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -34,6 +34,7 @@ from optilock import (
     BulkResult,
     CannotMerge,
     CommitOutcomeUnknown,
+    CompareValues,
     ConcurrencyError,
     ConfigurationError,
     Counter,
@@ -330,6 +331,47 @@ except ConcurrencyError as conflict:
 except (CommitOutcomeUnknown, CannotMerge, ConfigurationError) as error:
     root: OptilockError = error
     bad_input: ValueError = ConfigurationError("what to write instead")
+
+# -- the type of a version -------------------------------------------------------------------------
+
+
+class Plain(Versioned, Base):
+    __tablename__ = "plain"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Dated(Versioned, Base):
+    __tablename__ = "dated"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Numbered(Versioned, Base):
+    __tablename__ = "numbered"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Ours(Versioned, Base):
+    __tablename__ = "ours"
+    __version_token__ = Manual(Uuid())
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Both(Versioned, Base):
+    __tablename__ = "both"
+    __version_token__ = (Counter(), CompareValues("id"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+assert_type(Plain().version, int)
+assert_type(Page().version, UUID)
+assert_type(Dated().version, datetime)
+assert_type(Numbered().version, int)
+assert_type(Ours().version, Any)
+assert_type(Both().version, int)
+Ours().version = UUID(int=1)
+select(Plain).where(Plain.version == 3).order_by(Page.version.desc())
 
 # -- versions and events ---------------------------------------------------------------------------
 
