@@ -13,12 +13,12 @@
     ├── SharingViolation                    others have the name open, and do not share it (409)
     ├── DeletePending                       the name goes with its last handle (409)
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
-    │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    │   ├── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    │   └── LinkGone                        ... and removed a many-to-many link; without entries
     ├── LeaseHeld                           somebody else holds the row, or the name (412, or 409)
     ├── LeaseLost                           the lease that was named is not in force (412, or 409)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
     ├── NotWritten (StaleDataError)         nobody was first; a trigger or a rule kept the row
-    ├── LinkGone (StaleDataError)           a many-to-many link was removed by somebody else first
     ├── QueueError                          of a queue: see optilock.queue.errors
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
@@ -226,9 +226,9 @@ _MAPPINGS = ("original", "current", "database", "changes")
 class ConcurrencyError(OptilockError, StaleDataError):
     """Another writer was first.
 
-    ``entries`` holds every conflicting row of the flush as plain values. It is empty only
-    when the database itself ended the transaction and no row of the unit has moved since
-    (write skew, a predicate that changed): running the unit again is then the answer.
+    ``entries`` holds every conflicting row of the flush as plain values. It is empty only in
+    ``LinkGone``, and when the database itself ended the transaction and no row of the unit has
+    moved since (write skew, a predicate that changed). Running the unit again answers both.
 
     It is a ``sqlalchemy.orm.exc.StaleDataError``, so handlers written for SQLAlchemy's own
     versioning keep working.
@@ -314,11 +314,12 @@ class NotWritten(OptilockError, StaleDataError):
     """
 
 
-class LinkGone(OptilockError, StaleDataError):
+class LinkGone(ConcurrencyError):
     """Link rows that were to be taken away were not there: somebody else has removed them.
 
-    No version is involved, and nobody's edit is lost, so it is no ``ConcurrencyError``. Everything
-    else of the flush is written and the transaction is alive: commit to accept it, or roll back.
+    Another writer was first, so it is a ``ConcurrencyError``. No version is involved, and nobody's
+    edit is lost, so it has no entries, and no resolver is asked. Everything else of the flush is
+    written and the transaction is alive: commit to accept it, or roll back.
 
     ``table`` is the name of the link table, ``links`` what was to be taken away, as mappings of
     column keys to values, ``found`` how many of them were there. It is a ``StaleDataError``, which
@@ -337,12 +338,13 @@ class LinkGone(OptilockError, StaleDataError):
         self.found = found
         self._verb = verb
         count = len(self.links)
-        super().__init__(  # SQLAlchemy's own words come first
+        said = (  # SQLAlchemy's own words come first
             f"{verb.upper()} statement on table '{table}' expected to {verb} {count} row(s);"
             f" Only {found} were matched. Somebody else has removed {_which(self.links, found)}"
             " before. Everything else of the flush is written and the transaction is alive: commit"
             " to accept it, roll back, or say on_delete=OnDelete.IGNORE_GONE."
         )
+        super().__init__(message=said)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.table, self.links, self.found, self._verb), pickled_state(self))
