@@ -131,8 +131,20 @@ __all__ = [
 ]
 
 
+__version__: str
+
+
+def __dir__() -> list[str]:
+    """The public names, and not the modules which the imports above leave here."""
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
-    """``AsyncUnitOfWork`` needs greenlet, which may be absent: loaded when it is asked for."""
+    """What is loaded when it is asked for: greenlet may be absent, metadata takes time to read."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("optilock")
     if name == "AsyncUnitOfWork":
         from optilock.unit.async_unit import AsyncUnitOfWork
 

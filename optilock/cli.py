@@ -53,6 +53,7 @@ def commands() -> RichGroup:
     group = click.RichGroup(
         name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update."
     )
+    click.version_option(package_name="optilock")(group)
     group.add_command(check)
     group.add_command(demo)
     group.add_command(migrate)

@@ -13,12 +13,12 @@
     ├── SharingViolation                    others have the name open, and do not share it (409)
     ├── DeletePending                       the name goes with its last handle (409)
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
-    │   └── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    │   ├── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
+    │   └── LinkGone                        ... and removed a many-to-many link; without entries
     ├── LeaseHeld                           somebody else holds the row, or the name (412, or 409)
     ├── LeaseLost                           the lease that was named is not in force (412, or 409)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
     ├── NotWritten (StaleDataError)         nobody was first; a trigger or a rule kept the row
-    ├── LinkGone (StaleDataError)           a many-to-many link was removed by somebody else first
     ├── QueueError                          of a queue: see optilock.queue.errors
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
@@ -35,7 +35,9 @@ A conflict has three sides, and an :class:`Entry` carries all of them::
     current    what this session wants to store
     database   what is stored now, by somebody else
 
-It is a value: no session, no lazy loading, safe to pickle, to log, or to hand to another task.
+It is a value: no session, no lazy loading, safe to pickle, to log, or to hand to another task. Its
+``repr`` has no values of columns, and ``as_dict()``, which ``json.dumps`` takes, has them only
+where they are asked for: ``as_dict(values=True)``.
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ import copy
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from sqlalchemy.orm.exc import StaleDataError
+
+from optilock.plain import ReadOnly, as_json
 
 __all__ = [
     "CannotMerge",
@@ -113,21 +116,27 @@ class Entry(Generic[T]):
     conflicting: frozenset[str] = field(default_factory=frozenset)
     #: The attribute that holds the version, ``None`` for a token without a column.
     token: str | None = None
+    #: Attributes of ``CompareValues`` that are stored with other values than we had read.
+    compared: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
         for name in _MAPPINGS:
             value = getattr(self, name)
-            if value is not None and type(value) is not MappingProxyType:
-                object.__setattr__(self, name, MappingProxyType(dict(value)))
-        if type(self.conflicting) is not frozenset:
-            object.__setattr__(self, "conflicting", frozenset(self.conflicting))
+            if value is not None and type(value) is not ReadOnly:
+                object.__setattr__(self, name, ReadOnly(dict(value)))
+        for name in ("conflicting", "compared"):
+            if type(getattr(self, name)) is not frozenset:
+                object.__setattr__(self, name, frozenset(getattr(self, name)))
 
     def __hash__(self) -> int:
         return hash((self.model, self.identity))
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = (getattr(self, name) for name in self.__dataclass_fields__)
-        return (Entry, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values))
+        return (Entry, tuple(dict(v) if isinstance(v, ReadOnly) else v for v in values))
+
+    def __repr__(self) -> str:
+        return f"<Entry of {self.describe()}>"
 
     def apply_to(self, obj: T) -> T:
         """Set our changes on a fresh object of the same row, and return it.
@@ -145,23 +154,70 @@ class Entry(Generic[T]):
             setattr(obj, name, value)
         return obj
 
+    def as_dict(self, *, values: bool = False) -> dict[str, Any]:
+        """The row and what both sides did, for ``json.dumps``: names, key and versions.
+
+        Nothing else is shown of the row, unless ``values`` are asked for, all of them.
+        """
+        told = {
+            "model": self.model.__name__,
+            "identity": as_json(self.identity),
+            "kind": self.kind,
+            "action": self.action,
+            "changed": sorted(self.changes),
+            "conflicting": sorted(self.conflicting),
+            "compared": sorted(self.compared),
+            "versions": self._versions_by_side(),
+        }
+        if values:
+            told.update({name: as_json(getattr(self, name)) for name in _MAPPINGS})
+        return told
+
+    def _versions_by_side(self) -> dict[str, Any]:
+        token = self.token
+        if token is None:
+            return {}
+        sides = {"original": self.original, "database": self.database or {}}
+        return {side: as_json(of[token]) for side, of in sides.items() if token in of}
+
     def describe(self) -> str:
         """One line for people: the row, what both sides did, which columns, which versions."""
-        key = self.identity[0] if len(self.identity) == 1 else self.identity
-        text = f"{self.model.__name__} {key!r}: we tried to {self.action} it, it was {self.kind}"
+        text = f"{self.row}: we tried to {self.action} it, {self._what_happened()}"
         if self.conflicting:
             text += f"; both sides changed {', '.join(sorted(self.conflicting))}"
         elif self.changes:
             text += f"; we changed {', '.join(sorted(self.changes))}"
-        return text + self._versions()
+        known = [part for part in (self._versions(), self._values_compared()) if part]
+        return text + (f" ({'; '.join(known)})" if known else "")
+
+    @property
+    def row(self) -> str:
+        """Class and key, for messages: ``Page 7``."""
+        key = self.identity[0] if len(self.identity) == 1 else self.identity
+        return f"{self.model.__name__} {key!r}"
+
+    def _what_happened(self) -> str:
+        if self.kind == "updated":
+            return "it was updated"
+        # Who knows no more of a row than its key and its version has perhaps never seen it.
+        if len(self.original) > len(self.identity) + (self.token is not None):
+            return "it was deleted"
+        return "it is not there: it was deleted, or there never was such a row"
 
     def _versions(self) -> str:
         if self.token is None or self.token not in self.original:
             return ""
-        ours = f" (we read version {self.original[self.token]!r}"
+        ours, stored = self.original[self.token], (self.database or {}).get(self.token)
         if self.database is None:
-            return ours + ")"
-        return ours + f", stored is {self.database.get(self.token)!r})"
+            return f"we read version {ours!r}"
+        if self.compared and ours == stored:
+            return f"the version is still {ours!r}"
+        return f"we read version {ours!r}, stored is {stored!r}"
+
+    def _values_compared(self) -> str:
+        if not self.compared:
+            return ""
+        return f"stored with another value than we read: {', '.join(sorted(self.compared))}"
 
 
 _MAPPINGS = ("original", "current", "database", "changes")
@@ -170,9 +226,9 @@ _MAPPINGS = ("original", "current", "database", "changes")
 class ConcurrencyError(OptilockError, StaleDataError):
     """Another writer was first.
 
-    ``entries`` holds every conflicting row of the flush as plain values. It is empty only
-    when the database itself ended the transaction and no row of the unit has moved since
-    (write skew, a predicate that changed): running the unit again is then the answer.
+    ``entries`` holds every conflicting row of the flush as plain values. It is empty only in
+    ``LinkGone``, and when the database itself ended the transaction and no row of the unit has
+    moved since (write skew, a predicate that changed). Running the unit again answers both.
 
     It is a ``sqlalchemy.orm.exc.StaleDataError``, so handlers written for SQLAlchemy's own
     versioning keep working.
@@ -187,16 +243,49 @@ class ConcurrencyError(OptilockError, StaleDataError):
                 f" {type(self).__name__}(message=...) for a text."
             )
         self.entries = tuple(entries)
-        super().__init__(message if message is not None else _describe(self.entries, self._advice))
+        super().__init__(message if message is not None else self._describe())
 
+    _happened = "changed by another transaction after this one had read {them}"
+    _refused = "Your edits were not written."
+    #: What can be done about a row that is stored; and about one that is gone, by what was tried.
     _advice = (
-        "Your edits were not written. Refresh the objects and apply the edits again,"
+        "Refresh the objects and apply the edits again,"
         " set on_conflict= to a resolver (merge_fields, client_wins, store_wins), or run the"
         " whole unit of work again with optilock.retry."
     )
+    _advice_if_gone: ClassVar[Mapping[Action, str]] = {
+        "update": "A row that is gone cannot be refreshed: expunge its object, set"
+        " on_conflict=client_wins, which inserts the row again, or run the whole unit of work"
+        " again with optilock.retry.",
+        "delete": "A row that is gone needs no delete: say on_delete=OnDelete.IGNORE_GONE.",
+        "verify": "What was decided with a row that is gone has to be decided without it: run the"
+        " whole unit of work again.",
+    }
+
+    def _describe(self) -> str:
+        """What was tried, on which rows, why it usually happens, and what to do next."""
+        entries = self.entries
+        if not entries:
+            return _NO_ROW
+        lines = [entry.describe() for entry in entries[:_SHOWN]]
+        if len(entries) > _SHOWN:
+            lines.append(f"... and {len(entries) - _SHOWN} more")
+        one = len(entries) == 1
+        happened = self._happened.format(them="it" if one else "them")
+        rows = "1 row was" if one else f"{len(entries)} rows were"
+        advice = " ".join(dict.fromkeys(self._advice_about(entry) for entry in entries))
+        return f"{rows} {happened}:\n  " + "\n  ".join(lines) + f"\n{self._refused} {advice}"
+
+    def _advice_about(self, entry: Entry[Any]) -> str:
+        return self._advice if entry.database is not None else self._advice_if_gone[entry.action]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.entries, self.args[0]), pickled_state(self))
+
+    def as_dict(self, *, values: bool = False) -> dict[str, Any]:
+        """The conflict for ``json.dumps``; values of columns only if ``values`` are asked for."""
+        entries = [entry.as_dict(values=values) for entry in self.entries]
+        return {"error": type(self).__name__, "message": self.args[0], "entries": entries}
 
 
 class PreconditionFailed(ConcurrencyError):
@@ -208,9 +297,12 @@ class PreconditionFailed(ConcurrencyError):
     status = 412
     #: The tag that the row has now, where :mod:`optilock.entities` has looked at it.
     etag: str | None = None
-    _advice = (
-        "Your edits were not written, because they were meant for the version that was demanded."
-        " Read the row again, decide anew, and demand the version that you have seen then."
+    _happened = "not in the version that was demanded"
+    _refused = "Your edits were not written, because they were meant for that version."
+    _advice = "Read the row again, decide anew, and demand the version that you have seen then."
+    _advice_if_gone = dict.fromkeys(
+        ("update", "delete", "verify"),
+        "There is no row to read again: tell so whoever demanded it (404), or insert a new one.",
     )
 
 
@@ -222,11 +314,12 @@ class NotWritten(OptilockError, StaleDataError):
     """
 
 
-class LinkGone(OptilockError, StaleDataError):
+class LinkGone(ConcurrencyError):
     """Link rows that were to be taken away were not there: somebody else has removed them.
 
-    No version is involved, and nobody's edit is lost, so it is no ``ConcurrencyError``. Everything
-    else of the flush is written and the transaction is alive: commit to accept it, or roll back.
+    Another writer was first, so it is a ``ConcurrencyError``. No version is involved, and nobody's
+    edit is lost, so it has no entries, and no resolver is asked. Everything else of the flush is
+    written and the transaction is alive: commit to accept it, or roll back.
 
     ``table`` is the name of the link table, ``links`` what was to be taken away, as mappings of
     column keys to values, ``found`` how many of them were there. It is a ``StaleDataError``, which
@@ -245,12 +338,13 @@ class LinkGone(OptilockError, StaleDataError):
         self.found = found
         self._verb = verb
         count = len(self.links)
-        super().__init__(  # SQLAlchemy's own words come first
+        said = (  # SQLAlchemy's own words come first
             f"{verb.upper()} statement on table '{table}' expected to {verb} {count} row(s);"
             f" Only {found} were matched. Somebody else has removed {_which(self.links, found)}"
             " before. Everything else of the flush is written and the transaction is alive: commit"
             " to accept it, roll back, or say on_delete=OnDelete.IGNORE_GONE."
         )
+        super().__init__(message=said)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.table, self.links, self.found, self._verb), pickled_state(self))
@@ -327,22 +421,8 @@ def _can_be_pickled(error: BaseException) -> bool:
 
 
 _SHOWN = 5
-
-
-def _describe(entries: tuple[Entry[Any], ...], advice: str) -> str:
-    """What was tried, on which rows, why it usually happens, and what to do next."""
-    if not entries:
-        return (
-            "The database ended the transaction because of a concurrent change, and none of the"
-            " rows of this unit has another version now: the transactions depended on each"
-            " other's reads. Run the whole unit of work again."
-        )
-    lines = [entry.describe() for entry in entries[:_SHOWN]]
-    if len(entries) > _SHOWN:
-        lines.append(f"... and {len(entries) - _SHOWN} more")
-    rows, them = ("1 row was", "it") if len(entries) == 1 else (f"{len(entries)} rows were", "them")
-    return (
-        f"{rows} changed by another transaction after this one had read {them}:\n  "
-        + "\n  ".join(lines)
-        + f"\n{advice}"
-    )
+_NO_ROW = (
+    "The database ended the transaction because of a concurrent change, and none of the rows of"
+    " this unit has another version now: the transactions depended on each other's reads. Run the"
+    " whole unit of work again."
+)

@@ -6,52 +6,87 @@
 
     @events.listen
     def log(event: events.Event) -> None:
-        print(event)
+        print(json.dumps(event.as_dict()))
 
     events.unlisten(log)
 
 A listener that raises is logged (logger ``optilock``) and does not disturb the unit of work.
-Nothing is built when nobody listens.
+Nothing is built when nobody listens. Neither ``repr`` nor ``as_dict()`` of an event has a value of
+a column, or the words of a driver, which quotes values; ``as_dict(values=True)`` has both.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optilock.errors import ConfigurationError, Entry
+from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
+from optilock.plain import alone
 
 __all__ = ["Committed", "Conflict", "Event", "Resolved", "Retry", "emit", "listen", "unlisten"]
 
 
+class _Event:
+    """What all events can do."""
+
+    def as_dict(self, *, values: bool = False) -> dict[str, Any]:
+        """The event for ``json.dumps``; values of columns only if ``values`` are asked for."""
+        told = {name: _told(value, values) for name, value in vars(self).items()}
+        return {"event": type(self).__name__, **told}
+
+
+def _told(value: Any, values: bool) -> Any:
+    match value:
+        case tuple():
+            return [entry.as_dict(values=values) for entry in value]
+        case BaseException():
+            return _error_told(value, values)
+    return value
+
+
+def _error_told(error: BaseException, values: bool) -> dict[str, Any]:
+    if isinstance(error, ConcurrencyError):
+        return error.as_dict(values=values)
+    told = {"error": type(error).__name__}
+    if values or isinstance(error, OptilockError):
+        told["message"] = str(error)
+    return told
+
+
 @dataclass(frozen=True)
-class Conflict:
+class Conflict(_Event):
     """Rows of one flush were changed by others first (before any resolver ran)."""
 
     entries: tuple[Entry[Any], ...]
 
 
 @dataclass(frozen=True)
-class Resolved:
+class Resolved(_Event):
     """Every conflicting row of one flush was settled in the same transaction."""
 
     entries: tuple[Entry[Any], ...]
 
 
 @dataclass(frozen=True)
-class Retry:
+class Retry(_Event):
     """A unit of work failed and will run again after ``wait`` seconds."""
 
     attempt: int
     wait: float
     error: BaseException
 
+    def __repr__(self) -> str:
+        known = isinstance(self.error, OptilockError)
+        error = repr(self.error) if known else f"<{type(self.error).__name__}>"
+        return f"Retry(attempt={self.attempt}, wait={self.wait}, error={error})"
+
 
 @dataclass(frozen=True)
-class Committed:
+class Committed(_Event):
     """A unit of work was committed, after ``attempts`` attempts (1 without a retry)."""
 
     attempts: int
@@ -92,8 +127,10 @@ def emit(build: Callable[[], Event]) -> None:
     if not _listeners:
         return
     event = build()
+    handled = sys.exception()
     for listener in tuple(_listeners):
         try:
             listener(event)
-        except Exception:
-            _log.exception("a listener failed on %s", type(event).__name__)
+        except Exception as error:
+            what = type(event).__name__
+            _log.error("a listener failed on %s", what, exc_info=alone(error, handled))

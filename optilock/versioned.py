@@ -8,28 +8,7 @@
         balance: Mapped[int]
 
 From then on every UPDATE and DELETE of an account says ``WHERE version = ?``, and moves the
-version. The class may choose:
-
-``__version_token__``
-    another token or name: ``Unique()``, ``Counter(name="revision", column="rev_no")``; or several:
-    ``(Counter(), CompareValues("owner_id"))``; or ``None``: rows of this class, and of those below
-    it, have no version, though a class above is Versioned
-``__version_ignore__``
-    attributes that neither move the version nor conflict (a view counter). Lost updates on them
-    become legal: that is what ignoring means.
-``__version_root_of__``
-    relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
-``__on_conflict__``
-    the resolver for rows of this class, unless the unit of work names one
-``__on_delete__``
-    how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
-``__version_guard__``
-    what a trigger does about an UPDATE by somebody else that leaves the version as it was:
-    ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
-    (:mod:`optilock.alembic.triggers`)
-``__problem_fields__``
-    attributes whose values a problem document may show to a client (:mod:`optilock.web.problems`);
-    none by default
+version. What the class may choose is in the docstring of :class:`Versioned`.
 
 The mixin stands on either side of the declarative base, on the base itself, on dataclass
 mappings, SQLModel tables and imperative mappings: it works by the mapper's events, so a
@@ -43,7 +22,9 @@ The version belongs to the library: assigning it raises ``ConfigurationError``. 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+from uuid import UUID
 
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
@@ -54,14 +35,17 @@ from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts, opts_out
 from optilock.mapping import attribute, checks, compared, moves, originals, tables, triggers
-from optilock.tokens import CompareValues, Counter, Token
+from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented import load_with_parent
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Mapped
+    from sqlalchemy.orm import InstrumentedAttribute
 
 __all__ = ["Versioned"]
+
+
+K = TypeVar("K", covariant=True)
 
 
 class ResolverObject(Protocol):
@@ -73,8 +57,63 @@ class ResolverObject(Protocol):
     def __call__(self, entry: Entry[Any], /) -> Resolution | Awaitable[Resolution]: ...
 
 
+if TYPE_CHECKING:
+
+    class _Has(Protocol[K]):
+        """A class that has set ``__version_token__`` to one token of this kind."""
+
+        @property
+        def __version_token__(self) -> K: ...
+
+    class _Version:
+        """The attribute ``version``: its type follows from the token; the default one counts."""
+
+        @overload
+        def __get__(self, instance: None, owner: Any) -> InstrumentedAttribute[Any]: ...
+        @overload
+        def __get__(self, instance: _Has[Counter | RowVersion], owner: Any) -> int: ...
+        @overload
+        def __get__(self, instance: _Has[Unique], owner: Any) -> UUID: ...
+        @overload
+        def __get__(self, instance: _Has[Timestamp], owner: Any) -> datetime: ...
+        @overload
+        def __get__(self, instance: _Has[Token], owner: Any) -> Any: ...
+        @overload
+        def __get__(self, instance: object, owner: Any) -> int: ...
+        def __get__(self, instance: Any, owner: Any) -> Any: ...
+        def __set__(self, instance: object, value: Any) -> None: ...
+
+
 class Versioned:
-    """Mixin: rows of the class carry a concurrency token that every write checks and moves."""
+    """Mixin: rows of the class carry a concurrency token that every write checks and moves.
+
+    ::
+
+        class Account(Versioned, Base): ...
+
+    The token is the attribute ``version``, a number that counts up. The class may choose:
+
+    ``__version_token__``
+        another token or name: ``Unique()``, ``Counter(name="revision", column="rev_no")``; or
+        several: ``(Counter(), CompareValues("owner_id"))``; or ``None``: rows of this class, and of
+        those below it, have no version, though a class above is Versioned
+    ``__version_ignore__``
+        attributes that neither move the version nor conflict (a view counter). Lost updates on them
+        become legal: that is what ignoring means.
+    ``__version_root_of__``
+        relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
+    ``__on_conflict__``
+        the resolver for rows of this class, unless the unit of work names one
+    ``__on_delete__``
+        how strict a delete is, unless the unit of work says so: ``OnDelete.IGNORE_GONE``
+    ``__version_guard__``
+        what a trigger does about an UPDATE by somebody else that leaves the version as it was:
+        ``"bump"`` moves the version, ``"reject"`` refuses the UPDATE; migrations create the trigger
+        (:mod:`optilock.alembic.triggers`)
+    ``__problem_fields__``
+        attributes whose values a problem document may show to a client
+        (:mod:`optilock.web.problems`); none by default
+    """
 
     __version_token__: ClassVar[
         Token | CompareValues | tuple[Token | CompareValues, ...] | None
@@ -87,7 +126,7 @@ class Versioned:
     __problem_fields__: ClassVar[Collection[str]] = ()
 
     if TYPE_CHECKING:
-        version: Mapped[Any]
+        version: _Version
 
 
 @event.listens_for(Versioned, "instrument_class", propagate=True)

@@ -19,6 +19,7 @@ from alembic.util import PriorityDispatchResult
 from sqlalchemy import Column, Dialect
 from sqlalchemy.types import TypeEngine
 
+from optilock import tokens
 from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operation import VersionOperation
@@ -240,11 +241,13 @@ _render_table = render.renderers.dispatch(ops.CreateTableOp)
 @render.renderers.dispatch_for(ops.CreateTableOp, replace=True)
 def _with_imports(context: AutogenContext, operation: ops.CreateTableOp) -> str:
     """Alembic writes our types by their whole names, and does not import them."""
+    text = str(_render_table(context, operation))
     for column in operation.columns:
-        module = type(getattr(column, "type", None)).__module__
-        if module.startswith("optilock."):
-            context.imports.add(f"import {module}")
-    return str(_render_table(context, operation))
+        kind = type(getattr(column, "type", None))
+        if kind.__module__.startswith("optilock."):
+            context.imports.add(f"import {_public_module(kind)}")
+            text = _by_public_path(kind, text)
+    return text
 
 
 def _written(context: AutogenContext, value: Any) -> str:
@@ -258,15 +261,25 @@ def _written(context: AutogenContext, value: Any) -> str:
 def _token(context: AutogenContext, token: Token) -> str:
     """The call that makes an equal token; what is as by default is left out."""
     kind = type(token)
-    context.imports.add(f"import {kind.__module__}")
+    context.imports.add(f"import {_public_module(kind)}")
     given, named = token.arguments()
     words = [_written(context, value) for value in given]
     words += [f"{name}={_written(context, value)}" for name, value in named.items()]
-    return f"{kind.__module__}.{kind.__qualname__}({', '.join(words)})"
+    return f"{_public_module(kind)}.{kind.__qualname__}({', '.join(words)})"
 
 
 def _type(context: AutogenContext, kind: TypeEngine[Any]) -> str:
-    module = type(kind).__module__
+    module = _public_module(type(kind))
     if not module.startswith("sqlalchemy."):
         context.imports.add(f"import {module}")
-    return str(render._repr_type(kind, context))
+    return _by_public_path(type(kind), str(render._repr_type(kind, context)))
+
+
+def _public_module(kind: type[Any]) -> str:
+    """Where programs import it from: a revision stays, and files of the library may move."""
+    return tokens.__name__ if getattr(tokens, kind.__name__, None) is kind else kind.__module__
+
+
+def _by_public_path(kind: type[Any], text: str) -> str:
+    name = kind.__qualname__
+    return text.replace(f"{kind.__module__}.{name}(", f"{_public_module(kind)}.{name}(")

@@ -43,6 +43,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from sqlalchemy import Column
+from sqlalchemy.orm import Mapper
+
 from optilock.conflicts.merge import FieldPolicy
 from optilock.conflicts.resolution import OnConflict, Resolution, Resolver, check_classes
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
@@ -198,7 +201,7 @@ def check_on_conflict(value: Any) -> OnConflict:
     for model, resolver in value.items():
         check_resolver(resolver)
         if hasattr(model, "__mapper__"):
-            _check_names(resolver, model, set(_attributes(model)) - _never_conflicting(model))
+            _check_names(resolver, model, _can_conflict(model.__mapper__))
     return dict(value)
 
 
@@ -271,17 +274,15 @@ def _check_names(resolver: Any, model: type[Any], names: Collection[str]) -> Non
         )
 
 
-def _attributes(model: type[Any]) -> Iterator[str]:
-    """Public names of a mapped class and of its subclasses, without configuring any mapper."""
-    yield from (name for name in dir(model) if not name.startswith("_"))
-    for subclass in model.__subclasses__():
-        yield from _attributes(subclass)
-
-
-def _never_conflicting(model: Any) -> set[str]:
-    """The version, and what declarative classes have beside their columns."""
-    mapper = model.__mapper__
-    return {"metadata", "registry", facts(mapper).token}
+def _can_conflict(mapper: Mapper[Any]) -> set[str]:
+    """The attributes of columns but the version, of subclasses too. Configures no mapper."""
+    names = {
+        name
+        for one in mapper.self_and_descendants
+        for name, column in one.columns.items()
+        if isinstance(column, Column)
+    }
+    return names - {facts(mapper).token}
 
 
 def _name_of(value: Any) -> str:

@@ -26,8 +26,17 @@ from optilock.rows.unknown_versions import may_be_undone, never_read
 from optilock.session.connections import connection_to_write
 
 _ADVICE = (
-    " Read the row again and apply the edits to it, or show both versions to whoever made them."
+    " Nothing was merged. Read the row again and apply the edits to it, or show both versions to"
+    " whoever made them."
 )
+#: SQLAlchemy's own advice would overwrite what the author of the copy has not seen.
+_SQLALCHEMYS_ADVICE = " Leave the version attribute unset when merging"
+
+
+def in_our_words(message: str) -> str:
+    """What SQLAlchemy says of a stale copy, with advice that loses nobody's change."""
+    said, its_advice, _ = message.partition(_SQLALCHEMYS_ADVICE)
+    return said + _ADVICE if its_advice else message
 
 
 def is_stale(source: State, merged: State) -> bool:
@@ -78,8 +87,8 @@ def gone(source: State, version: Any) -> ConcurrencyError:
     return ConcurrencyError(
         [gone_entry(source, version)],
         f"Version id {version!r} on merged state {state_str(source)} does not match any row: the"
-        " row was deleted after the copy was read. Leave the version attribute unset when merging"
-        " to insert it again.",
+        " row was deleted after the copy was read. Nothing was merged. Drop the copy; or, if the"
+        " row is to be there again, add a new object with its values.",
     )
 
 
@@ -96,8 +105,8 @@ def moved(session: Session, source: State, merged: State) -> ConcurrencyError:
     return ConcurrencyError(
         [entry],
         f"Version id {entry.original[entry.token]!r} on merged state {state_str(source)} does not"
-        f" match existing version {held!r}. Leave the version attribute"
-        " unset when merging to update the most recent version." + _ADVICE,
+        f" match existing version {held!r}: somebody else has changed the row after the copy was"
+        " read." + _ADVICE,
     )
 
 

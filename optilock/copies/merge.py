@@ -20,6 +20,7 @@ from optilock.copies.detached import (
     compare_in_merge,
     gone_entry,
     has_other_values,
+    in_our_words,
     is_stale,
     moved_entry,
     stored_of,
@@ -211,7 +212,7 @@ def _conflict(session: Session, source: State, error: StaleDataError) -> Concurr
         if is_stale(copy, merged):
             entry = moved_entry(session, copy, merged)
             found.setdefault((entry.model, entry.identity), entry)
-    return ConcurrencyError(found.values(), str(error))
+    return ConcurrencyError(found.values(), in_our_words(str(error)))
 
 
 def _stale_by_value(session: Session, source: State) -> list[Entry[Any]]:

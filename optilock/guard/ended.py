@@ -45,6 +45,7 @@ from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import ConcurrencyError, Entry
 from optilock.guard.records import Flush, in_sqlalchemys_words
 from optilock.mapped import facts, place_of
+from optilock.plain import alone
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
 from optilock.session.connections import connection_apart, engine_to_write
@@ -347,12 +348,14 @@ def _tell_commit(transaction: SessionTransaction, reasons: Iterable[DBAPIError])
 
 def _end(transaction: SessionTransaction) -> None:
     """Roll back what another transaction has ended; a later ``rollback()`` does nothing."""
+    handled = sys.exception()
     try:
         transaction.rollback()
     except ResourceClosedError:
         pass  # after a refused PREPARE, SQLAlchemy has rolled back
-    except Exception:
-        _log.warning("rolling back after a refused COMMIT failed", exc_info=True)
+    except Exception as error:
+        what = "rolling back after a refused COMMIT failed"
+        _log.warning(what, exc_info=alone(error, handled))
     setattr(transaction, "rollback", _nothing)  # noqa: B010
 
 

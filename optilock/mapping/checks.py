@@ -230,12 +230,13 @@ _OPTIONS = (
 
 def _check_spelling(cls: type[Any]) -> None:
     """A name that is not spelt right would say nothing, and nobody would notice."""
-    for name in vars(cls):
-        if name in _OPTIONS or not name.startswith(("__v", "__on_", "__pro")):
+    for name in (name for base in cls.__mro__ for name in vars(base)):
+        if name in _OPTIONS or not name.startswith(("__v", "__on", "__pro")):
             continue
         for meant in difflib.get_close_matches(name, _OPTIONS, 1, 0.85):
             raise ConfigurationError(
                 f"{cls.__name__}.{name} is no option of optilock: {meant} was probably meant."
+                f" There are: {', '.join(_OPTIONS)}."
             )
 
 

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 def apply(
-    session: Session,
+    session: Session | scoped_session[Any],
     model: type[T],
     pk: Any,
     changes: Mapping[str, Any],

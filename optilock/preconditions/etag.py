@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import ConfigurationError
+from optilock.errors import ConfigurationError, Entry
 from optilock.http.errors import BadPrecondition
 from optilock.http.etags import PLAIN, sent_tags
 from optilock.mapped import Identity, State, facts, identity_of
+from optilock.statements.version_types import ALSO, kind_of
 
 #: Instead of the version of a row that is not there any more.
 GONE: Any = object()
@@ -115,7 +115,7 @@ def _as_version(state: State, version: Any, want: Wanted) -> object:
     if isinstance(version, datetime) and isinstance(parsed, datetime):
         if (version.tzinfo is None) == (parsed.tzinfo is None):
             return parsed
-    elif isinstance(parsed, (type(version), *_ALSO.get(type(version), ()))) and (
+    elif isinstance(parsed, (type(version), *ALSO.get(type(version), ()))) and (
         isinstance(parsed, bool) is isinstance(version, bool)
     ):
         return parsed
@@ -126,13 +126,12 @@ def _as_version(state: State, version: Any, want: Wanted) -> object:
             " quotes included."
         )
     raise ConfigurationError(
-        f"{want.call}() got a value of type {type(given).__name__}, and the version of {name} is of"
-        f" type {type(version).__name__}: give the version as it was read, or the text of"
+        f"{want.call}() got {kind_of(parsed)}, and the version of {name} is"
+        f" {kind_of(version)}: give the version as it was read, or the text of"
         " etag_of(), quotes included."
     )
 
 
-_ALSO: dict[type, tuple[type, ...]] = {Decimal: (int,)}
 #: What a body may bring in the place of a text.
 _OF_JSON = (bool, int, float, list, dict)
 
@@ -150,3 +149,18 @@ def demanded(mapper: Mapper[Any], identity: Identity, want: Wanted) -> object:
         return want.version
     named = PLAIN.named(mapper, identity, want.tags)
     return named[0] if named else ", ".join(want.tags)
+
+
+def not_of_row(entry: Entry[Any], mapper: Mapper[Any], want: Wanted) -> str | None:
+    """What is to be said of tags of which none names a version of the row; ``None``: one does."""
+    if want.tags is None or PLAIN.named(mapper, entry.identity, want.tags):
+        return None
+    why = _OF_ANOTHER_ROW if want.tags else _WEAK
+    return (
+        f"{entry.row}: {why}. Nothing was written. Read the row again, decide anew, and send the"
+        " tag that comes with it, as etag_of() gives it."
+    )
+
+
+_WEAK = 'only weak tags (W/"...") were sent, which never match (RFC 9110 section 13.1.1)'
+_OF_ANOTHER_ROW = "no tag that was sent names a version of this row"

@@ -65,7 +65,15 @@ from optilock.errors import (
 from optilock.guard.promises import promise
 from optilock.http.etags import not_null, state_of
 from optilock.mapped import GIVE_ONE, Identity, State, facts, identity_of
-from optilock.preconditions.etag import GONE, NOT_GIVEN, Wanted, demanded, matches, wanted
+from optilock.preconditions.etag import (
+    GONE,
+    NOT_GIVEN,
+    Wanted,
+    demanded,
+    matches,
+    not_of_row,
+    wanted,
+)
 from optilock.preconditions.names import by_column, check_names
 from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, stored_or_loaded
 from optilock.session.watched import is_watched
@@ -190,7 +198,8 @@ def failed(
     current = {**ours.current, **seen, **edits}
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
     attempt = Attempt(mapper, identity, action, original, current, changed(mapper, edits, seen))
-    return PreconditionFailed([entry_of(attempt, as_loaded(session, state, ours.original))])
+    entry = entry_of(attempt, as_loaded(session, state, ours.original))
+    return PreconditionFailed([entry], not_of_row(entry, mapper, want))
 
 
 def gone(

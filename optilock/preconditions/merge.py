@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from optilock import events
 from optilock.conflicts.resolution import DeletePolicies, OnConflict, Resolver
@@ -58,7 +58,7 @@ _CALL = "merge_changes"
 
 
 def merge_changes(
-    session: Session,
+    session: Session | scoped_session[Any],
     model: type[T],
     pk: Any,
     changes: Mapping[str, Any],

@@ -12,10 +12,9 @@ import datetime
 import decimal
 import enum
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Row, Select, Table, select
@@ -27,6 +26,7 @@ from optilock.dialects.waiting import Wait
 from optilock.errors import Action, Computed, Entry, NotWritten
 from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression, key_in
 from optilock.mapping.compared import as_read, changed_names, compared_names
+from optilock.plain import ReadOnly
 from optilock.rows.seen import younger_names
 from optilock.session.connections import connection_to_write
 
@@ -235,11 +235,21 @@ def has_moved(attempt: Attempt, stored: Values | None) -> bool:
     """Is the row gone, in another version, or different in a value that is compared?"""
     if stored is None:
         return True
-    known = facts(attempt.mapper)
-    original, deleting = attempt.original, attempt.action == "delete"
-    compared = compared_names(attempt.mapper, changed=attempt.changes, deleting=deleting)
-    names = (name for name in (known.token, *compared) if name in original)
-    return any(not known.same(name, original[name], stored[name]) for name in names)
+    token = facts(attempt.mapper).token
+    return bool(_differ(attempt, stored, (token, *_compared_of(attempt))))
+
+
+def _compared_of(attempt: Attempt) -> Collection[str]:
+    deleting = attempt.action == "delete"
+    return compared_names(attempt.mapper, changed=attempt.changes, deleting=deleting)
+
+
+def _differ(attempt: Attempt, stored: Values, names: Iterable[str]) -> frozenset[str]:
+    """The attributes of ``names`` that are stored with other values than were read."""
+    same, original = facts(attempt.mapper).same, attempt.original
+    return frozenset(
+        name for name in names if name in original and not same(name, original[name], stored[name])
+    )
 
 
 def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
@@ -249,16 +259,24 @@ def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
         identity=attempt.identity,
         kind="deleted" if stored is None else "updated",
         action=attempt.action,
-        original=MappingProxyType(attempt.original),
-        current=MappingProxyType(attempt.current),
-        database=None if stored is None else MappingProxyType(stored),
-        changes=MappingProxyType(attempt.changes),
+        original=ReadOnly(attempt.original),
+        current=ReadOnly(attempt.current),
+        database=None if stored is None else ReadOnly(stored),
+        changes=ReadOnly(attempt.changes),
         conflicting=_conflicting(attempt, stored),
         token=facts(attempt.mapper).token or None,
+        compared=_stored_otherwise(attempt, stored),
     )
 
 
 _NOTHING: frozenset[str] = frozenset()
+
+
+def _stored_otherwise(attempt: Attempt, stored: Values | None) -> frozenset[str]:
+    """The compared attributes that differ, of a row of which perhaps not all was loaded."""
+    if stored is None or not facts(attempt.mapper).compares:
+        return _NOTHING
+    return _differ(attempt, stored, stored.keys() & _compared_of(attempt))
 
 
 def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:

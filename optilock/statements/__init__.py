@@ -20,8 +20,9 @@ In a watched session :mod:`~optilock.statements.execute` sees each
     session refuses: to change rows without a version.
 
 For any session, :mod:`~optilock.statements.bulk` writes many rows by key and answers for each
-(:mod:`~optilock.statements.bulk_rows`), :mod:`~optilock.statements.one_row` writes one row in one
-statement (:mod:`~optilock.statements.one_form`), :mod:`~optilock.statements.new_row` inserts it or
-writes it whatever is there, ``unchanged`` is the condition for an ``update()`` of one's own, and
+(:mod:`~optilock.statements.bulk_rows`,
+:mod:`~optilock.statements.version_types`), :mod:`~optilock.statements.one_row` writes one row in
+one statement (:mod:`~optilock.statements.one_form`), :mod:`~optilock.statements.new_row` inserts it
+or writes it whatever is there, ``unchanged`` is the condition for an ``update()`` of one's own, and
 :mod:`~optilock.statements.unguarded` finds statements that go around the version.
 """

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock import events
@@ -71,7 +71,7 @@ class BulkResult:
 
 
 def bulk_update(
-    session: Session, model: type[Any], rows: Iterable[Mapping[str, Any]]
+    session: Session | scoped_session[Any], model: type[Any], rows: Iterable[Mapping[str, Any]]
 ) -> BulkResult:
     """Update rows by key and version; each row sets what it names.
 
@@ -82,8 +82,9 @@ def bulk_update(
 
     Raises:
         ConfigurationError: it is no sync session, or its connection is in AUTOCOMMIT mode; a row
-            lacks its key or version, names what cannot be set, or appears twice; the class has no
-            version, or the values are in several tables. Nothing was sent.
+            lacks its key or version, has a version of a type that no row can have, names what
+            cannot be set, or appears twice; the class has no version, or the values are in several
+            tables. Nothing was sent.
     """
     session = session_given(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
     given = rows_to_update(model, rows)
@@ -103,7 +104,7 @@ def bulk_update(
 
 
 def bulk_delete(
-    session: Session, model: type[Any], rows: Iterable[Mapping[str, Any]]
+    session: Session | scoped_session[Any], model: type[Any], rows: Iterable[Mapping[str, Any]]
 ) -> BulkResult:
     """Delete rows by key and version. What the database does to their dependents, it does.
 

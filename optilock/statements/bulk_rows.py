@@ -13,6 +13,7 @@ from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
 from optilock.mapped import GIVE_ONE, facts
 from optilock.statements.by_key import refuse_compared
+from optilock.statements.version_types import VersionType
 from optilock.writes.shapes import shape_by_key
 
 
@@ -96,10 +97,13 @@ def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, del
     token = facts(mapper).token
     keys = facts(mapper).keys
     found = Rows(mapper, deletes, list(rows), [], [], [], [])
+    versions = VersionType(mapper)
     seen: dict[tuple[Any, ...], int] = {}
     for place, row in enumerate(found.rows):
         where = f"Row {place} of {call}({model.__name__})"
         _require(where, row, (*keys, token))
+        if not versions.takes(row[token]):
+            raise versions.refused(where, row[token])
         identity = tuple(row[name] for name in keys)
         if identity in seen:
             raise ConfigurationError(

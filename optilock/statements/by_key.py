@@ -40,6 +40,7 @@ from optilock.session.connections import connection_to_write, engine_to_write, r
 from optilock.session.watched import watched
 from optilock.statements.call import Call
 from optilock.statements.own import keep_promises, promised_rows, take_over, versions_kept
+from optilock.statements.version_types import VersionType
 
 WRITING = "Writing rows by primary key"
 
@@ -100,7 +101,7 @@ def _objects_of_rows(
 
 
 def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
-    """Refuse rows that do not say their version, or whose version nobody can set (``xmin``).
+    """Refuse rows without a version, with one that no row has, or whose version is ``xmin``.
 
     Raises:
         ConfigurationError: there is such a row.
@@ -112,16 +113,23 @@ def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
             f"{mapper.class_.__name__}.{key} is a column of the database itself, and SQLAlchemy's"
             " UPDATE by primary key would set it: use optilock.bulk_update(). Nothing was sent."
         )
-    names = facts(mapper).keys
+    names, versions = facts(mapper).keys, VersionType(mapper)
     for number, row in enumerate(rows):
-        if isinstance(row, Mapping) and row.get(key) is None:
-            shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
-            raise ConfigurationError(
-                f"Row {number} ({shown}) of an UPDATE of {mapper.class_.__name__} by primary key"
-                f" has no {key!r}: the version that was read says which row is meant, and without"
-                f" it another writer's change would be overwritten. Add it to every row,"
-                f" {{{names[0]!r}: ..., {key!r}: ..., ...}}. Nothing was sent."
-            )
+        version = row.get(key) if isinstance(row, Mapping) else _NO_ROW
+        if version is _NO_ROW or (version is not None and versions.takes(version)):
+            continue
+        shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
+        what = f"Row {number} ({shown}) of an UPDATE of {mapper.class_.__name__} by primary key"
+        if version is not None:
+            raise versions.refused(what, version)
+        raise ConfigurationError(
+            f"{what} has no {key!r}: the version that was read says which row is meant, and without"
+            f" it another writer's change would be overwritten. Add it to every row,"
+            f" {{{names[0]!r}: ..., {key!r}: ..., ...}}. Nothing was sent."
+        )
+
+
+_NO_ROW = object()
 
 
 def refuse_compared(mapper: Mapper[Any], call: str) -> None:

@@ -6,6 +6,7 @@ steps         one step of a session, and whether it waits for a lock
 counting      the statements that are sent
 round_trips   how often a client waits for its server
 servers       private servers: ``mariadbd`` and ``pgserver``
+keeper        ends the server of a program that was killed
 ============  ======================================================================================
 """
 

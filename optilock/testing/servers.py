@@ -14,6 +14,9 @@ user when we are root, and are stopped through their own process when the block 
 (PostgreSQL refuses root, and so does MariaDB. As root we give the server's folder to another user
 and run its programs in that user's name.)
 
+A holder that is killed stops nothing, so another program waits for its end, stops the server and
+removes its folder (:mod:`optilock.testing.keeper`).
+
 Without the program the error is ``ServerMissing``, and says how to get it. Nothing of it is kept:
 use these servers for data that a crash may take.
 """
@@ -34,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from optilock.errors import OptilockError
+from optilock.testing.keeper import kept
 
 __all__ = [
     "Account",
@@ -142,7 +146,10 @@ def account_for(name: str, *unprivileged: str) -> Iterator[Account]:
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     user = next((name for name in unprivileged if _user(name)), None) if root else None
     place = "/tmp" if os.path.isdir("/tmp") else None
-    with tempfile.TemporaryDirectory(prefix=f"optilock-{name}-", dir=place) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix=f"optilock-{name}-", dir=place) as folder,
+        kept(Path(folder)),
+    ):
         yield Account(Path(folder), user)
 
 

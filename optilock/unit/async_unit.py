@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import (
 
 from optilock.errors import ConfigurationError
 from optilock.unit.membership import Membership
-from optilock.unit.options import UnitOptions, options_from
+from optilock.unit.options import UnitOptions, options_from, spelled_out
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
 
@@ -61,6 +61,10 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
                 " `with UnitOfWork(...)`, or give it an async_sessionmaker."
             )
         self._sessions, self._options = sessions, options_from(options)
+
+    __signature__ = spelled_out(
+        sessions="async_sessionmaker[AS] | async_scoped_session[AS] | AsyncEngine"
+    )
 
     async def __aenter__(self) -> AS:
         outer = self._outer()

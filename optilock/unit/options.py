@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -161,13 +162,31 @@ def options_from(given: Mapping[str, Any]) -> Options:
     """
     if not given:
         return _NONE
-    known = [field.name for field in fields(Options)]
     for name in given:
-        if name not in known:
+        if name in RetryOptions.__annotations__:
             raise ConfigurationError(
-                f"a unit of work has no option {name!r}; it has {', '.join(known)}."
+                f"a unit of work runs once, so {name!r} is an option of optilock.unit_of_work() and"
+                " optilock.retry(), which run it again."
+            )
+        if name not in _KNOWN:
+            raise ConfigurationError(
+                f"a unit of work has no option {name!r}; it has {', '.join(_KNOWN)}."
             )
     return Options(**given)
+
+
+def spelled_out(*, sessions: Any) -> inspect.Signature:
+    """What a unit takes, for ``help()`` and for editors, which see ``**options`` only."""
+    kind = inspect.Parameter
+    first = kind("sessions", kind.POSITIONAL_OR_KEYWORD, annotation=sessions)
+    options = [
+        kind(one.name, kind.KEYWORD_ONLY, default=one.default, annotation=one.type)
+        for one in fields(Options)
+    ]
+    return inspect.Signature([first, *options])
+
+
+_KNOWN = [field.name for field in fields(Options)]
 
 
 def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
@@ -176,6 +195,12 @@ def policy_from(given: Mapping[str, Any]) -> tuple[Policy, Options]:
     Raises:
         ConfigurationError: there is no such option, or its value cannot work.
     """
-    about_retry = {k: v for k, v in given.items() if k in RetryOptions.__annotations__}
+    of_retry = RetryOptions.__annotations__
+    for name in given:
+        if name not in of_retry and name not in _KNOWN:
+            raise ConfigurationError(
+                f"unit_of_work() has no option {name!r}; it has {', '.join([*of_retry, *_KNOWN])}."
+            )
+    about_retry = {k: v for k, v in given.items() if k in of_retry}
     about_unit = {k: v for k, v in given.items() if k not in about_retry}
     return Policy(**about_retry), options_from(about_unit)

@@ -39,6 +39,7 @@ import tenacity
 from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError
+from optilock.plain import alone
 from optilock.unit.backoff import Seconds, full_jitter, in_seconds
 from optilock.unit.running import RunningAttempt, begin_attempt, end_attempt, inside_unit
 
@@ -176,8 +177,9 @@ class Policy:
         predicate: Predicate = vars(self)["_predicate"]
         try:
             return bool(predicate(error))
-        except Exception:
-            _log.exception("the predicate on= failed on %s", type(error).__name__)
+        except Exception as broken:
+            what = type(error).__name__
+            _log.error("the predicate on= failed on %s", what, exc_info=alone(broken, error))
             return False
 
     def tell(self, event: events.Retry) -> None:
@@ -187,8 +189,8 @@ class Policy:
             return
         try:
             self.before_retry(event)
-        except Exception:
-            _log.exception("before_retry failed")
+        except Exception as broken:
+            _log.error("before_retry failed", exc_info=alone(broken, event.error))
 
 
 class Run:

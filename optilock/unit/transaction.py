@@ -31,6 +31,7 @@ from optilock.errors import (
 from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
 from optilock.guard.ended import guard_commit
+from optilock.plain import alone
 from optilock.session.watched import known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
@@ -226,8 +227,9 @@ class OwnTransaction:
         """End the transaction; a rollback that fails never hides ``error``."""
         try:
             self._transaction.__exit__(type(error), error, None)
-        except Exception:
-            _log.warning("rolling back failed; the connection is thrown away", exc_info=True)
+        except Exception as broken:
+            what = "rolling back failed; the connection is thrown away"
+            _log.warning(what, exc_info=alone(broken, error))
             self.session.invalidate()
 
     def _close(self, error: BaseException | None) -> None:

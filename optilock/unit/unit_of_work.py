@@ -50,6 +50,7 @@ from optilock.unit.options import (
     UnitOptionsWithoutIsolation,
     options_from,
     policy_from,
+    spelled_out,
 )
 from optilock.unit.retry import Policy
 from optilock.unit.sessions import is_async, make_session
@@ -109,6 +110,8 @@ class UnitOfWork(Membership, Generic[S]):
                 " `async with AsyncUnitOfWork(...)`."
             )
         self._sessions, self._options = sessions, options_from(options)
+
+    __signature__ = spelled_out(sessions="sessionmaker[S] | scoped_session[S] | Engine")
 
     def __enter__(self) -> S:
         outer = self._outer()

@@ -25,7 +25,7 @@ bad-precondition                 400     BadPrecondition
 bad-entity                       400     BadEntity; ``names`` has the members that it is about
 not-found                        404     NotFound; PreconditionFailed of a row that is gone
 already-exists                   409     AlreadyExists; with ``If-None-Match: *`` 412
-conflict                         409     ConcurrencyError, LinkGone, SQLAlchemy's StaleDataError
+conflict                         409     ConcurrencyError (LinkGone), SQLAlchemy's StaleDataError
 lease-held, lease-lost           412     LeaseHeld, LeaseLost; of the lease itself 409
 sharing-violation                409     SharingViolation
 delete-pending                   409     DeletePending
@@ -63,12 +63,10 @@ and what else the handler has done by then only the handler knows.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
-from math import isfinite
 from typing import Any, Final
 from uuid import UUID
 
@@ -93,6 +91,7 @@ from optilock.http.errors import (
     NotFound,
 )
 from optilock.http.etags import PLAIN, ETags
+from optilock.plain import as_json
 from optilock.web.kinds import (
     AGAIN,
     BAD_ENTITY,
@@ -194,7 +193,7 @@ def _values_of(entry: Entry[Any]) -> dict[str, dict[str, Any]] | None:
     sides = {"original": entry.original, "current": entry.current, "database": entry.database}
     found = {
         name: {
-            side: _shown(values[name])
+            side: as_json(values[name])
             for side, values in sides.items()
             if values is not None and name in values and _can_be_shown(values[name])
         }
@@ -208,26 +207,6 @@ def _can_be_shown(value: Any) -> bool:
 
 
 _SHOWN = (str, int, float, Decimal, UUID, Enum, date, time, bytes, dict, list, tuple)
-
-
-def _shown(value: Any) -> Any:
-    """The value as JSON has it."""
-    match value:
-        case Enum():
-            return value.name
-        case float() if not isfinite(value):
-            return str(value)
-        case None | str() | bool() | int() | float():
-            return value
-        case date() | time():
-            return value.isoformat()
-        case bytes():
-            return b64encode(value).decode()
-        case dict():
-            return {str(name): _shown(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_shown(each) for each in value]
-    return str(value)
 
 
 def _shown_names(names: tuple[str, ...]) -> list[str] | None:

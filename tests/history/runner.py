@@ -252,7 +252,7 @@ class Run:
 
     def _told(self, author: Author, step: Step, error: Exception) -> str:
         """Judge an error, and do what its author has to do after it."""
-        if isinstance(error, ConcurrencyError):
+        if isinstance(error, ConcurrencyError) and not isinstance(error, LinkGone):
             self._judge_conflict(author, step, error)
         elif not self._legal(author, error):
             raise Fault(f"error {type(error).__name__}", str(error).split("\n")[0][:300]) from error
@@ -273,7 +273,8 @@ class Run:
         if isinstance(error, DBAPIError) or isinstance(error.__cause__, DBAPIError):
             return True
         return not session.is_active or (
-            isinstance(error, (StaleDataError,)) and not isinstance(error, ConcurrencyError)
+            isinstance(error, StaleDataError)
+            and (isinstance(error, LinkGone) or not isinstance(error, ConcurrencyError))
         )
 
     def _legal(self, author: Author, error: Exception) -> bool:

@@ -7,11 +7,11 @@ says that the line has to be refused, and strict mode complains about one that i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, assert_type
 from uuid import UUID
 
-from sqlalchemy import Engine, Uuid, create_engine
+from sqlalchemy import Engine, Uuid, create_engine, select
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -31,8 +31,10 @@ from sqlalchemy.orm import (
 import optilock.asyncio
 from optilock import (
     AsyncUnitOfWork,
+    BulkResult,
     CannotMerge,
     CommitOutcomeUnknown,
+    CompareValues,
     ConcurrencyError,
     ConfigurationError,
     Counter,
@@ -50,6 +52,7 @@ from optilock import (
     Versioned,
     add_delta,
     apply,
+    bulk_update,
     client_wins,
     entities,
     etag_of,
@@ -329,6 +332,47 @@ except (CommitOutcomeUnknown, CannotMerge, ConfigurationError) as error:
     root: OptilockError = error
     bad_input: ValueError = ConfigurationError("what to write instead")
 
+# -- the type of a version -------------------------------------------------------------------------
+
+
+class Plain(Versioned, Base):
+    __tablename__ = "plain"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Dated(Versioned, Base):
+    __tablename__ = "dated"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Numbered(Versioned, Base):
+    __tablename__ = "numbered"
+    __version_token__ = RowVersion()
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Ours(Versioned, Base):
+    __tablename__ = "ours"
+    __version_token__ = Manual(Uuid())
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Both(Versioned, Base):
+    __tablename__ = "both"
+    __version_token__ = (Counter(), CompareValues("id"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+assert_type(Plain().version, int)
+assert_type(Page().version, UUID)
+assert_type(Dated().version, datetime)
+assert_type(Numbered().version, int)
+assert_type(Ours().version, Any)
+assert_type(Both().version, int)
+Ours().version = UUID(int=1)
+select(Plain).where(Plain.version == 3).order_by(Page.version.desc())
+
 # -- versions and events ---------------------------------------------------------------------------
 
 assert_type(etag_of(Page()), str)
@@ -336,6 +380,8 @@ assert_type(expect(Page(), '"3"'), None)
 assert_type(expect(Page(), version=3), None)
 assert_type(verify(Page()), None)
 assert_type(apply(sessions(), Page, 1, {"title": "New"}, expected=3), Page)
+assert_type(apply(scoped, Page, 1, {"title": "New"}, expected=3), Page)
+assert_type(bulk_update(scoped, Page, []), BulkResult)
 assert_type(apply(sessions(), Page, 1, {}, expected="", seen={"title": "Old"}), Page)
 assert_type(merge_changes(sessions(), Page, 1, {}, seen="", etags=ETags()), Page)
 assert_type(sign_seen(Page(), ["title"], etags=ETags()), str)

@@ -120,9 +120,13 @@ def test_the_clause_that_people_already_have_catches_it(
         raise error
 
 
-def test_a_link_that_is_gone_is_sqlalchemys_error_and_no_conflict() -> None:
-    assert issubclass(LinkGone, StaleDataError)
-    assert not issubclass(LinkGone, ConcurrencyError)
+def test_a_link_that_is_gone_is_a_conflict_without_entries() -> None:
+    """Who catches conflicts to run the work again, or to tell of them, means this one, too."""
+    error = LinkGone("post_tags", [{"post_id": 1}], 0)
+
+    assert isinstance(error, ConcurrencyError)
+    assert error.entries == ()
+    assert error.as_dict()["error"] == "LinkGone"
 
 
 def test_a_link_that_is_gone_is_told_by_its_keys() -> None:

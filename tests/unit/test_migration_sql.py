@@ -8,10 +8,13 @@ import pytest
 from alembic.autogenerate.api import AutogenContext
 from alembic.autogenerate.render import render_op_text
 from alembic.migration import MigrationContext
+from alembic.operations.ops import CreateTableOp
+from sqlalchemy import Column
 
 from optilock import ConfigurationError, Counter, RowVersion, Unique
 from optilock.alembic import AddVersionColumn, ChangeVersionColumn, DropVersionColumn
 from optilock.alembic.roll_out import RollBackVersionColumn, RollOutVersionColumn
+from optilock.tokens import UtcDateTime
 from optilock.tokens.guard_trigger import GuardTrigger, read_mark
 from tests.hash_token import Hash
 from tests.migrating import as_text, plugins
@@ -71,10 +74,10 @@ def test_another_name_is_a_rename(dialect):
 
 OPERATIONS = {
     AddVersionColumn("pages", Counter()): (
-        "op.add_version_column('pages', optilock.tokens.counter.Counter())"
+        "op.add_version_column('pages', optilock.tokens.Counter())"
     ),
     AddVersionColumn("pages", Counter("rev", "rev no"), fill="n", schema="w"): (
-        "op.add_version_column('pages', optilock.tokens.counter.Counter(name='rev',"
+        "op.add_version_column('pages', optilock.tokens.Counter(name='rev',"
         " column='rev no'), fill='n', schema='w')"
     ),
     AddVersionColumn("pages", Hash("name", "price", column="seal"), fill="'-'"): (
@@ -82,23 +85,22 @@ OPERATIONS = {
         " fill=\"'-'\")"
     ),
     DropVersionColumn("pages", Unique()): (
-        "op.drop_version_column('pages', optilock.tokens.unique.Unique())"
+        "op.drop_version_column('pages', optilock.tokens.Unique())"
     ),
     ChangeVersionColumn("pages", Unique(), Counter()): (
-        "op.change_version_column('pages', optilock.tokens.unique.Unique(),"
-        " optilock.tokens.counter.Counter())"
+        "op.change_version_column('pages', optilock.tokens.Unique(), optilock.tokens.Counter())"
     ),
     RollOutVersionColumn("pages", Counter()): (
-        "op.roll_out_version_column('pages', optilock.tokens.counter.Counter())"
+        "op.roll_out_version_column('pages', optilock.tokens.Counter())"
     ),
     RollOutVersionColumn(
         "pages", Counter(), guard="bump", ignore=["views"], rate=9, patience=timedelta(hours=1)
     ): (
-        "op.roll_out_version_column('pages', optilock.tokens.counter.Counter(), guard='bump',"
+        "op.roll_out_version_column('pages', optilock.tokens.Counter(), guard='bump',"
         " ignore=['views'], rate=9, patience=3600.0)"
     ),
     RollBackVersionColumn("pages", RowVersion(), schema="w"): (
-        "op.roll_back_version_column('pages', optilock.tokens.row_version.RowVersion(), schema='w')"
+        "op.roll_back_version_column('pages', optilock.tokens.RowVersion(), schema='w')"
     ),
 }
 
@@ -108,6 +110,19 @@ def test_an_operation_is_written_as_the_call_that_does_it(operation):
     context = AutogenContext(MigrationContext.configure(dialect_name="postgresql"))
     assert render_op_text(context, operation) == OPERATIONS[operation]
     assert "import optilock.alembic" in context.imports
+    names_token = "optilock.tokens." in OPERATIONS[operation]
+    assert ("import optilock.tokens" in context.imports) is names_token
+
+
+def test_a_table_names_the_type_of_its_version_by_the_public_path():
+    prefixes = {"sqlalchemy_module_prefix": "sa.", "user_module_prefix": None}
+    options = {"alembic_module_prefix": "op.", "render_item": None, **prefixes}
+    migration = MigrationContext.configure(dialect_name="postgresql")
+    context = AutogenContext(migration, opts=options)
+    table = CreateTableOp("pages", [Column("changed", UtcDateTime(), nullable=False)])
+
+    assert "optilock.tokens.UtcDateTime()" in render_op_text(context, table)
+    assert "import optilock.tokens" in context.imports
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: type(one).__name__)

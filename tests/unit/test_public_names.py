@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import optilock
 import optilock.testing
+from optilock.cli import commands
+from optilock.mapping.checks import _OPTIONS
+from optilock.unit.options import Options
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,6 +156,36 @@ def test_the_public_names_are_exactly_these() -> None:
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_public_name_can_be_imported(name: str) -> None:
     assert getattr(optilock, name) is not None
+
+
+def test_a_look_at_the_package_shows_the_public_names_only() -> None:
+    assert set(dir(optilock)) == {*NAMES, "__version__"}
+
+
+def test_the_package_tells_its_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert optilock.__version__ == project["version"]
+
+
+def test_the_command_tells_the_version() -> None:
+    found = CliRunner().invoke(commands(), ["--version"])
+    assert found.exit_code == 0
+    assert optilock.__version__ in found.output
+
+
+@pytest.mark.parametrize("kind", [optilock.UnitOfWork, optilock.AsyncUnitOfWork])
+def test_the_signature_of_a_unit_spells_its_options_out(kind: type[object]) -> None:
+    names = ["sessions", *Options.__dataclass_fields__]
+    parameters = inspect.signature(kind).parameters
+    assert list(parameters) == names
+    assert {"on_conflict", "isolation", "read_only"} <= set(names)
+    assert parameters["read_only"].default is False
+
+
+def test_help_on_the_mixin_names_every_option_of_a_class() -> None:
+    options = {name for name in vars(optilock.Versioned) if name in _OPTIONS}
+    assert options == set(_OPTIONS)
+    assert all(f"``{name}``" in (optilock.Versioned.__doc__ or "") for name in options)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

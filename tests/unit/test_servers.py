@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from sqlalchemy import create_engine
 
 from optilock import OptilockError
 from optilock.testing import servers
-from optilock.testing.servers import Server
+from optilock.testing.servers import Server, ServerMissing
 from tests.engines import skip_without
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
@@ -157,3 +161,37 @@ def _needs_mariadb() -> None:
         servers._program("mariadbd")
     except servers.ServerMissing as missing:
         skip_without("mariadb", missing)
+
+
+HOLDER = """
+import sys, time
+from optilock.testing import servers
+with getattr(servers, sys.argv[1])() as server:
+    print(server.port, server.socket_url, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_holder_that_is_killed_leaves_neither_server_nor_folder(kind: str) -> None:
+    try:
+        with getattr(servers, kind)():
+            pass
+    except ServerMissing as missing:
+        skip_without(kind, missing)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, kind], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    port, url = holder.stdout.readline().decode().split()
+    folder = Path(re.search(r"/tmp/optilock-[^/&]+", url)[0])  # type: ignore[index]
+    assert folder.exists()
+
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+
+    until = time.monotonic() + 30
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not folder.exists()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)), timeout=1)

@@ -98,7 +98,8 @@ def test_a_link_that_is_gone_is_an_error_of_its_own(store, watched, unlink, link
 
     error = caught.value
     assert isinstance(error, StaleDataError)
-    assert not isinstance(error, ConcurrencyError)
+    assert isinstance(error, ConcurrencyError)
+    assert error.entries == ()
     assert is_transient(error)
     assert (error.table, error.found, len(error.links)) == ("post_tags", taken - 1, taken)
     assert {"post_id": 1, "tag_id": 1} in error.links

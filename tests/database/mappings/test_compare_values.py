@@ -165,6 +165,24 @@ def value(engine, model, key, name):
 
 
 @pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_beside_a_version_the_entry_says_that_a_compared_value_has_moved(
+    store, watched, refused, engine, many, deleted
+):
+    store(*(Delivery(id=n, state="new", total=5) for n in range(many)))
+    session = watched()
+    for delivery in session.scalars(select(Delivery)):
+        delivery.total = 6
+        if deleted:
+            session.delete(delivery)
+    directly(engine, Delivery, 0, state="sent", version=1)
+    [entry] = refused(session).entries
+
+    assert entry.compared == {"state"}
+    assert "the version is still 1; stored with another value than we read: state" in str(entry)
+
+
+@pytest.mark.parametrize("many", [1, 3])
 def test_a_compared_value_that_has_moved_is_a_conflict(store, watched, refused, engine, many):
     store(*(Invoice(id=n, status="open", amount=5) for n in range(many)))
     session = watched()

@@ -81,7 +81,7 @@ def test_a_class_that_became_versioned(engine, pages, token, batch):
 def test_a_class_that_is_versioned_no_longer(engine, batch):
     models(token=Counter()).create_all(engine)
     revision = revise(engine, models(), render_as_batch=batch)
-    assert revision.lines == ["op.drop_version_column('pages', optilock.tokens.counter.Counter())"]
+    assert revision.lines == ["op.drop_version_column('pages', optilock.tokens.Counter())"]
 
     run(engine, revision, revision.upgrade)
     assert is_clean(engine, models()) is True
@@ -164,7 +164,7 @@ def test_a_missing_guard_trigger_and_one_that_is_not_asked_for(engine, batch):
     plain, guarded = made(engine, token=Counter()), models(**GUARDED)
     revision = goes_and_comes_back(engine, plain, guarded, render_as_batch=batch)
     assert revision.lines == [
-        "op.create_guard_trigger('pages', optilock.tokens.counter.Counter(), 'bump',"
+        "op.create_guard_trigger('pages', optilock.tokens.Counter(), 'bump',"
         " ignore=['views'], columns=['id'])"
     ]
     back = goes_and_comes_back(engine, guarded, plain, render_as_batch=batch)

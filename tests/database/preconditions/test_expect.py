@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from optilock import (
 )
 from optilock.http.preconditions import required
 from optilock.testing import count_statements
-from tests.models import Account, Note, Tag
+from tests.models import Account, Note, Tag, Timed
 from tests.tags import tag
 from tests.two_writers import Do
 
@@ -118,6 +119,30 @@ def test_a_tag_that_is_another_one_never_matches(account: Any, watched: Do, sent
     mine = watched().get(Account, 1)
     with pytest.raises(PreconditionFailed):
         expect(mine, sent)
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (f"W/{OWN}", r"^Account 1: only weak tags .* never match"),
+        (tag(Account, 2, 1), r"^Account 1: no tag that was sent names a version of this row"),
+    ],
+    ids=["weak", "of another row"],
+)
+def test_a_tag_that_names_no_version_of_the_row_is_no_update_by_others(
+    account: Any, watched: Do, sent: str, says: str
+) -> None:
+    mine = watched().get(Account, 1)
+    with pytest.raises(PreconditionFailed, match=says) as caught:
+        expect(mine, sent)
+    assert "it was updated" not in str(caught.value)
+
+
+def test_a_time_without_a_zone_is_told_from_one_that_has_it(store: Do, watched: Do) -> None:
+    store(Timed(id=1))
+    mine = watched().get(Timed, 1)
+    with pytest.raises(ConfigurationError, match=r"without a time zone.* with a time zone"):
+        expect(mine, version=datetime(2024, 5, 1))
 
 
 def test_one_tag_of_a_list_is_enough(account: Any, watched: Do) -> None:

@@ -48,6 +48,9 @@ def refused_merge(session: Session, copy: Any) -> ConcurrencyError:
     assert not session.new
     assert not session.dirty
     assert isinstance(caught.value, ConcurrencyError)
+    says = str(caught.value)
+    assert "Leave the version attribute unset" not in says  # which would lose their change
+    assert "Read the row again" in says or "Drop the copy" in says
     return caught.value
 
 

@@ -1,0 +1,141 @@
+"""Messages say what happened to the row, which part of it moved, and what there is to name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import String, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
+
+from optilock import UnitOfWork, Versioned, merge_fields, merge_text, per_field, unit_of_work
+from optilock.errors import ConcurrencyError, ConfigurationError, Entry, PreconditionFailed
+from tests.lost_update import base
+
+SESSIONS = sessionmaker(create_engine("sqlite://"))
+
+
+def entry(**different: Any) -> Entry[Any]:
+    values: dict[str, Any] = {
+        "model": type("Page", (), {}),
+        "identity": (7,),
+        "kind": "updated",
+        "action": "update",
+        "original": {"id": 7, "title": "a", "version": 3},
+        "current": {},
+        "database": {"id": 7, "title": "a", "version": 5},
+        "changes": {},
+        "token": "version",
+    }
+    return Entry(**{**values, **different})
+
+
+def gone(**different: Any) -> Entry[Any]:
+    return entry(kind="deleted", database=None, **different)
+
+
+# -- which row, which part of it -------------------------------------------------------------------
+
+
+def test_of_a_version_and_compared_values_the_line_says_which_one_moved() -> None:
+    stored = {"id": 7, "title": "b", "version": 3}
+
+    line = entry(database=stored, compared={"title"}).describe()
+    both = entry(compared={"title"}).describe()
+
+    assert line.endswith("(the version is still 3; stored with another value than we read: title)")
+    assert both.endswith(
+        "(we read version 3, stored is 5; stored with another value than we read: title)"
+    )
+
+
+def test_a_row_that_was_read_was_deleted() -> None:
+    assert "it was deleted" in gone().describe()
+
+
+@pytest.mark.parametrize("original", [{"version": 3}, {"id": 7, "version": 3}])
+def test_of_a_row_that_nobody_has_read_nobody_says_that_it_was_there(original: Any) -> None:
+    assert "it was deleted, or there never was such a row" in gone(original=original).describe()
+
+
+# -- what can be done ------------------------------------------------------------------------------
+
+
+def test_a_row_that_is_gone_is_not_to_be_refreshed() -> None:
+    message = str(ConcurrencyError([gone()]))
+
+    assert "Refresh the objects" not in message
+    assert "merge_fields" not in message
+    assert "on_conflict=client_wins, which inserts the row again" in message
+
+
+def test_a_delete_of_a_row_that_is_gone_has_its_own_option() -> None:
+    assert "OnDelete.IGNORE_GONE" in str(ConcurrencyError([gone(action="delete")]))
+
+
+def test_rows_that_are_there_and_rows_that_are_gone_get_both_pieces_of_advice() -> None:
+    message = str(ConcurrencyError([entry(), gone(), gone()]))
+
+    assert message.count("Refresh the objects") == 1
+    assert message.count("cannot be refreshed") == 1
+
+
+def test_who_demanded_a_row_that_is_gone_is_not_told_to_read_it() -> None:
+    message = str(PreconditionFailed([gone()]))
+
+    assert "Read the row again" not in message
+    assert "(404)" in message
+
+
+# -- names that exist ------------------------------------------------------------------------------
+
+
+def test_a_resolver_for_fields_is_told_the_columns_of_its_class() -> None:
+    class Base(DeclarativeBase):
+        type_annotation_map = {str: String(40)}
+
+    class Page(Versioned, Base):
+        __tablename__ = "pages"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        kind: Mapped[str]
+        __mapper_args__ = {"polymorphic_on": "kind"}
+
+    class Article(Page):
+        __mapper_args__ = {"polymorphic_identity": "article"}
+        body: Mapped[str | None]
+
+    with pytest.raises(ConfigurationError, match=r"titel.*It has: body, id, kind\.$"):
+        UnitOfWork(SESSIONS, on_conflict={Page: per_field(titel=merge_text)})
+    UnitOfWork(SESSIONS, on_conflict={Page: per_field(body=merge_text)})
+
+
+@pytest.mark.parametrize("name", ["__onconflict__", "__on_conflicts__", "__ondelete__"])
+@pytest.mark.parametrize("inherited", [False, True])
+def test_an_option_that_is_not_spelt_right_is_told_what_there_is(
+    name: str, inherited: bool
+) -> None:
+    option = {name: merge_fields}
+    above = (type("Mixin", (), option),) if inherited else ()
+    body: dict[str, Any] = {
+        "__tablename__": "docs",
+        "__annotations__": {"id": Mapped[int]},
+        "id": mapped_column(primary_key=True),
+        **({} if inherited else option),
+    }
+
+    with pytest.raises(ConfigurationError, match=r"probably meant.*There are: .*__on_delete__"):
+        type("Doc", (*above, Versioned, base()), body)
+
+
+def test_the_decorator_names_the_options_of_both() -> None:
+    options: Any = {"retries": 3}
+
+    with pytest.raises(ConfigurationError, match=r"'retries'; it has attempts, .*on_conflict"):
+        unit_of_work(SESSIONS, **options)
+
+
+def test_a_unit_says_who_takes_the_options_of_a_retry() -> None:
+    options: Any = {"attempts": 3}
+
+    with pytest.raises(ConfigurationError, match=r"'attempts'.*unit_of_work\(\)"):
+        UnitOfWork(SESSIONS, **options)
