@@ -73,14 +73,18 @@ class Resolution:
     def write(cls, values: Mapping[str, Any] | None = None) -> Resolution:
         """These attributes get these values; all others come from the side that changed them.
 
-        Every attribute in ``entry.conflicting`` must be named. A deleted row is inserted again; a
+        Every attribute in ``entry.conflicting`` must be named; those that belong together are in it
+        as one. A deleted row is inserted again; a
         row that we wanted to delete is kept and written.
         """
         return cls("write", {} if values is None else values)
 
     @classmethod
     def overwrite(cls) -> Resolution:
-        """Do what was tried: our changed columns over theirs, our delete, or an INSERT again."""
+        """Do what was tried: our changed columns over theirs, our delete, or an INSERT again.
+
+        Of columns that belong together and conflict, all are ours.
+        """
         return cls("overwrite")
 
     @classmethod
