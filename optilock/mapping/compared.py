@@ -67,8 +67,8 @@ def compared_names(
     """
     known = facts(mapper)
     if known.rule is not None and known.rule.which == "changed" and not deleting:
-        wanted = set(changed).union(*(g for g in known.together if not g.isdisjoint(changed)))
-        return known.comparable.intersection(wanted)
+        groups = [group for group in known.together if not group.isdisjoint(changed)]
+        return known.comparable.intersection(set(changed).union(*groups) if groups else changed)
     return known.comparable
 
 

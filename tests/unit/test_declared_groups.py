@@ -139,6 +139,16 @@ def test_the_groups_for_a_class_are_checked_when_they_are_named() -> None:
         check_on_conflict({Other: per_field(together=[("start", "end")])})
 
 
+@pytest.mark.parametrize("names", [("begin", "end"), ("start", "place"), ("start", "ennd")])
+def test_the_groups_of_the_resolver_of_a_class_are_checked_when_it_is_mapped(names: Any) -> None:
+    resolver = merge_fields(together=[names])
+    if "ennd" not in names:
+        assert booking((), resolver).__on_conflict__ is resolver
+        return
+    with pytest.raises(ConfigurationError, match=r"names ennd.* end was probably meant"):
+        booking((), resolver)
+
+
 # -- what a class declares -------------------------------------------------------------------------
 
 
@@ -148,7 +158,7 @@ class Span:
     end: int
 
 
-def booking(groups: Any, **options: Any) -> Any:
+def booking(groups: Any, resolver: Any = None) -> Any:
     class Own(DeclarativeBase):
         pass
 
@@ -160,6 +170,7 @@ def booking(groups: Any, **options: Any) -> Any:
         __tablename__ = "bookings"
         __version_ignore__ = ("views",)
         __merge_together__ = groups
+        __on_conflict__ = resolver
         id: Mapped[int] = mapped_column(primary_key=True)
         start: Mapped[int]
         end: Mapped[int] = mapped_column("the_end")
