@@ -18,8 +18,9 @@ carried out. How strict a delete is about a row that somebody else changed or de
 `IGNORE_VERSION`    deleted all the same            nothing left to do
 ==================  ==============================  ==============================
 
-What is a conflict goes to the resolver, and without one comes out as ``ConcurrencyError``. What
-is none asks no resolver. The unit's policy goes first, then the class's, then ``STRICT``.
+A conflict goes to the resolver; without a resolver it comes out as ``ConcurrencyError``. Where the
+table says that there is no conflict, no resolver is asked. The unit's policy goes first, then the
+class's, then ``STRICT``.
 
 A delete still carries its version: only a row that missed is looked at, so a policy costs nothing
 where nobody interferes. Where the database itself ends the transaction (see

@@ -9,7 +9,7 @@
 
 Of a booking from 1 to 10 we move the start to 9, and somebody else moves the end to 2. Each of us
 keeps the rule, and a merge of the columns would store 9 to 2. Here both columns are in
-``entry.conflicting``, and `merge_fields` refuses. What is a conflict: the merge would join one of
+``entry.conflicting``, and `merge_fields` refuses. It is a conflict if the merge would join one of
 our columns with one of theirs, in a combination that neither side has written. Of a column that we
 have not loaded nobody can say that they left it alone, so it counts as theirs.
 
