@@ -113,6 +113,7 @@ class Entry(Generic[T]):
     #: The part of ``current`` that this session changed, never the version.
     changes: Mapping[str, Any]
     #: Attributes that both sides changed to different values; never the version or ignored ones.
+    #: Where each side changed some of what belongs together, all that either side changed of it.
     conflicting: frozenset[str] = field(default_factory=frozenset)
     #: The attribute that holds the version, ``None`` for a token without a column.
     token: str | None = None
@@ -141,16 +142,25 @@ class Entry(Generic[T]):
     def apply_to(self, obj: T) -> T:
         """Set our changes on a fresh object of the same row, and return it.
 
-        Raises ``ConfigurationError``, before anything is set, when a change is a SQL expression.
+        Of columns that belong together (``__merge_together__``) and conflict, all are set. Raises
+        ``ConfigurationError``, before anything is set, when a change is a SQL expression, or when
+        one of these columns was never loaded.
         """
-        for name, value in self.changes.items():
+        unknown = self.conflicting - self.current.keys()
+        if unknown:
+            raise ConfigurationError(
+                f"{self.model.__name__}.{', '.join(sorted(unknown))} was never loaded, and belongs"
+                " together with what was changed: decide anew on the fresh object."
+            )
+        wanted = {**{name: self.current[name] for name in self.conflicting}, **self.changes}
+        for name, value in wanted.items():
             if isinstance(value, Computed):
                 raise ConfigurationError(
                     f"{self.model.__name__}.{name} was set to a SQL expression, which an entry"
                     " cannot carry: assign the expression to the fresh object yourself."
                 )
         # The object may change its values in place; the entry must not change with them.
-        for name, value in copy.deepcopy(dict(self.changes)).items():
+        for name, value in copy.deepcopy(wanted).items():
             setattr(obj, name, value)
         return obj
 

@@ -36,7 +36,12 @@ from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
-from optilock.undocumented import keep_with_mapping, mapped_by, registries
+from optilock.undocumented import (
+    keep_with_mapping,
+    mapped_by,
+    names_in_composite,
+    registries,
+)
 
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
@@ -77,6 +82,16 @@ def same(column: Column[Any], a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float) and a != a and b != b:
         return True
     return column.type.compare_values(a, b) is True
+
+
+def joined(groups: Iterable[Iterable[str]]) -> tuple[frozenset[str], ...]:
+    """The groups of names, where those that overlap are one; a single name is no group."""
+    found: list[frozenset[str]] = []
+    for group in map(frozenset, groups):
+        overlapping = [other for other in found if not other.isdisjoint(group)]
+        found = [other for other in found if other.isdisjoint(group)]
+        found.append(group.union(*overlapping))
+    return tuple(group for group in found if len(group) > 1)
 
 
 def is_expression(value: Any) -> bool:
@@ -186,6 +201,32 @@ class Facts:
             for column in table.columns:
                 if isinstance(column, Column) and BESIDE in column.info:
                     yield column
+
+    @cached_property
+    def together(self) -> tuple[frozenset[str], ...]:
+        """Groups of column attributes that conflict as one (:mod:`optilock.conflicts.together`).
+
+        What the classes of its line have declared, and the columns of each composite.
+        """
+        line = (vars(cls) for cls in self.mapper.class_.__mro__)
+        declared = (group for names in line for group in names.get("__merge_together__", ()))
+        composites = ((composite.key,) for composite in self.mapper.composites)
+        groups = (
+            (n for name in group for n in self.behind(name)) for group in (*declared, *composites)
+        )
+        ignored = self.ignored
+        merged = {
+            n for n in self.editable.intersection(self.columns) if self.columns[n] not in ignored
+        }
+        return joined(merged.intersection(group) for group in groups)
+
+    def behind(self, name: str) -> list[str]:
+        """The attributes of the columns that a name stands for; none where the class has none."""
+        mapper = self.mapper
+        if name in mapper.synonyms:
+            return self.behind(mapper.synonyms[name].name)
+        names = names_in_composite(mapper, name) if name in mapper.composites else [name]
+        return [one for one in names if one in self.columns]
 
     def same(self, name: str, a: Any, b: Any) -> bool:
         """Are two values of an attribute the same value?"""

@@ -102,6 +102,9 @@ class Versioned:
         become legal: that is what ignoring means.
     ``__version_root_of__``
         relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
+    ``__merge_together__``
+        groups of attributes with a rule across them, ``(("start", "end"),)``: no merge joins one of
+        our columns with another one of theirs (:mod:`optilock.conflicts.together`)
     ``__on_conflict__``
         the resolver for rows of this class, unless the unit of work names one
     ``__on_delete__``
@@ -120,6 +123,7 @@ class Versioned:
     ] = Counter()
     __version_ignore__: ClassVar[Collection[str]] = ()
     __version_root_of__: ClassVar[Collection[str]] = ()
+    __merge_together__: ClassVar[Collection[Collection[str]]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
     __on_delete__: ClassVar[OnDelete | None] = None
     __version_guard__: ClassVar[Policy | None] = None

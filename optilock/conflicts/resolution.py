@@ -18,8 +18,9 @@ carried out. How strict a delete is about a row that somebody else changed or de
 `IGNORE_VERSION`    deleted all the same            nothing left to do
 ==================  ==============================  ==============================
 
-What is a conflict goes to the resolver, and without one comes out as ``ConcurrencyError``. What
-is none asks no resolver. The unit's policy goes first, then the class's, then ``STRICT``.
+A conflict goes to the resolver; without a resolver it comes out as ``ConcurrencyError``. Where the
+table says that there is no conflict, no resolver is asked. The unit's policy goes first, then the
+class's, then ``STRICT``.
 
 A delete still carries its version: only a row that missed is looked at, so a policy costs nothing
 where nobody interferes. Where the database itself ends the transaction (see
@@ -73,14 +74,18 @@ class Resolution:
     def write(cls, values: Mapping[str, Any] | None = None) -> Resolution:
         """These attributes get these values; all others come from the side that changed them.
 
-        Every attribute in ``entry.conflicting`` must be named. A deleted row is inserted again; a
+        Every attribute in ``entry.conflicting`` must be named; those that belong together are in it
+        as one. A deleted row is inserted again; a
         row that we wanted to delete is kept and written.
         """
         return cls("write", {} if values is None else values)
 
     @classmethod
     def overwrite(cls) -> Resolution:
-        """Do what was tried: our changed columns over theirs, our delete, or an INSERT again."""
+        """Do what was tried: our changed columns over theirs, our delete, or an INSERT again.
+
+        Of columns that belong together and conflict, all are ours.
+        """
         return cls("overwrite")
 
     @classmethod

@@ -30,6 +30,9 @@ One's own resolver has every value at hand, and may refuse::
             return Resolution.reject()
         return Resolution.write({"bid": max(entry.current["bid"], entry.database["bid"])})
 
+A merge of columns can break a rule between two of them. Where the class or the resolver says that
+they belong together, they conflict as one: see :mod:`optilock.conflicts.together`.
+
 Two writers that store *equal* values are no conflict: nobody's value is lost. A counter is
 different: two additions of 1 are one addition of 2. Give it a policy,
 ``per_field(views=add_delta)``, which is asked whenever both sides changed the attribute.
@@ -37,19 +40,22 @@ different: two additions of 1 are one addition of 2. Give it a policy,
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 from sqlalchemy import Column
+from sqlalchemy import inspect as inspect_class
 from sqlalchemy.orm import Mapper
 
 from optilock.conflicts.merge import FieldPolicy
 from optilock.conflicts.resolution import OnConflict, Resolution, Resolver, check_classes
+from optilock.conflicts.together import Together, as_one, check_together, groups_in, why_not
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
-from optilock.mapped import facts
+from optilock.mapped import facts, joined
 
 # -- the resolvers ---------------------------------------------------------------------------------
 
@@ -57,7 +63,7 @@ from optilock.mapped import facts
 def client_wins(entry: Entry[Any]) -> Resolution:
     """Ours: our changed columns over theirs, our delete, or the row inserted again.
 
-    Columns that only they changed stay theirs.
+    Columns that only they changed stay theirs, unless they belong together with one of ours.
     """
     return _without_choice(entry) or Resolution.overwrite()
 
@@ -67,12 +73,25 @@ def store_wins(entry: Entry[Any]) -> Resolution:
     return _without_choice(entry) or Resolution.keep_database()
 
 
-def merge_fields(entry: Entry[Any]) -> Resolution:
+@overload
+def merge_fields(entry: Entry[Any]) -> Resolution: ...
+@overload
+def merge_fields(*, together: Together) -> PerField: ...
+def merge_fields(
+    entry: Entry[Any] | None = None, *, together: Together = ()
+) -> Resolution | PerField:
     """Both: each column from the side that changed it.
 
-    Refuses when both changed a column to different values, and when one side deleted the row.
+    Refuses when both changed a column to different values, when each changed another column of a
+    group that belongs together (:mod:`optilock.conflicts.together`), and when one side deleted the
+    row. A rule across columns that nobody has declared so is not seen, and may be broken.
+
+    ``merge_fields(together=[("start", "end")])`` is a resolver with groups of its own, beside those
+    of the class. Raises ``ConfigurationError`` for what is no group.
     """
-    return _without_choice(entry) or _only_updates(entry) or _merge(entry, {})
+    if entry is None:
+        return PerField({}, together)
+    return _without_choice(entry) or _only_updates(entry) or _merge(entry, {}, ())
 
 
 def reject(entry: Entry[Any]) -> Resolution:
@@ -80,40 +99,52 @@ def reject(entry: Entry[Any]) -> Resolution:
     return Resolution.reject()
 
 
-def per_field(**policies: FieldPolicy) -> PerField:
+def per_field(*, together: Together = (), **policies: FieldPolicy) -> PerField:
     """As :func:`merge_fields`, and where both changed an attribute its policy makes the value.
 
     A policy is a callable ``(original, current, database) -> value``, for example ``merge_text``.
     The row is refused when a policy raises ``CannotMerge``, when a conflicting attribute has none,
     and when there is nothing to give to one: the attribute was set without having been loaded, or
-    to a SQL expression. Raises ``ConfigurationError`` for what is not a policy.
+    to a SQL expression. Where columns that belong together conflict (``together=``, as of
+    :func:`merge_fields`), each of them that one side changed needs a policy, and no policy sees the
+    other columns: give one to each only if they keep the rule between them. Raises
+    ``ConfigurationError`` for what is not a policy, or no group.
     """
-    return PerField(policies)
+    return PerField(policies, together)
 
 
 @dataclass(frozen=True, repr=False)
 class PerField:
-    """The resolver made by :func:`per_field`."""
+    """The resolver made by :func:`per_field`, and by :func:`merge_fields` with groups."""
 
     #: Attribute -> policy, read-only.
     policies: Mapping[str, FieldPolicy]
+    #: Groups of columns that belong together, beside those of the class.
+    together: Together = ()
 
     def __post_init__(self) -> None:
         for name, policy in self.policies.items():
             _check_policy(name, policy)
         object.__setattr__(self, "policies", MappingProxyType(dict(self.policies)))
+        object.__setattr__(self, "together", check_together(self.together, "together"))
 
     def __call__(self, entry: Entry[Any]) -> Resolution:
-        return _without_choice(entry) or _only_updates(entry) or _merge(entry, self.policies)
+        return (
+            _without_choice(entry)
+            or _only_updates(entry)
+            or _merge(entry, self.policies, self.together)
+        )
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.policies.items()))
+        return hash((frozenset(self.policies.items()), self.together))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (PerField, (dict(self.policies),))
+        return (PerField, (dict(self.policies), self.together))
 
     def __repr__(self) -> str:
-        named = (f"{name}={_name_of(policy)}" for name, policy in self.policies.items())
+        named = [f"{name}={_name_of(policy)}" for name, policy in self.policies.items()]
+        if self.together:
+            named.append(f"together={self.together!r}")
         return f"per_field({', '.join(named)})"
 
 
@@ -139,12 +170,17 @@ def _only_updates(entry: Entry[Any]) -> Resolution | None:
 _BOTH = Resolution.write()
 
 
-def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution:
-    missing = entry.conflicting - policies.keys()
+def _merge(
+    entry: Entry[Any], policies: Mapping[str, FieldPolicy], together: Together
+) -> Resolution:
+    conflicting = entry.conflicting
+    if policies or together:
+        conflicting |= _of_groups(entry, policies, together)
+    missing = conflicting - policies.keys()
     if missing:
         return Resolution.reject(reason=_why_not(entry, sorted(missing)))
     values = {}
-    for name in _changed_by_both(entry, policies):
+    for name in dict.fromkeys((*conflicting, *_changed_by_both(entry, policies))):
         try:
             values[name] = policies[name](*_three_values(entry, name))
         except CannotMerge as error:
@@ -152,11 +188,43 @@ def _merge(entry: Entry[Any], policies: Mapping[str, FieldPolicy]) -> Resolution
     return Resolution.write(values) if values else _BOTH
 
 
+def _of_groups(
+    entry: Entry[Any], policies: Mapping[str, FieldPolicy], together: Together
+) -> frozenset[str]:
+    """What conflicts because it belongs together, or because a policy makes a part of it anew."""
+    mapper = getattr(entry.model, "__mapper__", None)
+    of_class = () if mapper is None else facts(mapper).together
+    groups = joined((*of_class, *groups_in(entry, together)))
+    if not groups:
+        return frozenset()
+    remade = frozenset(_changed_by_both(entry, policies))
+    return as_one(groups, entry, entry.database or {}, _same, remade)
+
+
+def _same(name: str, a: Any, b: Any) -> bool:
+    return _equal(a, b)
+
+
 def _why_not(entry: Entry[Any], names: list[str]) -> str:
     unknown = [name for name in names if name not in entry.original]
+    unread = [name for name in unknown if name not in entry.changes]
+    if unread:
+        return (
+            f"nobody knows whether they changed {', '.join(unread)}: it belongs together with what"
+            " we changed, and was not loaded before"
+        )
     if unknown:
         return f"nobody knows what {', '.join(unknown)} was before it was set or changed in place"
+    if any(_changed_by_one(entry, name) for name in names):
+        return f"both sides changed columns that belong together: {', '.join(names)}"
     return f"both sides changed {', '.join(names)}"
+
+
+def _changed_by_one(entry: Entry[Any], name: str) -> bool:
+    if name not in entry.changes:
+        return True
+    stored = entry.database or {}
+    return name in entry.original and _equal(entry.original[name], stored.get(name))
 
 
 def _changed_by_both(entry: Entry[Any], names: Collection[str]) -> Iterator[str]:
@@ -267,10 +335,13 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 def _check_names(resolver: Any, model: type[Any], names: Collection[str]) -> None:
     unknown = sorted(set(getattr(resolver, "policies", ())) - set(names))
+    unknown += _never_merged(model, getattr(resolver, "together", ()))
     if unknown:
+        meant = difflib.get_close_matches(unknown[0], names, 1)
+        guess = f" {meant[0]} was probably meant." if meant else ""
         raise ConfigurationError(
             f"{resolver!r} names {', '.join(unknown)}, which {model.__name__} does not have or"
-            f" which cannot conflict. It has: {', '.join(sorted(names))}."
+            f" which cannot conflict.{guess} It has: {', '.join(sorted(names))}."
         )
 
 
@@ -283,6 +354,13 @@ def _can_conflict(mapper: Mapper[Any]) -> set[str]:
         if isinstance(column, Column)
     }
     return names - {facts(mapper).token}
+
+
+def _never_merged(model: type[Any], together: Together) -> list[str]:
+    mapper = inspect_class(model, raiseerr=False)  # while it is mapped, it has no __mapper__ yet
+    line = () if mapper is None else tuple(mapper.self_and_descendants)
+    names = sorted({name for group in together for name in group})
+    return [name for name in names if line and all(why_not(one, name) for one in line)]
 
 
 def _name_of(value: Any) -> str:

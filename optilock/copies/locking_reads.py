@@ -70,7 +70,7 @@ def _object_asked_for(session: Session, entity: Any, ident: Any) -> State | None
 
 @contextmanager
 def _telling(session: Session, asked_for: Callable[[], State | None]) -> Iterator[None]:
-    """Tell with an entry of an object that is older than its row."""
+    """Turn SQLAlchemy's error about an object that is older than its row into one with an entry."""
     try:
         yield
     except StaleDataError as error:

@@ -9,9 +9,9 @@
 The client makes an ``Idempotency-Key`` for each request, and sends it again with the request
 (draft-ietf-httpapi-idempotency-key-header). From it the row gets its version: not by chance, but as
 an HMAC of the row, the versions that were demanded, the operation, the body, the principal and that
-key, under a secret of the server. Who sends the same again misses, because the row is in its next
-version, and the look that follows a miss finds just the version that this request makes: so it was
-this request that wrote it. No table is needed, and no statement more.
+key, under a secret of the server. The write of a request that is sent again misses, because the row
+is in its next version. The look that follows a miss finds just the version that this request makes,
+so it was this request that wrote the row. No table is needed, and no statement more.
 
 Nobody without the secret can tell such a version from a random one. What any of this differs in,
 another body or another principal, makes another version, and is answered as without the header:

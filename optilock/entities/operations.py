@@ -20,8 +20,8 @@ has what is stored, and whose ``etag`` is the tag that the row has now. A row th
 404 before it is 412. An upsert takes no tag: it is for rows of which the last writer may win. With
 ``if_none_match="*"`` it inserts only.
 
-What is wrong with the condition (``BadPrecondition``, 400) and with the body (``BadEntity``, 400)
-is found before anything is sent, the condition first. Attributes that are left out keep their value
+A mistake in the condition (``BadPrecondition``, 400) or in the body (``BadEntity``, 400) is found
+before any statement is sent, the condition first. Attributes that are left out keep their value
 in ``merge`` and get their default, or NULL, in ``replace``; ``None`` is NULL. Each write moves the
 version, also a merge of nothing; but not one of ``__version_ignore__`` columns alone. Validators
 and events of the class are not called: no object is made.

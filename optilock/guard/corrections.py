@@ -57,6 +57,8 @@ def plan_update(missed: Missed) -> Correction:
     if resolution.decision == "keep_database":
         return Correction(missed)
     values: Values = dict(entry.changes) if entry.action == "update" else {}
+    if values and resolution.decision == "overwrite":  # all of what belongs together is ours
+        values.update((name, entry.current[name]) for name in entry.conflicting)
     values.update(resolution.values)
     known = facts(missed.state.mapper)
     wanted = {

@@ -139,7 +139,7 @@ def impossible(row: Missed) -> str | None:
         return None
     if row.stored is not None:
         deletes = row.attempt.action == "delete" and resolution.decision == "overwrite"
-        return None if deletes else _of_another_class(row, row.stored)
+        return None if deletes else _of_another_class(row, row.stored) or _half_known(row)
     return None if resolution.decision == "keep_database" else _not_insertable(row, resolution)
 
 
@@ -155,6 +155,20 @@ def _of_another_class(row: Missed, stored: Values) -> str | None:
     return (
         f"{row.entry.describe()}: the row is now of the class {now.class_.__name__}, which the"
         " object cannot become: session.expunge() it, and read the row again"
+    )
+
+
+def _half_known(row: Missed) -> str | None:
+    """Why our side of columns that belong together cannot be written: we have not read it all."""
+    assert row.resolution is not None
+    if row.resolution.decision != "overwrite" or row.attempt.action != "update":
+        return None
+    unknown = sorted(row.entry.conflicting - row.entry.current.keys())
+    if not unknown:
+        return None
+    return (
+        f"{row.entry.describe()}: {', '.join(unknown)} was never loaded, and belongs together with"
+        " what we changed, so nobody knows our value of it: load it before the change"
     )
 
 

@@ -13,8 +13,10 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, event
 from sqlalchemy.orm import Mapper
 
+from optilock.conflicts.together import check_declared
 from optilock.copies.members import notice_orphans
 from optilock.copies.rolled_back import tell_pickles
+from optilock.mapped import facts
 from optilock.mapping.attribute import load_always
 from optilock.mapping.tables import know_tables, share_table
 from optilock.rows.seen import watch_loads
@@ -37,6 +39,8 @@ def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
     version: Any = mapper.version_id_col
     if not isinstance(version, ColumnElement):  # SQLAlchemy takes anything, and fails in the flush
         return
+    if facts(mapper).kind is None:  # the mixin has looked at its classes
+        check_declared(mapper, cls)
     load_always(mapper)
     watch_loads(mapper)
     tell_pickles(mapper)

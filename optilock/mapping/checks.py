@@ -13,6 +13,7 @@ from sqlalchemy.orm.exc import UnmappedColumnError
 
 from optilock.conflicts.resolution import check_policy
 from optilock.conflicts.resolvers import check_resolver_for
+from optilock.conflicts.together import check_declared
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.tokens import CompareValues, Token
@@ -206,6 +207,7 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
         _check_ignored(mapper, name)
     for name in _names(cls, "__problem_fields__", "attributes", "title"):
         column_named(mapper, name, f"{cls.__name__}.__problem_fields__ names {name!r}, which is")
+    check_declared(mapper, cls, _ignored_by(mapper))
     if cls.__version_guard__ is not None:
         check_guard(cls.__version_guard__, token, f"{cls.__name__}.__version_guard__")
     if cls.__on_delete__ is not None:
@@ -222,6 +224,7 @@ _OPTIONS = (
     "__version_ignore__",
     "__version_root_of__",
     "__version_guard__",
+    "__merge_together__",
     "__on_conflict__",
     "__on_delete__",
     "__problem_fields__",
@@ -231,7 +234,7 @@ _OPTIONS = (
 def _check_spelling(cls: type[Any]) -> None:
     """A name that is not spelt right would say nothing, and nobody would notice."""
     for name in (name for base in cls.__mro__ for name in vars(base)):
-        if name in _OPTIONS or not name.startswith(("__v", "__on", "__pro")):
+        if name in _OPTIONS or not name.startswith(("__v", "__on", "__mer", "__pro")):
             continue
         for meant in difflib.get_close_matches(name, _OPTIONS, 1, 0.85):
             raise ConfigurationError(

@@ -61,10 +61,14 @@ def compare(mapper: Mapper[Any], cls: type[Any], rule: CompareValues) -> None:
 def compared_names(
     mapper: Mapper[Any], *, changed: Collection[str], deleting: bool
 ) -> Collection[str]:
-    """The attributes that a write of ``changed`` ones compares."""
+    """The attributes that a write of ``changed`` ones compares.
+
+    What belongs together with a changed one is compared like it.
+    """
     known = facts(mapper)
     if known.rule is not None and known.rule.which == "changed" and not deleting:
-        return known.comparable.intersection(changed)
+        groups = [group for group in known.together if not group.isdisjoint(changed)]
+        return known.comparable.intersection(set(changed).union(*groups) if groups else changed)
     return known.comparable
 
 

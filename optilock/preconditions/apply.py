@@ -6,14 +6,14 @@
         apply(session, Page, 7, form.changes, expected=form.version)
 
 The names are checked first, then the row is read, then its version, then the values are set. So a
-bad name reads nothing, and an edit for another version sets nothing. What is written, and when, is
-the session's business: the flush writes it, and there the version still is a condition
+bad name reads nothing, and an edit for another version sets nothing. The session writes
+the edit as ever, when it flushes, and the version still is a condition of that write
 (:func:`optilock.expect`).
 
 ``changes`` come from outside, so only columns may be named, and neither the key, nor the version,
 nor the column that says which class the row is. Which of the others a client may edit is for the
-application to say: pass it what is allowed, and not the whole form. What a client got wrong is
-:class:`~optilock.http.errors.BadEntity`, a value that its column cannot hold as well.
+application to say: pass it what is allowed, and not the whole form. A mistake of the client is
+:class:`~optilock.http.errors.BadEntity`: a wrong name, or a value that its column cannot hold.
 
 ``seen`` is what the client had loaded, attribute -> value, from the fields of a form for example.
 It tells what the client has changed, and what the other writer has, so the entry of a refused edit

@@ -11,7 +11,7 @@ The tag names the row as well as its version, so that of another row never passe
 What a client demands is text, and text is a tag, always: with its two quotes, alone or in a list as
 ``If-Match`` has it, as werkzeug has parsed that, or as :mod:`optilock.http.preconditions` has. It
 is compared character by character (strong comparison, RFC 9110 section 8.8.3.2), so a weak one,
-``W/"gM0kXw2f.3"``, never matches (section 13.1.1). What is no tag is
+``W/"gM0kXw2f.3"``, never matches (section 13.1.1). A text that is no tag is
 :class:`~optilock.http.errors.BadPrecondition`, with the status to answer.
 
 A version itself is for programs: ``version=3``, or a value that is no text. It has to be of the

@@ -17,7 +17,8 @@ An object is as old as its reading, so :func:`lock` compares it with the row tha
   entry. The edits were made on another row than the one that is stored. They stay on the object;
 * the row is gone: ``ConcurrencyError`` with its entry.
 
-What has moved is a version; where the class has none, or compares values, a value that was loaded.
+A row has moved if its version is another one; where the class has no version, or compares values,
+if a value is another one than was loaded.
 After :func:`optilock.overwrite` an edited object is no conflict.
 
 How long to wait for somebody else's lock is for the database to say, unless ``nowait``,

@@ -18,10 +18,12 @@ The base of a merge decides whose work is overwritten, so it has to be true. Fro
 would be whatever the client says; here it is what :func:`~optilock.preconditions.signed.sign_seen`
 has signed. A row that still is what was seen is edited as :func:`optilock.apply` does it.
 
-What was merged is written by the flush, in the version that the row was read in just now. If it has
+The flush writes the merged values, under the version that the row was just read in. If the row has
 moved again by then, the error is ``ConcurrencyError``, whatever resolvers the session has:
-:func:`optilock.retry` may run the unit again, which merges with what is stored then. What the
-resolver refuses is ``PreconditionFailed``, because to run that again would meet the same.
+:func:`optilock.retry` may run the unit again, which merges with the values that are stored then. If
+the resolver refuses, the error is ``PreconditionFailed``: the same merge would be refused again.
+Columns that belong together are merged as one (:mod:`optilock.conflicts.together`), and a column
+that was not signed counts as changed by the other side.
 """
 
 from __future__ import annotations

@@ -219,7 +219,10 @@ def _plain(seen: Any) -> Any:
 
 
 def younger_names(state: State, version: Any) -> Collection[str]:
-    """What a flush has loaded of a later row than ``version``: the author of the edit saw none."""
+    """The attributes that a flush has loaded from the row after it had left ``version``.
+
+    The author of the edit has not seen their values.
+    """
     seen, names = state.__dict__.get(_YOUNGER, (None, ()))
     return names if seen == version else ()
 

@@ -21,6 +21,7 @@ from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Row, Se
 from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
 from optilock.conflicts.resolution import Resolution
+from optilock.conflicts.together import as_one
 from optilock.dialects import database_of
 from optilock.dialects.waiting import Wait
 from optilock.errors import Action, Computed, Entry, NotWritten
@@ -280,7 +281,7 @@ def _stored_otherwise(attempt: Attempt, stored: Values | None) -> frozenset[str]
 
 
 def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
-    """What both sides changed to different values.
+    """What both sides changed to different values, and what belongs together with it.
 
     Of an attribute that was set without having been loaded nobody can say that the other side
     left it alone, so it counts as changed by both.
@@ -296,6 +297,8 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
         and not (name in original and known.same(name, original[name], stored[name]))
         and (isinstance(ours, Computed) or not known.same(name, ours, stored[name]))
     ]
+    if known.together and attempt.changes:
+        both += as_one(known.together, attempt, stored, known.same)
     return frozenset(both) if both else _NOTHING
 
 

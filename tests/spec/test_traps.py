@@ -672,7 +672,8 @@ def test_a_composite_that_is_changed_in_place_has_its_original(
     [entry] = refused(session).entries
     session.rollback()
 
-    assert (entry.original["x"], entry.changes, entry.conflicting) == (1, {"x": 5}, frozenset())
+    assert (entry.original["x"], entry.changes) == (1, {"x": 5})
+    assert entry.conflicting == {"x", "y"}  # a composite is one value
     assert mark.at == Point(1, 9)
 
 

@@ -104,6 +104,7 @@ class Page(Versioned, Base):
     __version_token__ = Unique()
     __version_ignore__ = ("views",)
     __on_conflict__ = per_field(body=merge_text, views=add_delta)
+    __merge_together__ = (("title", "body"), ["body", "views"])
     id: Mapped[int] = mapped_column(primary_key=True)
     body: Mapped[str]
     views: Mapped[int]
@@ -320,6 +321,9 @@ def policies() -> None:
     assert_type(merge_text("a", "b", "c"), str)
     per_field(body=merge_text, views=max, tags=merge_set, settings=merge_json, stock=add_delta)
     per_field(body="merge")  # type: ignore[arg-type]
+    UnitOfWork(engine, on_conflict=merge_fields(together=[("start", "end")]))
+    per_field(body=merge_text, together=(("start", "end"),))
+    merge_fields(together=3)  # type: ignore[call-overload]
 
 
 try:

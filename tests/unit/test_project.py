@@ -132,3 +132,23 @@ def leads_somewhere(name: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return True
+
+
+@pytest.mark.parametrize("page", DOCS)
+def test_every_page_opens_with_a_sentence_about_what_the_reader_gets(page: str) -> None:
+    opening = text_of(f"docs/{page}.md").split("\n\n")[1]
+    assert not opening.startswith(("```", "#", "|", "$"))
+
+
+@pytest.mark.parametrize(
+    ("page", "ends"), [("README.md", "\nSee it:"), ("docs/sessions.md", "\n```python")]
+)
+def test_the_first_screen_says_what_a_session_covers_and_what_a_tag_covers(
+    page: str, ends: str
+) -> None:
+    first, _, _ = text_of(page).partition(ends)
+    [sentence] = re.findall(
+        r"A watched session [^.]*transaction[^;]*;[^;]*expectations\.md\)[^.]*\.", first
+    )
+    for word in ("COMMIT", "a person", "two requests", "`etag_of`", "`expect` and `apply`"):
+        assert word in " ".join(sentence.split())

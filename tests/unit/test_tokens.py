@@ -55,7 +55,7 @@ from optilock import (
     bulk_update,
     client_wins,
     etag_of,
-    merge_fields,
+    per_field,
     store_wins,
     touch,
     watch,
@@ -519,7 +519,7 @@ def test_a_replaced_composite_is_checked_with_the_version_that_was_read(shape: A
 
 
 def test_a_resolved_row_has_the_stored_composite(shape: Any) -> None:
-    with conflict(shape, merge_fields, y=9) as (session, row):
+    with conflict(shape, per_field(x=max, y=max), y=9) as (session, row):
         row.x = 5
         session.commit()
         assert row.point == Point(5, 9)

@@ -86,13 +86,13 @@ def test_changes_in_place_of_both_sides_are_merged(store, watched, other, stored
     drawing = session.get_one(Drawing, 1)
     drawing.start.x = 5
     drawing.words.add("ours")
-    other(Drawing, 1, words={"a", "theirs"}, start=Point(1, 9), layers=[1, 3])
+    other(Drawing, 1, words={"a", "theirs"}, layers=[1, 3])
     session.commit()
 
     row = stored(Drawing, 1)
     assert row["words"] == {"a", "ours", "theirs"}
-    assert (row["start_x"], row["start_y"], row["layers"]) == (5, 9, [1, 3])
-    assert (drawing.start, drawing.words) == (Point(5, 9), row["words"])
+    assert (row["start_x"], row["start_y"], row["layers"]) == (5, 2, [1, 3])
+    assert (drawing.start, drawing.words) == (Point(5, 2), row["words"])
     drawing.start.y = 10  # the composite and the set are the row's own again
     drawing.words.add("more")
     session.commit()

@@ -175,7 +175,7 @@ def test_a_composite_and_a_synonym_are_told_by_their_columns(
     (found,) = caught.value.entries
     assert found.original == {"version": 1, "x": 1, "y": 2, "name": "a"}
     assert found.changes == {"x": 9, "name": "b"}
-    assert found.conflicting == frozenset()
+    assert found.conflicting == {"x", "y"}
 
 
 @pytest.mark.anyio
