@@ -34,7 +34,7 @@ import pytest
 from sqlalchemy import Engine
 
 from optilock.testing.servers import ServerMissing
-from tests import summary
+from tests import deployments, summary
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.oldest import add_get_one
 from tests.selection import cannot_run, quick, suits
@@ -119,6 +119,10 @@ def _names(test: pytest.Item) -> list[Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if name := deployments.of(item):
+            item.add_marker(name)
+            item.add_marker("full")
     about = [item for item in items if suits(item)]
     whole = config.option.full or any("::" in named for named in config.args)
     chosen = set(about) if whole else quick(about)

@@ -3,8 +3,9 @@
 A test runs on the engines that it is about (``@pytest.mark.engines``, ``@pytest.mark.needs``).
 Without ``--full`` four things are left out, on every machine the same:
 
-* what is marked ``@pytest.mark.full``, as the other modes of an engine are by
-  ``@pytest.mark.modes(full=True)``; and the engines that ``@pytest.mark.usually`` does not name;
+* what is marked ``@pytest.mark.full``, as the tests of :mod:`tests.deployments` are, and the other
+  modes of an engine by ``@pytest.mark.modes(full=True)``; and the engines that
+  ``@pytest.mark.usually`` does not name;
 * of a test with parameters beside the engine: each value runs on the first engine that has it
   (SQLite, as a rule), and :data:`FEW` of them on each of the others;
 * of a test with three or more parameters, the engine among them, what shows no new *pair* of
@@ -26,6 +27,7 @@ from operator import itemgetter
 
 import pytest
 
+from tests import deployments
 from tests.engines import ASYNC, CAPABILITIES, missing
 
 __all__ = ["FEW", "cannot_run", "covering", "quick", "shown_before", "suits"]
@@ -54,7 +56,9 @@ def suits(item: pytest.Item) -> bool:
 def cannot_run(item: pytest.Item) -> str | None:
     """Why not on this machine."""
     engine = _engine(item)
-    return missing(engine if engine in CAPABILITIES else ASYNC[engine][0]) if engine else None
+    if engine is None:
+        return deployments.missing(item)
+    return missing(engine if engine in CAPABILITIES else ASYNC[engine][0])
 
 
 def quick(items: Iterable[pytest.Item]) -> set[pytest.Item]:
