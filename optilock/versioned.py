@@ -224,14 +224,21 @@ def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Toke
 def _is_said(mapper: Mapper[Any], cls: type[Any], column: Column[Any]) -> bool:
     """Does the class, or one above it, say that a column which it has is the version?
 
-    With ``__version_token__``, or SQLAlchemy's ``version_id_col``. Of a second class over the table
-    the first one has.
+    With ``__version_token__``, or SQLAlchemy's ``version_id_col``. What a class above says is not
+    meant of an attribute that the class, or one in between, has in its body. Of a second class over
+    the table the first one has said it.
     """
     own: Any = mapper.version_id_col
     if own is column or (isinstance(own, str) and own == column.key):
         return True
-    saying = next(one for one in cls.__mro__ if "__version_token__" in vars(one))
-    return saying is not Versioned or tables.versioned_tables().get(column.table) is column
+    if tables.versioned_tables().get(column.table) is column:
+        return True
+    for one in cls.__mro__:
+        if "__version_token__" in vars(one):
+            return one is not Versioned
+        if column.key in vars(one) or column.key in vars(one).get("__annotations__", ()):
+            return False
+    raise AssertionError(cls)  # Versioned has a token
 
 
 @event.listens_for(Versioned, "after_mapper_constructed", propagate=True)

@@ -161,6 +161,25 @@ def test_a_column_that_the_class_had_is_not_taken_over_silently(kind: Any) -> No
     assert doc(version=7).version == 7
 
 
+@pytest.mark.parametrize("way", ["assigned", "annotated", "of a mixin"])
+def test_what_the_base_says_is_not_meant_of_an_attribute_that_a_class_has(way: str) -> None:
+    made = type("Said", (base(),), {"__abstract__": True, "__version_token__": Counter()})
+    bodies: dict[str, Any] = {
+        "assigned": {"version": mapped_column(Integer)},
+        "annotated": {"__annotations__": {"version": "Mapped[int]"}},
+        "of a mixin": {},
+    }
+    body = {"__tablename__": "docs", "id": mapped_column(Integer, primary_key=True), **bodies[way]}
+    edition = type("Edition", (), {"version": mapped_column(Integer)})
+    mixins = (Versioned, edition) if way == "of a mixin" else (Versioned,)
+    with pytest.raises(ConfigurationError, match=r"docs\.version of its own"):
+        type("Doc", (*mixins[1:], made, Versioned), {**body, "__module__": __name__})
+
+    said = {**body, "__version_token__": Counter(), "__table_args__": {"extend_existing": True}}
+    doc: Any = type("Told", (*mixins[1:], made, Versioned), {**said, "__module__": __name__})
+    assert doc.__mapper__.version_id_col is doc.__table__.c.version
+
+
 def test_version_id_col_says_that_a_column_is_the_version() -> None:
     version = mapped_column(Integer)
     doc = map_doc(version=version, __mapper_args__={"version_id_col": version})
