@@ -67,6 +67,12 @@ class Resolution:
     def __hash__(self) -> int:
         return hash((self.decision, frozenset(self.values)))
 
+    def __repr__(self) -> str:
+        """Names the attributes that it writes, and shows no values: logs quote it."""
+        said = [", ".join(self.values)] if self.values else []
+        said += [f"reason={self.reason!r}"] if self.reason is not None else []
+        return f"<Resolution: {' '.join([self.decision, *said])}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (Resolution, (self.decision, dict(self.values), self.reason))
 
@@ -75,8 +81,7 @@ class Resolution:
         """These attributes get these values; all others come from the side that changed them.
 
         Every attribute in ``entry.conflicting`` must be named; those that belong together are in it
-        as one. A deleted row is inserted again; a
-        row that we wanted to delete is kept and written.
+        as one. A deleted row is inserted again; a row that we wanted to delete is kept and written.
         """
         return cls("write", {} if values is None else values)
 

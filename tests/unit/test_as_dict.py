@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from optilock import events
+from optilock import Resolution, events
 from optilock.errors import Computed, ConcurrencyError, Entry
 from optilock.plain import as_json
 from optilock.unit.retry import Policy
@@ -98,6 +98,12 @@ def test_json_takes_all_of_it(one: Any) -> None:
 @pytest.mark.parametrize("told", [repr, str, lambda one: json.dumps(one.as_dict())])
 def test_no_value_is_shown_unless_asked_for(one: Any, told: Callable[[Any], str]) -> None:
     assert SECRET not in told(one)
+
+
+def test_the_repr_of_a_resolution_names_what_it_writes_and_shows_no_values() -> None:
+    assert repr(Resolution.write({"owner": "Ada", "pin": 4711})) == "<Resolution: write owner, pin>"
+    assert repr(Resolution.keep_database()) == "<Resolution: keep_database>"
+    assert repr(Resolution.reject(reason="both")) == "<Resolution: reject reason='both'>"
 
 
 def test_the_repr_of_an_entry_names_the_row_the_columns_and_the_versions() -> None:
