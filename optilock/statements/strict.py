@@ -78,11 +78,9 @@ def _forgotten_over(table: Table) -> Mapper[Any] | None:
 
 
 def _is_link(table: Table) -> bool:
-    return any(
-        relationship.secondary is table
-        for mapper in all_mappers()
-        for relationship in mapper.relationships
-    )
+    """Of classes beside it: to ask a class elsewhere would configure what is no matter of ours."""
+    beside = (one for one in all_mappers() if any(t.metadata is table.metadata for t in one.tables))
+    return any(each.secondary is table for mapper in beside for each in mapper.relationships)
 
 
 def refuse_class(mapper: Mapper[Any]) -> None:

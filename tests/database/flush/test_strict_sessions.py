@@ -237,6 +237,20 @@ def test_a_statement_counts(strict, stored, send):
     assert stored(Page, 1)["n"] == 0
 
 
+def test_a_class_elsewhere_that_cannot_be_mapped_is_no_matter(strict):
+    class Elsewhere(DeclarativeBase):
+        pass
+
+    class Broken(Elsewhere):
+        __tablename__ = "broken"
+        id: Mapped[int] = key()
+        lost: Mapped[Any] = relationship("Nobody")
+
+    with pytest.raises(ConfigurationError, match="Tag"):
+        strict.execute(update(Tag.__table__).values(n=5))
+    Elsewhere.registry.dispose()
+
+
 @pytest.mark.engines("postgresql")
 def test_a_statement_inside_of_a_query_counts(strict):
     inside = update(Tag).values(n=5).returning(Tag.id).cte()
