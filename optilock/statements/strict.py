@@ -79,7 +79,11 @@ def _forgotten_over(table: Table) -> Mapper[Any] | None:
 
 def _is_link(table: Table) -> bool:
     """Of classes beside it: to ask a class elsewhere would configure what is no matter of ours."""
-    beside = (one for one in all_mappers() if any(t.metadata is table.metadata for t in one.tables))
+    beside = (
+        one
+        for one in all_mappers()
+        if any(isinstance(its, Table) and its.metadata is table.metadata for its in one.tables)
+    )
     return any(each.secondary is table for mapper in beside for each in mapper.relationships)
 
 
