@@ -87,7 +87,7 @@ def remember(states: Iterable[State]) -> None:
             if state.committed_state:  # assigned or touched, and not written
                 version = state.committed_state.get(token, version)
             if version is not None:
-                state.__dict__[SEEN] = version
+                setattr(state, SEEN, version)  # not through __dict__, which would make it one
 
 
 class Memory(NamedTuple):
