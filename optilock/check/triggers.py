@@ -1,0 +1,153 @@
+"""What is asked of each table's triggers: are those there that versions depend on, and no others?
+
+A trigger is compared as a whole: what it does, and when it fires (before the UPDATE, of any column,
+for each row, under which condition), and whether it is switched on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optilock.check.assignments import Assigned, assigned
+from optilock.check.findings import Finding, error, warning
+from optilock.check.seen import Seen
+from optilock.dialects.migrations import Found
+from optilock.errors import ConfigurationError
+from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock.tokens.guard_trigger import is_guard
+
+
+def guard_trigger(seen: Seen) -> Iterator[Finding]:
+    """That of ``__version_guard__``."""
+    wanted, subject = seen.subject.wanted, seen.subject
+    there = next((one for one in seen.triggers if is_guard(one.name)), None)
+    guard = wanted.guard if wanted is not None else None
+    if guard is None:
+        if there is not None and not there.of_parent:
+            yield _unasked(
+                seen,
+                there,
+                f"The table has a guard trigger, and {subject.name} asks for none.",
+                "Set __version_guard__, or drop the trigger: op.drop_guard_trigger, which"
+                " autogenerate writes.",
+            )
+        return
+    columns = (column.name for column in seen.table.columns if column.name != guard.column)
+    guard = guard.ignoring(seen.stored.generated, columns)
+    try:
+        made = seen.guards.source(guard), seen.guards.fires(guard)
+    except ConfigurationError as refusal:
+        yield _unknown(seen, refusal)
+        return
+    what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
+    harm = "a foreign UPDATE changes rows and nobody is told"
+    yield from _compared(seen, what, there, made, "op.create_guard_trigger", harm)
+
+
+def version_trigger(seen: Seen) -> Iterator[Finding]:
+    """That of a ``RowVersion``."""
+    wanted, table = seen.subject.wanted, seen.table
+    if wanted is None or not wanted.moves_by_trigger:
+        return
+    try:
+        ddl = trigger_ddl(table, wanted.column, seen.dialect, schema=seen.schema)
+    except ConfigurationError as refusal:
+        yield _unknown(seen, refusal)
+        return
+    there = seen.trigger(trigger_name(table.name, wanted.column.name))
+    what = f"{seen.subject.name}.__version_token__ = RowVersion()"
+    harm = "the version does not move, and every write is refused"
+    made = ddl.source, ddl.fires
+    yield from _compared(seen, what, there, made, "op.create_version_trigger", harm)
+
+
+def unasked_version_trigger(seen: Seen) -> Iterator[Finding]:
+    """One of a ``RowVersion`` that is none any more."""
+    wanted = seen.subject.wanted
+    if wanted is not None and wanted.moves_by_trigger:
+        return
+    for one in seen.triggers:
+        moved = moved_column(seen.table.name, one.name, one.source)
+        if moved is not None and not one.of_parent:
+            yield _unasked(
+                seen,
+                one,
+                f"A trigger moves the column {moved!r}, and {seen.subject.name} has no RowVersion.",
+                "Use RowVersion(), or drop the trigger: op.drop_version_trigger, which"
+                " autogenerate writes.",
+            )
+
+
+def foreign_triggers(seen: Seen) -> Iterator[Finding]:
+    """Triggers of somebody else that set the version in an UPDATE."""
+    subject = seen.subject
+    if seen.version is None or (subject.wanted is None and not subject.mapper.version_id_generator):
+        return  # a version that the application's own trigger makes, and SQLAlchemy's own column
+    _, mapped, _ = seen.version
+    for one in seen.triggers:
+        ours = is_guard(one.name) or moved_column(seen.table.name, one.name, one.source)
+        found = None if ours or not one.enabled else assigned(one, seen.table.name, mapped.name)
+        if found is not None and not (found.is_next and subject.counts):
+            yield _foreign(seen, one, found)
+
+
+def _foreign(seen: Seen, one: Found, found: Assigned) -> Finding:
+    return error(
+        "foreign-trigger",
+        f"{seen.name}.{one.name}",
+        f"A trigger that is not optilock's sets the version in an UPDATE ({found.text}): what is"
+        " stored then is not what was written. A version that stays, or comes again, lets others"
+        " overwrite unseen; another one makes the writer's next write conflict with itself.",
+        "Take the assignment out of the trigger, or drop it (op.execute('DROP TRIGGER …')). What"
+        " shall move the version is __version_guard__ or RowVersion().",
+    )
+
+
+def _unknown(seen: Seen, refusal: ConfigurationError) -> Finding:
+    advice = "Use a token and options that this database has."
+    return error("no-trigger", seen.name, str(refusal), advice)
+
+
+def _compared(
+    seen: Seen,
+    what: str,
+    there: Found | None,
+    made: tuple[str, str],
+    operation: str,
+    harm: str,
+) -> Iterator[Finding]:
+    advice = f"Create it in a migration: {operation}, which autogenerate writes."
+    if there is None:
+        code, message = "no-trigger", f"{what} needs a trigger, and the table has none: {harm}."
+    elif not there.enabled:
+        code = "trigger-off"
+        message = f"The trigger {there.name} of {what} is switched off, or fires for replicas only:"
+        message += f" {harm}."
+        advice = f"ALTER TABLE {seen.name} ENABLE TRIGGER {there.name}; and find out who switched"
+        advice += " it off."
+    elif there.source is None:
+        yield warning(
+            "unreadable",
+            f"{seen.name}.{there.name}",
+            "What the trigger does may not be read, so nobody knows whether it is the right one.",
+            "Check as a user who has the right TRIGGER on the table.",
+        )
+        return
+    elif there.fires != made[1]:
+        code = "other-trigger"
+        message = f"The trigger {there.name} fires {there.fires}, and {what} asks for {made[1]}:"
+        message += f" where it does not fire, {harm}."
+    elif not there.is_made_by(*made):
+        code = "other-trigger"
+        message = f"The trigger {there.name} is another one than {what} asks for: where it does"
+        message += f" something else, {harm}."
+    else:
+        return
+    yield error(code, seen.name, message, advice)
+
+
+def _unasked(seen: Seen, there: Found, message: str, advice: str) -> Finding:
+    return warning("unasked-trigger", f"{seen.name}.{there.name}", message, advice)
+
+
+ALL = (guard_trigger, version_trigger, unasked_version_trigger, foreign_triggers)
