@@ -310,6 +310,10 @@ class Ways:
         """The schema in which names without one are found at the moment."""
         return connection.dialect.default_schema_name
 
+    def schema_of(self, connection: Connection, table: str) -> str | None:
+        """The schema in which a bare name is found, if that is not the current one."""
+        return None
+
     # -- what is there -----------------------------------------------------------------------
 
     def default_of(self, token: Token) -> str | None:

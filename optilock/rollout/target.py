@@ -34,6 +34,7 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
     """
     what = name if schema is None else f"{schema}.{name}"
     _require_schema(connection, schema)
+    schema = schema or database_of(connection.dialect).rollout().schema_of(connection, name)
     try:
         table = _reflected(connection, name, schema)
     except NoSuchTableError:
@@ -196,7 +197,9 @@ def completed(guard: GuardTrigger, target: Target | None, triggers: GuardTrigger
         require_present(target, guard.table)
         known = require_known(guard, target)
         generated = (c.name for c in target.table.columns if c.info.get(_GENERATED))
-        guard = replace(guard, keys=keys_without_rowid(target.table)).ignoring(generated, known)
+        guard = replace(
+            guard, schema=target.table.schema, keys=keys_without_rowid(target.table)
+        ).ignoring(generated, known)
         if guard.ignore and not guard.columns:
             guard = replace(guard, columns=tuple(n for n in known if n not in guard.ignore))
     if guard.ignore and not guard.columns and triggers.names_columns:

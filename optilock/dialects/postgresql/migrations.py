@@ -174,6 +174,13 @@ def version_trigger(names: Names) -> TriggerDDL:
     )
 
 
+_ELSEWHERE = (
+    "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE c.relname = :name AND c.relkind IN ('r', 'p') AND pg_table_is_visible(c.oid)"
+    " AND n.nspname IS DISTINCT FROM current_schema()"
+)
+
+
 class PostgreSQLWays(Ways):
     speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
@@ -246,6 +253,11 @@ class PostgreSQLWays(Ways):
 
     def current_schema(self, connection: Connection) -> str | None:
         found: str | None = connection.scalar(text("SELECT current_schema()"))
+        return found
+
+    def schema_of(self, connection: Connection, table: str) -> str | None:
+        """The first of the ``search_path`` that has it; what is made is to stand there as well."""
+        found: str | None = connection.scalar(text(_ELSEWHERE), {"name": table})
         return found
 
     def rows(self, connection: Connection, target: Target) -> int | None:

@@ -25,9 +25,9 @@ def boxes(engine):
         with engine.begin() as connection:
             connection.execute(
                 text(
-                    "CREATE TABLE gen_boxes (id INTEGER NOT NULL PRIMARY KEY, owner VARCHAR(20) NOT NULL,"
-                    " weight INTEGER NOT NULL, views INTEGER NOT NULL, twice INTEGER"
-                    f" GENERATED ALWAYS AS (weight * 2) {kept}{version})"
+                    "CREATE TABLE gen_boxes (id INTEGER NOT NULL PRIMARY KEY,"
+                    " owner VARCHAR(20) NOT NULL, weight INTEGER NOT NULL, views INTEGER NOT NULL,"
+                    f" twice INTEGER GENERATED ALWAYS AS (weight * 2) {kept}{version})"
                 )
             )
             connection.execute(
