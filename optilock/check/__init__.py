@@ -20,6 +20,7 @@ tables        what is asked of each table
 versions      what is asked of the column that holds a version
 triggers      what is asked of a table's triggers; assignments: does a text set the version?
 rows          what is asked of the rows
+revisions     what is asked of Alembic's revisions
 run           all of it, and the driver's settings
 command       ``optilock check``
 ============  ======================================================================================

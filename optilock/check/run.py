@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Mapper
 from optilock.check import tables, triggers, versions
 from optilock.check.classes import check_mapping, check_values
 from optilock.check.findings import Finding, Severity, error, weak
+from optilock.check.revisions import check_revisions, folders_of
 from optilock.check.rows import check_rows
 from optilock.check.seen import Seen, look_at
 from optilock.check.subjects import mappers_of, subjects_of
@@ -30,7 +32,12 @@ OF_TABLE: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
 )
 
 
-def check(models: Any, engine: Engine | AsyncEngine) -> list[Finding]:
+def check(
+    models: Any,
+    engine: Engine | AsyncEngine,
+    *,
+    alembic: str | os.PathLike[str] | None = None,
+) -> list[Finding]:
     """Everything that is wrong or worth knowing, errors first.
 
     Args:
@@ -39,13 +46,19 @@ def check(models: Any, engine: Engine | AsyncEngine) -> list[Finding]:
         engine: the database that the models are used on, made as the application makes it. An
             ``AsyncEngine`` where no event loop runs; inside of one ``await
             connection.run_sync(lambda c: check(models, c.engine))``.
+        alembic: where Alembic's revisions are, which are looked at as well: its ``alembic.ini`` or
+            ``pyproject.toml``, or a folder. None: nowhere.
 
     Raises:
         ConfigurationError: there are no mapped classes in ``models``, they cannot be configured, or
-            an async engine is given where an event loop runs.
+            an async engine is given where an event loop runs, or ``alembic`` leads to no revisions.
     """
     mappers = mappers_of(models)
-    return on_engine(engine, lambda sync: _findings(mappers, sync), call="check")
+    folders = [] if alembic is None else folders_of(alembic)
+    found = on_engine(engine, lambda sync: _findings(mappers, sync), call="check")
+    found += check_revisions(mappers, folders)
+    order = list(Severity)
+    return sorted(found, key=lambda finding: order.index(finding.severity))
 
 
 def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]:
@@ -61,8 +74,7 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
         for mapper in mappers:
             found += check_values(connection, mapper, stored)
             connection.rollback()
-    order = list(Severity)
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    return found
 
 
 def _mappings(mappers: Iterable[Mapper[Any]]) -> Iterator[Finding]:
