@@ -25,13 +25,12 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
 from optilock.dialects.postgresql.messages import PostgreSQLMessages
 from optilock.dialects.postgresql.migrations import (
-    NO_BUMP,
     PostgreSQLGuard,
     PostgreSQLWays,
     version_trigger,
 )
 from optilock.dialects.postgresql.sets import set_form
-from optilock.dialects.postgresql.weak import weak_settings
+from optilock.dialects.postgresql.weak import NO_BUMP, weak_settings
 from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError

@@ -37,13 +37,11 @@ from optilock.dialects.migrations import (
     sends,
 )
 from optilock.dialects.postgresql.catalogue import HERE
+from optilock.dialects.postgresql.weak import NO_BUMP
 from optilock.dialects.quoting import literal, quoted, quoted_table
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
-
-#: The transaction-local setting that announces ``no_bump``.
-NO_BUMP = "optilock.no_bump"
 
 
 @compiles(RandomUuid, "postgresql")
@@ -81,7 +79,9 @@ class PostgreSQLGuard(GuardTriggers):
         " CASE WHEN t.tgtype & 32 > 0 THEN 'TRUNCATE' END),"
         " (SELECT 'OF ' || string_agg(a.attname, ', ' ORDER BY a.attname) FROM pg_attribute a"
         " WHERE a.attrelid = c.oid AND a.attnum = ANY (CAST(t.tgattr AS int2[]))),"
-        " CASE WHEN t.tgtype & 1 > 0 THEN 'FOR EACH ROW' ELSE 'FOR EACH STATEMENT' END),"
+        " CASE WHEN t.tgtype & 1 > 0 THEN 'FOR EACH ROW' ELSE 'FOR EACH STATEMENT' END,"
+        f" CASE WHEN position('{NO_BUMP}=' IN array_to_string(p.proconfig, ' ')) > 0"
+        f" THEN 'SET {NO_BUMP}' END),"
         " CASE WHEN t.tgqual IS NOT NULL THEN pg_get_triggerdef(t.oid) END"
         " FROM pg_trigger t"
         " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid"

@@ -10,6 +10,9 @@ from sqlalchemy import Connection, text
 from optilock.dialects.postgresql.messages import told_process
 from optilock.dialects.weaknesses import Weakness
 
+#: The transaction-local setting that announces ``no_bump``.
+NO_BUMP = "optilock.no_bump"
+
 # -- of the connection and the server -------------------------------------------------------------
 
 
@@ -33,7 +36,11 @@ class Server(NamedTuple):
     stored: tuple[tuple[str, str], ...]
 
 
-_SETTINGS = "SELECT name, setting, source, pg_backend_pid() FROM pg_settings"
+# A setting with a prefix that no module has claimed is not in pg_settings.
+_SETTINGS = (
+    "SELECT *, pg_backend_pid() FROM (SELECT name, setting, source FROM pg_settings"
+    f" UNION ALL SELECT '{NO_BUMP}', current_setting('{NO_BUMP}', true), 'session') AS all_of_them"
+)
 
 _STORED = (
     "SELECT concat_ws(' ', 'ROLE ' || quote_ident(r.rolname),"
@@ -126,10 +133,26 @@ def replica_role_of_others(server: Server) -> Iterator[Weakness]:
             )
 
 
+def no_bump_for_all(server: Server) -> Iterator[Weakness]:
+    """Do guard triggers stand aside, though nobody has called ``no_bump``?"""
+    here = server.settings[NO_BUMP].value == "on"
+    for of in ("this connection",) * here + tuple(
+        f"{of or 'everybody'}" for of, setting in server.stored if setting == f"{NO_BUMP}=on"
+    ):
+        yield Weakness(
+            "no-bump",
+            True,
+            f"{NO_BUMP} is 'on' for {of}: it is for one flush under no_bump() only, and no guard"
+            " trigger works as long as it is set.",
+            f"ALTER ROLE …, or DATABASE …, RESET {NO_BUMP}; and take it out of the URL.",
+        )
+
+
 OF_SERVER: tuple[Callable[[Server], Iterator[Weakness]], ...] = (
     pooled_prepared,
     replica_role,
     replica_role_of_others,
+    no_bump_for_all,
 )
 
 # -- of one table ---------------------------------------------------------------------------------

@@ -399,6 +399,21 @@ def of_postgresql() -> list[tuple[Any, ...]]:
             "DATABASE",
         ),
         (
+            "no bump for a role",
+            "ALTER ROLE CURRENT_USER SET optilock.no_bump = 'on'",
+            "ALTER ROLE CURRENT_USER RESET optilock.no_bump",
+            "no-bump",
+            "connection",
+        ),
+        (
+            "guard that never bumps",
+            f"ALTER FUNCTION {GUARD}() SET optilock.no_bump = 'on'",
+            f"ALTER FUNCTION {GUARD}() RESET ALL",
+            other,
+            "ck_pages",
+            "no_bump",
+        ),
+        (
             "hidden rows",
             (only, secured),
             (altered("ck_pages", "DISABLE ROW LEVEL SECURITY"), "DROP POLICY ck_some ON ck_pages"),
