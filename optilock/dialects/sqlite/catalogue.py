@@ -13,7 +13,7 @@ from itertools import pairwise
 from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
 from optilock.dialects.quoting import quoted
 
-_TABLES = "SELECT lower(m.name), m.type = 'view', m.sql FROM {master} m WHERE {wanted}"
+_TABLES = "SELECT lower(m.name), m.name, m.type = 'view', m.sql FROM {master} m WHERE {wanted}"
 _COLUMNS = (
     'SELECT lower(m.name), x.name, x.type, x."notnull", x.dflt_value, x.pk, x.hidden'
     " FROM {master} m JOIN pragma_table_xinfo(m.name, :schema) x WHERE {wanted} ORDER BY x.cid"
@@ -46,11 +46,11 @@ class SQLiteCatalogue(Catalogue):
             for sql in (_TABLES, _COLUMNS, _KEYS)
         )
         found = {}
-        for name, [(is_view, sql)] in tables.items():
+        for name, [(real, is_view, sql)] in tables.items():
             rows, lax = columns.get(name, []), dict(lax_columns(sql or ""))
             key = [column for column, *_, place, _ in rows if place]
             found[name] = self.table(
-                name,
+                real,
                 (_column(row, lax, key) for row in rows),
                 [key, *keys_of(keys.get(name, ()))],
                 is_view=bool(is_view),
