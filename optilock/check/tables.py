@@ -29,7 +29,8 @@ def key(seen: Seen) -> Iterator[Finding]:
         seen.name,
         f"The mapping finds a row by {', '.join(sorted(mapped))}, and nothing in the table"
         " keeps that unique: a write may meet several rows, or another one.",
-        "Give the table this primary key, or map the one that it has.",
+        f"ALTER TABLE {seen.name} ADD PRIMARY KEY ({', '.join(sorted(mapped))}), or map the key"
+        " that the table has.",
     )
 
 
@@ -45,7 +46,8 @@ def unknown_columns(seen: Seen) -> Iterator[Finding]:
             f"{seen.name}.{column.name}",
             "The mapping does not know the column, which is NOT NULL and has no default: new rows"
             " are refused.",
-            "Map it, give it a default, or drop it.",
+            f"Map it, give it a default (ALTER TABLE {seen.name} ALTER COLUMN {column.name} SET"
+            " DEFAULT …), or drop it.",
         )
 
 
@@ -78,8 +80,10 @@ def types_of_columns(seen: Seen) -> Iterator[Finding]:
             yield error(
                 "type",
                 seen.of(column),
-                f"The table has {found.type.upper()}, and the mapping says {column.type!r}.",
-                "Migrate the column, or change the mapping.",
+                f"The table has {found.type.upper()}, and the mapping says {column.type!r}: values"
+                " are refused, or changed on their way, and then never equal to what was read.",
+                "Migrate the column (op.alter_column, which autogenerate writes with"
+                " compare_type), or change the mapping.",
             )
 
 

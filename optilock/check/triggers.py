@@ -6,7 +6,8 @@ for each row, under which condition), and whether it is switched on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from optilock.check.assignments import Assigned, assigned
 from optilock.check.findings import Finding, error, warning
@@ -14,6 +15,7 @@ from optilock.check.seen import Seen
 from optilock.dialects.migrations import Found
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock.tokens import Token
 from optilock.tokens.guard_trigger import is_guard
 
 
@@ -41,7 +43,14 @@ def guard_trigger(seen: Seen) -> Iterator[Finding]:
         return
     what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
     harm = "a foreign UPDATE changes rows and nobody is told"
-    yield from _compared(seen, what, there, made, "op.create_guard_trigger", harm)
+    operation = _call(
+        "create_guard_trigger",
+        (seen.table.name, guard.token, guard.policy),
+        ignore=list(guard.ignore),
+        columns=list(guard.columns),
+        schema=seen.schema,
+    )
+    yield from _compared(seen, what, there, made, operation, harm)
 
 
 def version_trigger(seen: Seen) -> Iterator[Finding]:
@@ -58,7 +67,8 @@ def version_trigger(seen: Seen) -> Iterator[Finding]:
     what = f"{seen.subject.name}.__version_token__ = RowVersion()"
     harm = "the version does not move, and every write is refused"
     made = ddl.source, ddl.fires
-    yield from _compared(seen, what, there, made, "op.create_version_trigger", harm)
+    operation = _call("create_version_trigger", (table.name, wanted.token), schema=seen.schema)
+    yield from _compared(seen, what, there, made, operation, harm)
 
 
 def unasked_version_trigger(seen: Seen) -> Iterator[Finding]:
@@ -101,6 +111,19 @@ def _foreign(seen: Seen, one: Found, found: Assigned) -> Finding:
         "Take the assignment out of the trigger, or drop it (op.execute('DROP TRIGGER …')). What"
         " shall move the version is __version_guard__ or RowVersion().",
     )
+
+
+def _call(name: str, arguments: Iterable[Any], **options: Any) -> str:
+    """The line of a migration that makes the trigger."""
+    words = [_token(one) if isinstance(one, Token) else repr(str(one)) for one in arguments]
+    words += [f"{option}={value!r}" for option, value in options.items() if value]
+    return f"op.{name}({', '.join(words)})"
+
+
+def _token(token: Token) -> str:
+    given, named = token.arguments()
+    words = [*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())]
+    return f"{type(token).__name__}({', '.join(words)})"
 
 
 def _unknown(seen: Seen, refusal: ConfigurationError) -> Finding:

@@ -30,14 +30,15 @@ def resolution(seen: Seen) -> Iterator[Finding]:
     """Does a time tell two writes apart?"""
     if seen.version is None:
         return
-    name, _, found = seen.version
+    name, mapped, found = seen.version
     if not keeps_microseconds(found):
         yield error(
             "resolution",
             name,
             "The column keeps less than microseconds: two writes in one tick get the same version,"
             " and the second one overwrites unseen.",
-            "Change it to a type with six digits (DATETIME(6), TIMESTAMP(6)).",
+            f"Change it to a type with six digits, {in_sql(mapped.type, seen).upper()}"
+            f" (ALTER TABLE {seen.name} …).",
         )
 
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from sqlalchemy import create_engine
 
+from optilock import tokens
 from optilock.check import check
-from tests.database.check.faults import CLASSES, PLANTED, Fault, create, done, run
+from tests.database.check.faults import (
+    CLASSES,
+    PLANTED,
+    Fault,
+    Items,
+    Pages,
+    Timed,
+    Totals,
+    create,
+    done,
+    run,
+)
+from tests.migrating import migrate
 
 #: What a server's own settings say.
 OF_SERVERS = {"no-snapshot-isolation"}
@@ -61,6 +76,18 @@ def test_a_fault_on_mariadb(sound, fault):
 @faults_of("sqlite")
 def test_a_fault_on_sqlite(sound, fault):
     is_found_until_it_is_undone(sound, fault)
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+@pytest.mark.parametrize("cls", [Pages, Items, Timed, Totals], ids=lambda cls: cls.__tablename__)
+def test_the_operation_that_is_advised_settles_it(sound, cls):
+    name, on = cls.__tablename__, sound.dialect.name == "postgresql"
+    trigger = f"{name}_version_moves" if cls is Items else f"optilock_guard_{name}"
+    run(sound, f"DROP TRIGGER {trigger}" + f" ON {name}" * on)
+    advice = found(sound)["no-trigger", name].advice
+    [call] = re.findall(r"op\.\w+\(.*\)(?=, which)", advice)
+    migrate(sound, lambda op: eval(call, {**vars(tokens), "op": op}))
+    assert found(sound) == {}
 
 
 def test_the_planted_faults_are_of_many_kinds():
