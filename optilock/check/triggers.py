@@ -95,10 +95,23 @@ def foreign_triggers(seen: Seen) -> Iterator[Finding]:
         return  # a version that the application's own trigger makes, and SQLAlchemy's own column
     _, mapped, _ = seen.version
     for one in seen.triggers:
-        ours = is_guard(one.name) or moved_column(seen.table.name, one.name, one.source)
-        found = None if ours or not one.enabled else assigned(one, seen.table.name, mapped.name)
-        if found is not None and not (found.is_next and subject.counts):
+        if not one.enabled or _is_ours(seen, one):
+            continue
+        found = assigned(one, seen.table.name, mapped.name)
+        if one.source is None and "UPDATE" in one.fires:
+            yield _unreadable(seen, one)
+        elif found is not None and not (found.is_next and subject.counts):
             yield _foreign(seen, one, found)
+
+
+def _is_ours(seen: Seen, one: Found) -> bool:
+    """By its name, and by what it does where that may be read."""
+    table, wanted = seen.table.name, seen.subject.wanted
+    if wanted is not None and wanted.moves_by_trigger:
+        moves = one.name == trigger_name(table, wanted.column.name)
+    else:
+        moves = False
+    return moves or is_guard(one.name) or moved_column(table, one.name, one.source) is not None
 
 
 def _foreign(seen: Seen, one: Found, found: Assigned) -> Finding:
@@ -149,12 +162,7 @@ def _compared(
         advice = f"ALTER TABLE {seen.name} ENABLE TRIGGER {there.name}; and find out who switched"
         advice += " it off."
     elif there.source is None:
-        yield warning(
-            "unreadable",
-            f"{seen.name}.{there.name}",
-            "What the trigger does may not be read, so nobody knows whether it is the right one.",
-            "Check as a user who has the right TRIGGER on the table.",
-        )
+        yield _unreadable(seen, there)
         return
     elif there.fires != made[1]:
         code = "other-trigger"
@@ -167,6 +175,15 @@ def _compared(
     else:
         return
     yield error(code, seen.name, message, advice)
+
+
+def _unreadable(seen: Seen, there: Found) -> Finding:
+    return warning(
+        "unreadable",
+        f"{seen.name}.{there.name}",
+        "What the trigger does may not be read, so nobody knows what it does to versions.",
+        "Check as a user who has the right TRIGGER on the table.",
+    )
 
 
 def _unasked(seen: Seen, there: Found, message: str, advice: str) -> Finding:

@@ -25,6 +25,7 @@ from tests.migrating import migrate
 
 #: What a server's own settings say.
 OF_SERVERS = {"no-snapshot-isolation"}
+GUARDED = [cls for cls in CLASSES if cls.__version_guard__]
 
 
 def found(engine):
@@ -160,3 +161,23 @@ def test_a_foreign_trigger_for_other_events_may_set_the_version(sound):
         assert found(sound) == {}
     finally:
         run(sound, "DROP FUNCTION ck_foreign() CASCADE")
+
+
+@pytest.mark.engines("mariadb")
+def test_triggers_that_may_not_be_read_are_told_and_no_others(sound):
+    event = "UPDATE ON ck_plain FOR EACH ROW SET @x = 1"
+    run(
+        sound,
+        f"CREATE TRIGGER ck_z BEFORE {event}",
+        "CREATE TRIGGER ck_y BEFORE INSERT ON ck_plain FOR EACH ROW SET @x = 1",
+        "CREATE OR REPLACE USER ck_w IDENTIFIED BY 'w'",
+        f"GRANT SELECT, UPDATE ON `{sound.url.database}`.* TO ck_w",
+    )
+    weak = create_engine(sound.url.set(username="ck_w", password="w"))
+    try:
+        guards = {f"{c.__tablename__}.optilock_guard_{c.__tablename__}" for c in GUARDED}
+        wanted = {*guards, "ck_items.ck_items_version_moves", "ck_plain.ck_z"}
+        assert set(found(weak)) == {("unreadable", subject) for subject in wanted}
+    finally:
+        weak.dispose()
+        run(sound, "DROP USER ck_w")
