@@ -407,6 +407,11 @@ def default_in_ddl(column: Column[Any], dialect: Dialect) -> str:
     return found.replace("%%", "%") if double_percents(dialect) else found
 
 
+def reads_json_itself(dialect: Dialect) -> bool:
+    """Has the application its own reader of JSON (``create_engine(json_deserializer=...)``)?"""
+    return getattr(dialect, "_json_deserializer", None) is not None
+
+
 def json_writer(dialect: Dialect | None) -> Callable[[Any], Any]:
     """What makes the text of a JSON value: ``create_engine(json_serializer=...)``, or Python's."""
     return getattr(dialect, "_json_serializer", None) or json.dumps

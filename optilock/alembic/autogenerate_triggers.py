@@ -41,10 +41,11 @@ def add_trigger_operations(
     stored = _stored(context, comparison.triggers, schemas)
     tables = (key_of(context, table) for table in tables_of(context))
     known = {*wanted, *tables, *_dropped(upgrade)}
+    guards = dict(_guards(comparison, wanted))
     remade, without_default = _remade(context, upgrade), _without_default(context, wanted)
     for key in sorted(known, key=lambda key: (key[0] or "", key[1])):
         found, expected = stored.get(key, []), wanted.get(key)
-        comparison.guard(key, found, expected.guard if expected else None, key in remade)
+        comparison.guard(key, found, guards.get(key), key in remade)
         comparison.version(key, found, expected, without_default, key in remade)
     upgrade.ops[:] = [*comparison.before, *upgrade.ops, *comparison.after]
 
@@ -67,7 +68,9 @@ class _Comparison:
             if wanted is not None:
                 self.after.append(op.CreateGuardTrigger(wanted))
             return
-        same = wanted is not None and stored.read() == self.triggers.source(wanted)
+        same = wanted is not None and stored.is_made_by(
+            self.triggers.source(wanted), self.triggers.fires(wanted)
+        )
         if same and stored.enabled and not remade:
             return
         old = read_mark(stored.read(), table, schema) or wanted
@@ -111,7 +114,7 @@ class _Comparison:
     def _is_same(self, there: Found, expected: Expected, schema: str | None) -> bool:
         """Does the trigger fire, and is it the one that we would make?"""
         wanted = trigger_ddl(expected.table, expected.column, self.triggers.dialect, schema=schema)
-        return there.enabled and there.read().strip() == wanted.source.strip()
+        return there.enabled and there.is_made_by(wanted.source, wanted.fires)
 
 
 def _stored(
@@ -123,6 +126,26 @@ def _stored(
         for found in triggers.found(context.connection, schema):
             stored.setdefault((schema, found.table), []).append(found)
     return stored
+
+
+def _guards(
+    comparison: _Comparison, wanted: dict[Key, Expected]
+) -> Iterator[tuple[Key, GuardTrigger]]:
+    """The guard triggers that there should be, on the tables as they are."""
+    guards = {key: expected.guard for key, expected in wanted.items()}
+    by_schema: dict[str | None, list[str]] = {}
+    for (schema, table), guard in guards.items():
+        if guard is not None:
+            by_schema.setdefault(schema, []).append(table)
+    database = database_of(comparison.connection.dialect)
+    for schema, tables in by_schema.items():
+        stored = database.catalogue(comparison.connection, schema).tables(tables)
+        for table in tables:
+            guard, columns = guards[schema, table], wanted[schema, table].table.columns
+            assert guard is not None
+            generated = stored[table].generated if table in stored else ()
+            known = (column.name for column in columns if column.name != guard.column)
+            yield (schema, table), guard.ignoring(generated, known)
 
 
 def key_of(context: AutogenContext, table: Table) -> Key:

@@ -149,7 +149,7 @@ class RollOutVersionColumn(_RollOperation):
             _as_text(operations, self)
             return
         with _between_transactions(operations, self.table):
-            schema = self.schema or _schema_of(connection)
+            schema = self.schema or _schema_of(connection, self.table)
             roll_out(
                 connection.engine,
                 self.table,
@@ -218,9 +218,10 @@ def _between_transactions(operations: Operations, table: str) -> Iterator[None]:
         yield
 
 
-def _schema_of(connection: Connection) -> str | None:
-    """The schema that the migration's connection was told to work in (``SET search_path``)."""
-    current = database_of(connection.dialect).rollout().current_schema(connection)
+def _schema_of(connection: Connection, table: str) -> str | None:
+    """The schema in which the migration's connection finds the table (``SET search_path``)."""
+    ways = database_of(connection.dialect).rollout()
+    current = ways.schema_of(connection, table) or ways.current_schema(connection)
     return None if current == connection.dialect.default_schema_name else current
 
 

@@ -12,10 +12,15 @@ Nothing is changed. Each :class:`Finding` says how bad it is, what it is about, 
 what to do. The command's exit code is 1 when there is an error among them.
 
 ============  ======================================================================================
-subjects      what is looked at: classes, their tables, what the database has
+subjects      what is looked at: classes, and their tables
+seen          the tables beside what the database has of them
 findings      what is found, and how bad it is
 classes       what is asked of each class
-tables        what is asked of each table, its rows and its triggers
+tables        what is asked of each table
+versions      what is asked of the column that holds a version
+triggers      what is asked of a table's triggers; assignments: does a text set the version?
+rows          what is asked of the rows
+revisions     what is asked of Alembic's revisions
 run           all of it, and the driver's settings
 command       ``optilock check``
 ============  ======================================================================================

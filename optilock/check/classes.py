@@ -2,8 +2,8 @@
 
 Columns whose values cannot be told from what they were are written by every save, or conflict. A
 type is asked with a value and its copy. Whether the application's own values know each other is
-seen only in the data: a few rows are read twice, and each value has to equal itself. A pickled
-object without ``__eq__`` does not.
+seen only in the data: of tables with columns that keep objects a few rows are read twice, and each
+value has to equal itself. A pickled object without ``__eq__`` does not.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Connection, Table, select, types
+from sqlalchemy import Column, Connection, Dialect, Table, select, types
 from sqlalchemy.orm import Mapper
 
 from optilock.check.findings import Finding, error, note, warning
-from optilock.check.subjects import StoredTable
-from optilock.check.tables import microseconds
-from optilock.dialects import database_of
+from optilock.check.versions import keeps_microseconds
+from optilock.dialects.catalogue import StoredColumn, StoredTable
 from optilock.mapped import facts, same
 from optilock.mapping.compared import compared_names
+from optilock.undocumented import reads_json_itself
 from optilock.versioned import Versioned
 
 
@@ -82,7 +82,7 @@ _ROWS = 20
 
 
 def check_values(
-    connection: Connection, mapper: Mapper[Any], stored: Mapping[Table, StoredTable | None]
+    connection: Connection, mapper: Mapper[Any], stored: Mapping[Table, StoredTable]
 ) -> Iterator[Finding]:
     """Look at the columns of a class with a version."""
     if not facts(mapper).guarded:
@@ -101,7 +101,7 @@ def check_values(
         if column is None or there is None:
             continue
         about = f"{mapper.class_.__name__}.{name}"
-        if database_of(connection.dialect).moves_by_itself(there) and column.onupdate is None:
+        if there.moves_by_itself and column.onupdate is None:
             yield warning(
                 "rewritten",
                 about,
@@ -109,7 +109,7 @@ def check_values(
                 " two writers conflict.",
                 "Name it in __version_ignore__, or compare other columns.",
             )
-        if isinstance(column.type, types.DateTime) and not microseconds(there["type"]):
+        if isinstance(column.type, types.DateTime) and not keeps_microseconds(there):
             yield warning(
                 "resolution",
                 about,
@@ -124,11 +124,12 @@ def _never_equal(
     mapper: Mapper[Any],
     columns: Mapping[str, Column[Any]],
     compared: Any,
-    stored: Mapping[Table, StoredTable | None],
+    stored: Mapping[Table, StoredTable],
 ) -> Iterator[Finding]:
     doubtful = {n: c for n, c in columns.items() if _stored(stored, c) is not None}
     unequal = {name for name, column in doubtful.items() if not _equals_its_copy(column)}
-    unequal |= _unequal_in_data(connection, doubtful)
+    kept = {n: c for n, c in doubtful.items() if _keeps_objects(c.type, connection.dialect)}
+    unequal |= _unequal_in_data(connection, kept)
     for name in sorted(unequal):
         conflicts = name in compared
         yield (error if conflicts else warning)(
@@ -144,6 +145,16 @@ def _never_equal(
             "Give the value's class an __eq__, or the type a comparator"
             " (PickleType(comparator=…), TypeDecorator.compare_values).",
         )
+
+
+def _keeps_objects(kind: types.TypeEngine[Any], dialect: Dialect) -> bool:
+    """Can its values be objects of the application's? What SQLAlchemy makes of them is equal."""
+    if isinstance(kind, types.ARRAY):
+        return _keeps_objects(kind.item_type, dialect)
+    if isinstance(kind, types.JSON) and reads_json_itself(dialect):
+        return True
+    made_by = type(kind.dialect_impl(dialect)).__module__.partition(".")[0]
+    return isinstance(kind, types.PickleType) or made_by not in ("sqlalchemy", "optilock")
 
 
 def _equals_its_copy(column: Column[Any]) -> bool:
@@ -192,7 +203,7 @@ def _same(column: Column[Any], a: Any, b: Any) -> bool:
         return True
 
 
-def _stored(stored: Mapping[Table, StoredTable | None], column: Column[Any]) -> Any | None:
+def _stored(stored: Mapping[Table, StoredTable], column: Column[Any]) -> StoredColumn | None:
     table: Any = column.table
     there = stored.get(table)
-    return None if there is None else there.column(column)
+    return None if there is None else there.column(column.name)

@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.check.findings import Finding, Severity
+from optilock.check.revisions import settings_here
 from optilock.check.run import check as run_check
 from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError
@@ -32,21 +33,33 @@ _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "di
 @click.argument("models", nargs=-1, required=True)
 @click.option("--url", help="The database, as SQLAlchemy writes it.")
 @click.option("--engine", "made", help="Or the application's own engine: shop.db:engine.")
+@click.option(
+    "--alembic",
+    help="Alembic's settings, or the folder of its revisions; alembic.ini where it is there.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, nothing else.")
-def check(models: tuple[str, ...], url: str | None, made: str | None, as_json: bool) -> None:
+def check(
+    models: tuple[str, ...],
+    url: str | None,
+    made: str | None,
+    alembic: str | None,
+    as_json: bool,
+) -> None:
     """Look at MODELS and their database: would a lost update be noticed everywhere?
 
     MODELS are modules, or names in them: shop.models, shop.models:Base. Nothing is changed.
 
     With --engine the settings of the application's engine are looked at as well (AUTOCOMMIT,
     prepared statements); a --url is connected to as SQLAlchemy does by default.
+
+    Revisions of Alembic are read, not run: those that import the models are named.
     """
     try:
         named = [_imported(name) for name in models]
         engine = _engine(url, made)
         try:
             require_answer(engine)
-            findings = run_check(named, engine)
+            findings = run_check(named, engine, alembic=alembic or settings_here())
         finally:
             if isinstance(engine, Engine):
                 engine.dispose()

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.base import Weakness
+from optilock.dialects.weaknesses import Weakness
 
 
 class Severity(StrEnum):

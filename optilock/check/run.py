@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
+from optilock.check import tables, triggers, versions
 from optilock.check.classes import check_mapping, check_values
-from optilock.check.findings import Finding, Severity, error, unreadable, weak
-from optilock.check.subjects import StoredTable, Subject, mappers_of, stored_table, subjects_of
-from optilock.check.tables import check_rows, check_table, check_triggers
+from optilock.check.findings import Finding, Severity, error, weak
+from optilock.check.revisions import check_revisions, folders_of
+from optilock.check.rows import check_rows
+from optilock.check.seen import Seen, look_at
+from optilock.check.subjects import mappers_of, subjects_of
 from optilock.dialects import database_of
 from optilock.engines import on_engine
 
@@ -20,15 +23,21 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
-#: What is looked at for each table.
-_BY_TABLE: tuple[Callable[[Connection, Subject, StoredTable | None], Iterable[Finding]], ...] = (
-    check_table,
-    check_triggers,
-    check_rows,
+#: What is asked of each table, of what was read of it. To ask for more, write a function beside
+#: these, and name it in the list at the end of its file.
+OF_TABLE: tuple[Callable[[Seen], Iterator[Finding]], ...] = (
+    *tables.ALL,
+    *versions.ALL,
+    *triggers.ALL,
 )
 
 
-def check(models: Any, engine: Engine | AsyncEngine) -> list[Finding]:
+def check(
+    models: Any,
+    engine: Engine | AsyncEngine,
+    *,
+    alembic: str | os.PathLike[str] | None = None,
+) -> list[Finding]:
     """Everything that is wrong or worth knowing, errors first.
 
     Args:
@@ -37,34 +46,35 @@ def check(models: Any, engine: Engine | AsyncEngine) -> list[Finding]:
         engine: the database that the models are used on, made as the application makes it. An
             ``AsyncEngine`` where no event loop runs; inside of one ``await
             connection.run_sync(lambda c: check(models, c.engine))``.
+        alembic: where Alembic's revisions are, which are looked at as well: its ``alembic.ini`` or
+            ``pyproject.toml``, or a folder. None: nowhere.
 
     Raises:
         ConfigurationError: there are no mapped classes in ``models``, they cannot be configured, or
-            an async engine is given where an event loop runs.
+            an async engine is given where an event loop runs, or ``alembic`` leads to no revisions.
     """
     mappers = mappers_of(models)
-    return on_engine(engine, lambda sync: _findings(mappers, sync), call="check")
+    folders = [] if alembic is None else folders_of(alembic)
+    found = on_engine(engine, lambda sync: _findings(mappers, sync), call="check")
+    found += check_revisions(mappers, folders)
+    order = list(Severity)
+    return sorted(found, key=lambda finding: order.index(finding.severity))
 
 
 def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]:
     found = [*_mappings(mappers), *check_settings(engine)]
     with engine.connect() as connection:
-        stored: dict[Any, StoredTable | None] = {}
-        for subject in subjects_of(mappers):
-            try:
-                stored[subject.table] = stored_table(connection, subject.table)
-            except DBAPIError as refusal:
-                found.append(unreadable(subject.table.fullname, refusal))
-                connection.rollback()
-                continue
-            for look in _BY_TABLE:
-                found.extend(look(connection, subject, stored[subject.table]))
-                connection.rollback()
+        look = look_at(connection, subjects_of(mappers))
+        found += look.findings
+        connection.rollback()
+        found += (finding for one in look.seen for ask in OF_TABLE for finding in ask(one))
+        found += check_rows(connection, look.seen)
+        connection.rollback()
+        stored = look.stored()
         for mapper in mappers:
-            found.extend(check_values(connection, mapper, stored))
+            found += check_values(connection, mapper, stored)
             connection.rollback()
-    order = list(Severity)
-    return sorted(found, key=lambda finding: order.index(finding.severity))
+    return found
 
 
 def _mappings(mappers: Iterable[Mapper[Any]]) -> Iterator[Finding]:

@@ -1,23 +1,22 @@
-"""What is looked at: mapped classes, the tables behind them, and what the database has of these.
+"""What is looked at: mapped classes, and the tables behind them.
 
 Each table is looked at once, however many classes share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from sqlalchemy import Column, Connection, Integer, Table, Uuid, inspect
+from sqlalchemy import Column, Integer, Table, Uuid, inspect
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapper, registry
 
-from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.rollout.report import command
-from optilock.schema import expected
+from optilock.schema import Expected, expected
 from optilock.tokens import Counter, Token, Unique
 
 
@@ -29,6 +28,8 @@ class Subject:
     mapper: Mapper[Any]
     #: The version's column, if it is one of this table.
     version: Column[Any] | None
+    #: What it should have on account of its version, if optilock's mixin gives it one.
+    wanted: Expected | None = None
 
     @property
     def name(self) -> str:
@@ -36,11 +37,16 @@ class Subject:
         return str(self.mapper.class_.__name__)
 
     @property
+    def counts(self) -> bool:
+        """Is the next version one more?"""
+        token = _native(self.version) if self.wanted is None else self.wanted.token
+        return isinstance(token, Counter) or (token is not None and token.has_trigger)
+
+    @property
     def roll_out(self) -> str:
         """What to do for a version that is not there, or not in every row."""
-        wanted = expected([self.table]).get(self.table)
-        token = _native(self.version) if wanted is None else wanted.token
-        guard = None if wanted is None else wanted.guard
+        token = _native(self.version) if self.wanted is None else self.wanted.token
+        guard = None if self.wanted is None else self.wanted.guard
         found = token and command(self.table.name, self.table.schema, token, guard)
         return f"Run {found}" if found else "Write a migration of your own"
 
@@ -71,7 +77,9 @@ def subjects_of(mappers: Iterable[Mapper[Any]]) -> list[Subject]:
                 found.setdefault(
                     relationship.secondary, Subject(relationship.secondary, mapper, None)
                 )
-    return sorted(found.values(), key=lambda subject: (subject.name, subject.table.fullname))
+    wanted = expected(found)
+    told = (replace(subject, wanted=wanted.get(table)) for table, subject in found.items())
+    return sorted(told, key=lambda subject: (subject.name, subject.table.fullname))
 
 
 def mappers_of(models: Any) -> list[Mapper[Any]]:
@@ -127,61 +135,3 @@ def _of_class(cls: type[Any]) -> Iterator[Mapper[Any]]:
 
 def _name_of(models: Any) -> str:
     return getattr(models, "__name__", None) or type(models).__name__
-
-
-@dataclass(frozen=True)
-class StoredTable:
-    """A table, or a view, as the database has it."""
-
-    #: Name -> what SQLAlchemy's inspector says of the column.
-    columns: Mapping[str, Any]
-    #: Sets of columns that name one row: the primary key, unique constraints and unique indexes.
-    keys: tuple[frozenset[str], ...]
-    is_view: bool
-    #: Do two names that differ in case only name two columns?
-    cased: bool
-
-    def column(self, column: Column[Any]) -> Any | None:
-        """What there is of a mapped column."""
-        return self.columns.get(self.name(column.name))
-
-    def name(self, name: str) -> str:
-        return name if self.cased else name.lower()
-
-
-def schema_of(connection: Connection, table: Table) -> str | None:
-    """The schema in which this connection looks for the table (``schema_translate_map``)."""
-    return connection.schema_for_object(table)
-
-
-def stored_table(connection: Connection, table: Table) -> StoredTable | None:
-    """What there is of a mapped table; None if there is nothing."""
-    seen, where = inspect(connection), {"schema": schema_of(connection, table)}
-    is_view = False
-    if not seen.has_table(table.name, **where):
-        return None
-    if table.name in seen.get_view_names(**where):
-        is_view = True
-    cased = database_of(connection.dialect).cased_columns
-    columns = seen.get_columns(table.name, **where)
-    keys = [] if is_view else _keys(seen, table.name, where)
-    return StoredTable(
-        {c["name"] if cased else c["name"].lower(): c for c in columns},
-        tuple(frozenset(n if cased else n.lower() for n in key) for key in keys if key),
-        is_view,
-        cased,
-    )
-
-
-def _keys(seen: Any, name: str, where: Mapping[str, Any]) -> list[list[str]]:
-    found = [seen.get_pk_constraint(name, **where)["constrained_columns"]]
-    found += [one["column_names"] for one in seen.get_unique_constraints(name, **where)]
-    for index in seen.get_indexes(name, **where):
-        if index["unique"] and None not in index["column_names"] and not _is_partial(index):
-            found.append(index["column_names"])
-    return found
-
-
-def _is_partial(index: Mapping[str, Any]) -> bool:
-    """One that holds for some rows only."""
-    return any(name.endswith("_where") for name in index.get("dialect_options", ()))

@@ -5,6 +5,8 @@ base            all questions, with the answers for a database that nobody knows
 causes          what the codes of an error mean
 rows            rows found, locked, judged and written by their keys
 messages        the statements of a queue; a folder, with a file for each thing done to messages
+catalogue       what the database has of tables, read for all of them together
+weaknesses      what a database says of itself that makes the check weaker
 migrations      the triggers that versions depend on, and how a table that is alive gets a version
 locks           rows are locked; waiting: how long somebody else's lock is waited for
 values          what a column keeps of a value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -17,12 +17,14 @@ from sqlalchemy import (
 )
 
 from optilock.conditions.write import Write
+from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import error_chain, raised_by
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.values import Values
+from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
 
@@ -47,15 +49,6 @@ _UNKNOWN = Limits(
     json_nan=True,
     json_surrogates=True,
 )
-
-
-class Weakness(NamedTuple):
-    """Something that makes the check void (``severe``) or weaker."""
-
-    code: str
-    severe: bool
-    message: str
-    advice: str
 
 
 class Form(Protocol):
@@ -239,18 +232,14 @@ class Database(RowLocks, Values):
         """Settings of the connection or the server under which less is noticed."""
         return iter(())
 
-    def weak_table(self, connection: Connection, table: Table) -> Iterator[Weakness]:
-        """Properties of one table under which less is noticed."""
-        return iter(())
-
     #: Do two names of columns that differ in case only name two columns?
     cased_columns: bool = True
     #: Does a column keep values of its own type only?
     keeps_types: bool = True
 
-    def moves_by_itself(self, column: Mapping[str, Any]) -> bool:
-        """Does the database change the column, as it was reflected, in every UPDATE?"""
-        return False
+    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
+        """What there is in a schema; without one, where a statement looks for a name."""
+        return Catalogue(connection, schema, self.cased_columns)
 
     # -- who waits for whom (asked by optilock.testing) ------------------------------------------
 

@@ -53,8 +53,9 @@ class TriggerDDL(NamedTuple):
 
     create: tuple[str, ...]
     drop: tuple[str, ...]
-    #: What the catalogue of the database keeps of the trigger.
+    #: What the catalogue of the database keeps of the trigger: what it does, and when it fires.
     source: str
+    fires: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,17 @@ class Found:
     enabled: bool = True
     #: Is it there because the partitioned table has it? Then it comes and goes with that one.
     of_parent: bool = False
+    #: ``BEFORE UPDATE FOR EACH ROW``, with its columns and its condition; empty where ``source``
+    #: says it all.
+    fires: str = ""
+
+    def is_made_by(self, source: str, fires: str) -> bool:
+        """Does it do this, at these moments?
+
+        Raises:
+            OptilockError: the user may not see that.
+        """
+        return self.read().strip() == source.strip() and self.fires == fires
 
     def read(self) -> str:
         """What it does.
@@ -105,8 +117,12 @@ class GuardTriggers:
         raise _unknown(self.dialect)
 
     def source(self, guard: GuardTrigger) -> str:
-        """What the database keeps of the trigger."""
+        """What the database keeps of the trigger: what it does."""
         raise _unknown(self.dialect)
+
+    def fires(self, guard: GuardTrigger) -> str:
+        """When it fires, as ``Found.fires`` says it."""
+        return ""
 
     def found(self, connection: Connection, schema: str | None) -> list[Found]:
         """All triggers of a schema, whoever made them."""
@@ -293,6 +309,10 @@ class Ways:
     def current_schema(self, connection: Connection) -> str | None:
         """The schema in which names without one are found at the moment."""
         return connection.dialect.default_schema_name
+
+    def schema_of(self, connection: Connection, table: str) -> str | None:
+        """The schema in which a bare name is found, if that is not the current one."""
+        return None
 
     # -- what is there -----------------------------------------------------------------------
 

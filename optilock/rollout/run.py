@@ -103,7 +103,7 @@ def require_column(token: object) -> None:
 def _alone(engine: Engine, ways: Ways, table: str, schema: str | None) -> Iterator[None]:
     """Hold the right to roll out this table, on a connection of its own."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        within = schema or ways.current_schema(connection)
+        within = schema or ways.schema_of(connection, table) or ways.current_schema(connection)
         if not ways.hold(connection, f"roll-out of {within}.{table}"):
             raise OptilockError(
                 f"Another roll-out of {table} is running. Two would only wait for each other:"

@@ -22,6 +22,7 @@ from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
 _DEFAULT = "optilock_default"
+_GENERATED = "optilock_generated"
 
 
 def target_of(connection: Connection, name: str, schema: str | None, token: Token) -> Target:
@@ -33,6 +34,7 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
     """
     what = name if schema is None else f"{schema}.{name}"
     _require_schema(connection, schema)
+    schema = schema or database_of(connection.dialect).rollout().schema_of(connection, name)
     try:
         table = _reflected(connection, name, schema)
     except NoSuchTableError:
@@ -69,7 +71,7 @@ def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
             found["type"],
             nullable=found["nullable"],
             comment=found.get("comment"),
-            info={_DEFAULT: found["default"]},
+            info={_DEFAULT: found["default"], _GENERATED: "computed" in found},
         )
         for found in seen.get_columns(name, schema=schema)
     ]
@@ -177,8 +179,8 @@ def _guarding(
     if guard is None:
         return ()
     guard = completed(guard, target, triggers)
-    source = triggers.source(guard)
-    if any(one.name == guard.name and one.read() == source for one in found):
+    made = triggers.source(guard), triggers.fires(guard)
+    if any(one.name == guard.name and one.is_made_by(*made) for one in found):
         return ()
     return (Missing("create the guard trigger", triggers.create(guard)),)
 
@@ -194,7 +196,10 @@ def completed(guard: GuardTrigger, target: Target | None, triggers: GuardTrigger
     if target is not None:
         require_present(target, guard.table)
         known = require_known(guard, target)
-        guard = replace(guard, keys=keys_without_rowid(target.table))
+        generated = (c.name for c in target.table.columns if c.info.get(_GENERATED))
+        guard = replace(
+            guard, schema=target.table.schema, keys=keys_without_rowid(target.table)
+        ).ignoring(generated, known)
         if guard.ignore and not guard.columns:
             guard = replace(guard, columns=tuple(n for n in known if n not in guard.ignore))
     if guard.ignore and not guard.columns and triggers.names_columns:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from optilock.errors import ConfigurationError
@@ -78,6 +79,18 @@ class GuardTrigger:
                     f" collection of names: write {what}=[{names!r}]."
                 )
             object.__setattr__(self, what, tuple(sorted(set(names))))
+
+    def ignoring(self, generated: Iterable[str], known: Iterable[str]) -> GuardTrigger:
+        """The same on a table where some of the ``known`` columns are generated.
+
+        They follow from others, so they count as little as ignored ones, and PostgreSQL shows none
+        to a trigger that fires before the UPDATE.
+        """
+        ignore = {*self.ignore, *generated}
+        if ignore == {*self.ignore}:
+            return self
+        columns = (name for name in self.columns or known if name not in ignore)
+        return replace(self, ignore=tuple(ignore), columns=tuple(columns))
 
     @property
     def column(self) -> str:

@@ -446,6 +446,12 @@ def test_an_engine_tells_its_first_level_and_who_hears_of_its_transactions():
     assert undocumented.has_begin_listeners(engine.execution_options(logging_token="x"))
 
 
+def test_an_engine_with_its_own_reader_of_json_is_known() -> None:
+    assert not undocumented.reads_json_itself(create_engine("sqlite://").dialect)
+    engine = create_engine("sqlite://", json_deserializer=lambda text: object())
+    assert undocumented.reads_json_itself(engine.dialect)
+
+
 def test_the_writer_of_json_is_that_of_the_engine() -> None:
     assert undocumented.json_writer(create_engine("sqlite://").dialect)([1]) == "[1]"
     engine = create_engine("sqlite://", json_serializer=lambda value: "own")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -22,7 +22,6 @@ from sqlalchemy import (
     Table,
     and_,
     func,
-    text,
     types,
 )
 from sqlalchemy.dialects.mysql import insert
@@ -30,20 +29,22 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, Weakness, register
+from optilock.dialects.base import Changes, Database, Form, register
+from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.mariadb.catalogue import MariaDBCatalogue
 from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
 from optilock.dialects.mariadb.rows import joined_rows
+from optilock.dialects.mariadb.weak import weak_settings
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.waiting import Wait
+from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
 
-#: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
-_FOUND_ROWS = 2
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
 
 _SIZED = re.compile(r"(TINY|MEDIUM|LONG)?(TEXT|BLOB)(?:\((\d+)\))?")
@@ -235,51 +236,12 @@ class MariaDB(Database):
     # -- what makes it weaker than it looks -------------------------------------------------------
 
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
-        flags = getattr(connection.connection.driver_connection, "client_flag", None)
-        if isinstance(flags, int) and not flags & _FOUND_ROWS:
-            yield Weakness(
-                "counts-changed-rows",
-                True,
-                "The connection counts the rows that an UPDATE changed, not those it found: a row"
-                " that is written with the values it has counts as lost.",
-                "Let SQLAlchemy make the connection, or give your creator= the flag"
-                " CLIENT.FOUND_ROWS.",
-            )
-        asked = text("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
-        row = connection.execute(asked).first()
-        if row is None or row[1] != "ON":
-            yield Weakness(
-                "no-snapshot-isolation",
-                False,
-                "innodb_snapshot_isolation is off: at REPEATABLE READ a transaction writes over"
-                " rows that its own snapshot does not show. Versioned rows are checked all the"
-                " same; rows without a version are not.",
-                "Turn it on (MariaDB 10.6.18, 10.11.8, 11.0.6 and later), or use"
-                " optilock.repeatable_read(), which does for its own transactions.",
-            )
-
-    def weak_table(self, connection: Connection, table: Table) -> Iterator[Weakness]:
-        engine = connection.scalar(
-            text(
-                "SELECT engine FROM information_schema.tables"
-                " WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
-            ),
-            {"schema": table.schema, "name": table.name},
-        )
-        if engine not in (None, "InnoDB"):
-            yield Weakness(
-                "no-transactions",
-                True,
-                f"The table's engine is {engine}, which has no transactions: nothing can be rolled"
-                " back, and rows are not locked.",
-                f"ALTER TABLE {table.name} ENGINE = InnoDB.",
-            )
+        return weak_settings(connection)
 
     cased_columns = False
 
-    def moves_by_itself(self, column: Mapping[str, Any]) -> bool:
-        """SQLAlchemy reflects ``ON UPDATE`` as a part of the default."""
-        return "ON UPDATE" in str(column.get("default") or "").upper()
+    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
+        return MariaDBCatalogue(connection, schema, self.cased_columns)
 
     # -- queues ----------------------------------------------------------------------------------
 

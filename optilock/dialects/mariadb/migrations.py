@@ -51,11 +51,19 @@ def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
     return "replace(uuid(), '-', '')"
 
 
+_FIRES = "BEFORE UPDATE FOR EACH ROW"
+
+
 class MariaDBGuard(GuardTriggers):
     catalogue = (
-        "SELECT event_object_table, trigger_name, action_statement, 1"
+        "SELECT event_object_table, trigger_name, action_statement, 1, 0,"
+        " CONCAT_WS(' ', action_timing, event_manipulation, 'FOR EACH', action_orientation)"
         " FROM information_schema.triggers WHERE trigger_schema = COALESCE(:schema, DATABASE())"
+        " ORDER BY action_order"
     )
+
+    def fires(self, guard: GuardTrigger) -> str:
+        return _FIRES
 
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
         return (
@@ -120,6 +128,7 @@ def version_trigger(names: Names) -> TriggerDDL:
         ),
         drop=(f"DROP TRIGGER IF EXISTS {names.qualified_trigger}",),
         source=source,
+        fires=_FIRES,
     )
 
 

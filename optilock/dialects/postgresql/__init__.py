@@ -4,6 +4,7 @@
 the triggers of versions, and how a table that is alive gets a version,
 :mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues, and
 :mod:`floor` where a look for messages begins.
+:mod:`catalogue` what its tables have, and :mod:`weak` what makes versions weaker there.
 """
 
 from optilock.dialects.postgresql import clock as clock

@@ -12,24 +12,27 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select, text, types
+from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select, types
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, Weakness, register
+from optilock.dialects.base import Changes, Database, Form, register
+from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.postgresql.messages import PostgreSQLMessages, told_process
+from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
+from optilock.dialects.postgresql.messages import PostgreSQLMessages
 from optilock.dialects.postgresql.migrations import (
-    NO_BUMP,
     PostgreSQLGuard,
     PostgreSQLWays,
     version_trigger,
 )
 from optilock.dialects.postgresql.sets import set_form
+from optilock.dialects.postgresql.weak import NO_BUMP, weak_settings
 from optilock.dialects.waiting import Wait
+from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
 
@@ -165,33 +168,10 @@ class PostgreSQL(Database):
     # -- what makes it weaker than it looks -------------------------------------------------------
 
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
-        """Is there a pooler between, and does the driver prepare statements on it?"""
-        driver: Any = connection.connection.driver_connection
-        told = told_process(driver)
-        if told is None or told == connection.scalar(text("SELECT pg_backend_pid()")):
-            return
-        if _numbers_its_statements(connection):
-            yield Weakness(
-                "pooled-prepared",
-                False,
-                "A pooler stands between, and asyncpg prepares every statement under a number: with"
-                " transaction pooling the next transaction may be on another server connection,"
-                " where the number is free, or stands for another statement.",
-                "Set max_prepared_statements in PgBouncer 1.21 or later, or give the engine"
-                " poolclass=NullPool and connect_args with 'statement_cache_size': 0 and a"
-                " 'prepared_statement_name_func' that makes names of its own (SQLAlchemy's page on"
-                ' asyncpg, "Prepared Statement Name with PGBouncer").',
-            )
-        elif getattr(driver, "prepare_threshold", None) is not None:
-            yield Weakness(
-                "pooled-prepared",
-                False,
-                "A pooler stands between, and the driver prepares statements: with transaction"
-                " pooling the next transaction may be on another server connection, where they do"
-                " not exist.",
-                "Give the engine connect_args={'prepare_threshold': None}, or set"
-                " max_prepared_statements in PgBouncer 1.21 or later.",
-            )
+        return weak_settings(connection)
+
+    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
+        return PostgreSQLCatalogue(connection, schema)
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -239,10 +219,3 @@ def _lock_timeout(connection: Connection, value: str) -> str:
     before = type(connection).scalar(connection, select(func.current_setting(name)))
     type(connection).execute(connection, select(func.set_config(name, value, True)))
     return str(before)
-
-
-def _numbers_its_statements(connection: Connection) -> bool:
-    """Is this asyncpg, without names of the application's own for prepared statements?"""
-    adapted = connection.connection.dbapi_connection
-    made = getattr(adapted, "_prepared_statement_name_func", None)
-    return made is not None and made() is None

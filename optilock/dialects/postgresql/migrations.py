@@ -16,6 +16,7 @@ validating one scans beside the writers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.migrations import (
     Filled,
+    Found,
     GuardTriggers,
     Key,
     Names,
@@ -34,13 +36,12 @@ from optilock.dialects.migrations import (
     Ways,
     sends,
 )
+from optilock.dialects.postgresql.catalogue import HERE
+from optilock.dialects.postgresql.weak import NO_BUMP
 from optilock.dialects.quoting import literal, quoted, quoted_table
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
-
-#: The transaction-local setting that announces ``no_bump``.
-NO_BUMP = "optilock.no_bump"
 
 
 @compiles(RandomUuid, "postgresql")
@@ -49,15 +50,55 @@ def _random_uuid(element: RandomUuid, compiler: Any, **options: Any) -> str:
     return "gen_random_uuid()"
 
 
+_FIRES = "BEFORE UPDATE FOR EACH ROW"
+
+
+def _condition(definition: str | None) -> str:
+    """The WHEN of ``pg_get_triggerdef``, which has brackets, casts and quotes of its own."""
+    found = re.search(
+        r" WHEN \((.*)\) EXECUTE (?:FUNCTION|PROCEDURE) ", definition or "", re.DOTALL
+    )
+    return "" if found is None else f" WHEN {_bare(found.group(1))}"
+
+
+def _bare(condition: str) -> str:
+    """A comparison without what makes no difference to it."""
+    return re.sub(r'::[a-z ]+(\(\d+\))?|[()\s"]', "", condition).lower()
+
+
 class PostgreSQLGuard(GuardTriggers):
     names_columns = False
+    # pg_trigger.h has the bits of tgtype.
     catalogue = (
-        "SELECT c.relname, t.tgname, p.prosrc, t.tgenabled IN ('O', 'A'), t.tgparentid <> 0"
+        "SELECT c.relname, t.tgname, p.prosrc, t.tgenabled IN ('O', 'A'), t.tgparentid <> 0,"
+        " concat_ws(' ', CASE WHEN t.tgtype & 2 > 0 THEN 'BEFORE'"
+        " WHEN t.tgtype & 64 > 0 THEN 'INSTEAD OF' ELSE 'AFTER' END, concat_ws(' OR ',"
+        " CASE WHEN t.tgtype & 4 > 0 THEN 'INSERT' END,"
+        " CASE WHEN t.tgtype & 8 > 0 THEN 'DELETE' END,"
+        " CASE WHEN t.tgtype & 16 > 0 THEN 'UPDATE' END,"
+        " CASE WHEN t.tgtype & 32 > 0 THEN 'TRUNCATE' END),"
+        " (SELECT 'OF ' || string_agg(a.attname, ', ' ORDER BY a.attname) FROM pg_attribute a"
+        " WHERE a.attrelid = c.oid AND a.attnum = ANY (CAST(t.tgattr AS int2[]))),"
+        " CASE WHEN t.tgtype & 1 > 0 THEN 'FOR EACH ROW' ELSE 'FOR EACH STATEMENT' END,"
+        f" CASE WHEN position('{NO_BUMP}=' IN array_to_string(p.proconfig, ' ')) > 0"
+        f" THEN 'SET {NO_BUMP}' END),"
+        " CASE WHEN t.tgqual IS NOT NULL THEN pg_get_triggerdef(t.oid) END"
         " FROM pg_trigger t"
         " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.tgisinternal"
-        " AND n.nspname = COALESCE(CAST(:schema AS text), current_schema())"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace"
+        f" WHERE NOT t.tgisinternal AND {HERE} ORDER BY t.tgname"
     )
+
+    def found(self, connection: Connection, schema: str | None) -> list[Found]:
+        rows = connection.execute(text(self.catalogue), {"schema": schema})
+        return [
+            Found(table, name, source, enabled, of_parent, fires + _condition(whole))
+            for table, name, source, enabled, of_parent, fires, whole in rows
+        ]
+
+    def fires(self, guard: GuardTrigger) -> str:
+        same = f"{self.new(guard.column)} = {self.old(guard.column)}"
+        return f"{_FIRES} WHEN {_bare(same)}"
 
     def create(self, guard: GuardTrigger) -> tuple[str, ...]:
         trigger, table = quoted(self.dialect, guard.name), self.table(guard)
@@ -129,7 +170,15 @@ def version_trigger(names: Names) -> TriggerDDL:
             f"DROP FUNCTION IF EXISTS {name}()",
         ),
         source=source,
+        fires=_FIRES,
     )
+
+
+_ELSEWHERE = (
+    "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE c.relname = :name AND c.relkind IN ('r', 'p') AND pg_table_is_visible(c.oid)"
+    " AND n.nspname IS DISTINCT FROM current_schema()"
+)
 
 
 class PostgreSQLWays(Ways):
@@ -204,6 +253,11 @@ class PostgreSQLWays(Ways):
 
     def current_schema(self, connection: Connection) -> str | None:
         found: str | None = connection.scalar(text("SELECT current_schema()"))
+        return found
+
+    def schema_of(self, connection: Connection, table: str) -> str | None:
+        """The first of the ``search_path`` that has it; what is made is to stand there as well."""
+        found: str | None = connection.scalar(text(_ELSEWHERE), {"name": table})
         return found
 
     def rows(self, connection: Connection, target: Target) -> int | None:

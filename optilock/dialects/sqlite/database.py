@@ -27,12 +27,14 @@ from sqlalchemy.dialects.sqlite import insert
 
 from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, register
+from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.quoting import quoted
 from optilock.dialects.rows import require_locks
+from optilock.dialects.sqlite.catalogue import SQLiteCatalogue
 from optilock.dialects.sqlite.messages import SQLiteMessages
 from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version_trigger
 from optilock.dialects.sqlite.rows import RowByRow
@@ -184,6 +186,11 @@ class SQLite(Database):
         if not path or path.startswith((":memory:", "file:")) or os.path.isfile(path):
             return None
         return path
+
+    # -- what makes it weaker than it looks -------------------------------------------------------
+
+    def catalogue(self, connection: Connection, schema: str | None) -> Catalogue:
+        return SQLiteCatalogue(connection, schema, self.cased_columns)
 
     # -- queues ----------------------------------------------------------------------------------
 

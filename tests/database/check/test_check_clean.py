@@ -107,6 +107,28 @@ def test_every_token_is_sound(engine, name, guard):
     assert about_models(check(Base, engine)) == set()
 
 
+@pytest.mark.parametrize("token", [Counter, Unique, Timestamp, RowVersion])
+@pytest.mark.parametrize("column", ["Version Nr", "order", 'we"ird', "a::text b"])
+def test_names_with_capitals_and_signs_are_sound(engine, token, column):
+    class Base(DeclarativeBase):
+        pass
+
+    class Page(Versioned, Base):
+        __tablename__ = "Odd Pages"
+        __version_token__ = token(column=column)
+        __version_guard__ = None if token is RowVersion else "bump"
+        id: Mapped[int] = mapped_column("Id %", primary_key=True)
+        title: Mapped[str] = mapped_column("the Title", String(20))
+
+    Base.metadata.create_all(engine)
+    if Page.__version_guard__:
+        migrate(
+            engine,
+            lambda op: op.create_guard_trigger("Odd Pages", token(column=column), "bump"),
+        )
+    assert about_models(check(Base, engine)) == set()
+
+
 @pytest.mark.engines("postgresql", "mariadb")
 def test_a_schema_of_its_own_is_looked_at(engine):
     class Base(DeclarativeBase):

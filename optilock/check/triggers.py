@@ -1,0 +1,193 @@
+"""What is asked of each table's triggers: are those there that versions depend on, and no others?
+
+A trigger is compared as a whole: what it does, and when it fires (before the UPDATE, of any column,
+for each row, under which condition), and whether it is switched on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from optilock.check.assignments import Assigned, assigned
+from optilock.check.findings import Finding, error, warning
+from optilock.check.seen import Seen
+from optilock.dialects.migrations import Found
+from optilock.errors import ConfigurationError
+from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock.tokens import Token
+from optilock.tokens.guard_trigger import is_guard
+
+
+def guard_trigger(seen: Seen) -> Iterator[Finding]:
+    """That of ``__version_guard__``."""
+    wanted, subject = seen.subject.wanted, seen.subject
+    there = next((one for one in seen.triggers if is_guard(one.name)), None)
+    guard = wanted.guard if wanted is not None else None
+    if guard is None:
+        if there is not None and not there.of_parent:
+            yield _unasked(
+                seen,
+                there,
+                f"The table has a guard trigger, and {subject.name} asks for none.",
+                "Set __version_guard__, or drop the trigger: op.drop_guard_trigger, which"
+                " autogenerate writes.",
+            )
+        return
+    columns = (column.name for column in seen.table.columns if column.name != guard.column)
+    guard = guard.ignoring(seen.stored.generated, columns)
+    try:
+        made = seen.guards.source(guard), seen.guards.fires(guard)
+    except ConfigurationError as refusal:
+        yield _unknown(seen, refusal)
+        return
+    what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
+    harm = "a foreign UPDATE changes rows and nobody is told"
+    operation = _call(
+        "create_guard_trigger",
+        (seen.table.name, guard.token, guard.policy),
+        ignore=list(guard.ignore),
+        columns=list(guard.columns),
+        schema=seen.schema,
+    )
+    yield from _compared(seen, what, there, made, operation, harm)
+
+
+def version_trigger(seen: Seen) -> Iterator[Finding]:
+    """That of a ``RowVersion``."""
+    wanted, table = seen.subject.wanted, seen.table
+    if wanted is None or not wanted.moves_by_trigger:
+        return
+    try:
+        ddl = trigger_ddl(table, wanted.column, seen.dialect, schema=seen.schema)
+    except ConfigurationError as refusal:
+        yield _unknown(seen, refusal)
+        return
+    there = seen.trigger(trigger_name(table.name, wanted.column.name))
+    what = f"{seen.subject.name}.__version_token__ = RowVersion()"
+    harm = "the version does not move, and every write is refused"
+    made = ddl.source, ddl.fires
+    operation = _call("create_version_trigger", (table.name, wanted.token), schema=seen.schema)
+    yield from _compared(seen, what, there, made, operation, harm)
+
+
+def unasked_version_trigger(seen: Seen) -> Iterator[Finding]:
+    """One of a ``RowVersion`` that is none any more."""
+    wanted = seen.subject.wanted
+    if wanted is not None and wanted.moves_by_trigger:
+        return
+    for one in seen.triggers:
+        moved = moved_column(seen.table.name, one.name, one.source)
+        if moved is not None and not one.of_parent:
+            yield _unasked(
+                seen,
+                one,
+                f"A trigger moves the column {moved!r}, and {seen.subject.name} has no RowVersion.",
+                "Use RowVersion(), or drop the trigger: op.drop_version_trigger, which"
+                " autogenerate writes.",
+            )
+
+
+def foreign_triggers(seen: Seen) -> Iterator[Finding]:
+    """Triggers of somebody else that set the version in an UPDATE."""
+    subject = seen.subject
+    if seen.version is None or (subject.wanted is None and not subject.mapper.version_id_generator):
+        return  # a version that the application's own trigger makes, and SQLAlchemy's own column
+    _, mapped, _ = seen.version
+    for one in seen.triggers:
+        if not one.enabled or _is_ours(seen, one):
+            continue
+        found = assigned(one, seen.table.name, mapped.name)
+        if one.source is None and "UPDATE" in one.fires:
+            yield _unreadable(seen, one)
+        elif found is not None and not (found.is_next and subject.counts):
+            yield _foreign(seen, one, found)
+
+
+def _is_ours(seen: Seen, one: Found) -> bool:
+    """By its name, and by what it does where that may be read."""
+    table, wanted = seen.table.name, seen.subject.wanted
+    if wanted is not None and wanted.moves_by_trigger:
+        moves = one.name == trigger_name(table, wanted.column.name)
+    else:
+        moves = False
+    return moves or is_guard(one.name) or moved_column(table, one.name, one.source) is not None
+
+
+def _foreign(seen: Seen, one: Found, found: Assigned) -> Finding:
+    return error(
+        "foreign-trigger",
+        f"{seen.name}.{one.name}",
+        f"A trigger that is not optilock's sets the version in an UPDATE ({found.text}): what is"
+        " stored then is not what was written. A version that stays, or comes again, lets others"
+        " overwrite unseen; another one makes the writer's next write conflict with itself.",
+        "Take the assignment out of the trigger, or drop it (op.execute('DROP TRIGGER …')). What"
+        " shall move the version is __version_guard__ or RowVersion().",
+    )
+
+
+def _call(name: str, arguments: Iterable[Any], **options: Any) -> str:
+    """The line of a migration that makes the trigger."""
+    words = [_token(one) if isinstance(one, Token) else repr(str(one)) for one in arguments]
+    words += [f"{option}={value!r}" for option, value in options.items() if value]
+    return f"op.{name}({', '.join(words)})"
+
+
+def _token(token: Token) -> str:
+    given, named = token.arguments()
+    words = [*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())]
+    return f"{type(token).__name__}({', '.join(words)})"
+
+
+def _unknown(seen: Seen, refusal: ConfigurationError) -> Finding:
+    advice = "Use a token and options that this database has."
+    return error("no-trigger", seen.name, str(refusal), advice)
+
+
+def _compared(
+    seen: Seen,
+    what: str,
+    there: Found | None,
+    made: tuple[str, str],
+    operation: str,
+    harm: str,
+) -> Iterator[Finding]:
+    advice = f"Create it in a migration: {operation}, which autogenerate writes."
+    if there is None:
+        code, message = "no-trigger", f"{what} needs a trigger, and the table has none: {harm}."
+    elif not there.enabled:
+        code = "trigger-off"
+        message = f"The trigger {there.name} of {what} is switched off, or fires for replicas only:"
+        message += f" {harm}."
+        advice = f"ALTER TABLE {seen.name} ENABLE TRIGGER {there.name}; and find out who switched"
+        advice += " it off."
+    elif there.source is None:
+        yield _unreadable(seen, there)
+        return
+    elif there.fires != made[1]:
+        code = "other-trigger"
+        message = f"The trigger {there.name} fires {there.fires}, and {what} asks for {made[1]}:"
+        message += f" where it does not fire, {harm}."
+    elif not there.is_made_by(*made):
+        code = "other-trigger"
+        message = f"The trigger {there.name} is another one than {what} asks for: where it does"
+        message += f" something else, {harm}."
+    else:
+        return
+    yield error(code, seen.name, message, advice)
+
+
+def _unreadable(seen: Seen, there: Found) -> Finding:
+    return warning(
+        "unreadable",
+        f"{seen.name}.{there.name}",
+        "What the trigger does may not be read, so nobody knows what it does to versions.",
+        "Check as a user who has the right TRIGGER on the table.",
+    )
+
+
+def _unasked(seen: Seen, there: Found, message: str, advice: str) -> Finding:
+    return warning("unasked-trigger", f"{seen.name}.{there.name}", message, advice)
+
+
+ALL = (guard_trigger, version_trigger, unasked_version_trigger, foreign_triggers)

@@ -1,0 +1,94 @@
+"""What makes the check of versions void, or weaker, on MariaDB: one function for each weakness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from optilock.dialects.weaknesses import Weakness
+
+#: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
+_FOUND_ROWS = 2
+
+# -- of the connection and the server -------------------------------------------------------------
+
+
+class Server(NamedTuple):
+    """What was read of a connection."""
+
+    #: The driver's own connection.
+    driver: Any
+    #: As ``SHOW VARIABLES`` gives them for this connection.
+    variables: Mapping[str, str]
+
+
+def weak_settings(connection: Connection) -> Iterator[Weakness]:
+    """What is weak in the driver's settings, and in those of the server."""
+    shown = connection.execute(text("SHOW VARIABLES"))
+    server = Server(connection.connection.driver_connection, {row[0]: row[1] for row in shown})
+    for look in OF_SERVER:
+        yield from look(server)
+
+
+def counts_changed_rows(server: Server) -> Iterator[Weakness]:
+    """Does an UPDATE tell the rows that it found?"""
+    flags = getattr(server.driver, "client_flag", None)
+    if isinstance(flags, int) and not flags & _FOUND_ROWS:
+        yield Weakness(
+            "counts-changed-rows",
+            True,
+            "The connection counts the rows that an UPDATE changed, not those it found: a row"
+            " that is written with the values it has counts as lost.",
+            "Let SQLAlchemy make the connection, or give your creator= the flag CLIENT.FOUND_ROWS.",
+        )
+
+
+def no_snapshot_isolation(server: Server) -> Iterator[Weakness]:
+    """Does the database refuse to write over what a snapshot does not show?"""
+    if server.variables.get("innodb_snapshot_isolation") != "ON":
+        yield Weakness(
+            "no-snapshot-isolation",
+            False,
+            "innodb_snapshot_isolation is off: at REPEATABLE READ a transaction writes over"
+            " rows that its own snapshot does not show. Versioned rows are checked all the"
+            " same; rows without a version are not.",
+            "Turn it on (MariaDB 10.6.18, 10.11.8, 11.0.6 and later), or use"
+            " optilock.repeatable_read(), which does for its own transactions.",
+        )
+
+
+OF_SERVER: tuple[Callable[[Server], Iterator[Weakness]], ...] = (
+    counts_changed_rows,
+    no_snapshot_isolation,
+)
+
+# -- of one table ---------------------------------------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """What was read of one table."""
+
+    name: str
+    #: The storage engine; a view has none.
+    engine: str | None
+
+    def weaknesses(self) -> Iterator[Weakness]:
+        for look in OF_TABLE:
+            yield from look(self)
+
+
+def no_transactions(table: Stored) -> Iterator[Weakness]:
+    """Can a write be taken back?"""
+    if table.engine not in (None, "InnoDB"):
+        yield Weakness(
+            "no-transactions",
+            True,
+            f"The table's engine is {table.engine}, which has no transactions: nothing can be"
+            " rolled back, and rows are not locked.",
+            f"ALTER TABLE {table.name} ENGINE = InnoDB.",
+        )
+
+
+OF_TABLE: tuple[Callable[[Stored], Iterator[Weakness]], ...] = (no_transactions,)
