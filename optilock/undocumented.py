@@ -423,6 +423,23 @@ def has_begin_listeners(engine: Engine) -> bool:
     return bool(engine.dispatch.begin)
 
 
+def has_commit_listeners(connection: Connection) -> bool:
+    """Does a listener hear of each COMMIT of the connection, before it is sent?"""
+    return bool(connection.dispatch.commit or connection.engine.dispatch.commit)
+
+
+def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
+    """What is called for an event of the session, whoever registered it."""
+    listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)
+    return listeners
+
+
+def opened_by(transaction: SessionTransaction, connection: Connection) -> bool:
+    """Has the session itself opened the connection, so that its COMMIT is the connection's?"""
+    _, _, commits, opened = transaction._connections[connection]
+    return bool(commits and opened)
+
+
 def has_bind_expression(kind: TypeEngine[Any]) -> bool:
     """Does the type put SQL of its own around a parameter?"""
     return bool(getattr(kind, "_has_bind_expression", False))

@@ -169,6 +169,21 @@ class Database(RowLocks, Values):
     def begin_savepoints(self, connection: Connection) -> None:
         """See to it that a savepoint of this transaction never commits by itself."""
 
+    def pipelined(self, connection: Connection, *, interruptible: bool) -> Any:
+        """BEGIN goes with the first statement; what sends COMMIT with the last writes.
+
+        ``None``: the transaction has begun already. An ``interruptible`` unit may be told to stop
+        at any time, and cannot while it waits for these.
+
+        Raises:
+            ConfigurationError: its driver cannot do that.
+        """
+        raise ConfigurationError(cannot_pipeline(connection.dialect))
+
+    def refuse_pipeline(self, dialect: Dialect) -> None:
+        """Raise ``ConfigurationError`` when its driver cannot do that."""
+        raise ConfigurationError(cannot_pipeline(dialect))
+
     #: May an error at a statement end the transaction, or leave one that only rolls back? Without
     #: it none of the next three is asked for.
     errors_end: bool = False
@@ -262,6 +277,15 @@ class Database(RowLocks, Values):
     def number_of(self, connection: Any) -> int | None:
         """The number on its server of a driver's connection, if the driver knows it."""
         return None
+
+
+def cannot_pipeline(dialect: Dialect) -> str:
+    """The message for a driver that waits for the answer to every statement."""
+    return (
+        "pipelined=True sends BEGIN and COMMIT together with statements, which only psycopg 3 can"
+        f" do (postgresql+psycopg://). This engine has {dialect.name} over {dialect.driver}, which"
+        " waits for the answer to each: use psycopg, or leave pipelined=True out. Nothing was sent."
+    )
 
 
 D = TypeVar("D", bound=Database)

@@ -14,6 +14,7 @@ from optilock.errors import ConfigurationError
 from optilock.unit.backoff import Seconds
 from optilock.unit.isolation import AtLevel, Isolation, ReadOnly
 from optilock.unit.parts import Part, VerifyReads
+from optilock.unit.pipelined import Pipelined
 from optilock.unit.retry import Hook, On, Policy
 
 __all__ = [
@@ -37,6 +38,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     savepoint: bool
     independent: bool
     verify_reads: bool
+    pipelined: bool
     parts: Sequence[Part]
 
 
@@ -60,6 +62,9 @@ class RetryOptions(TypedDict, total=False):
 class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):
     """The keywords of :func:`optilock.unit_of_work`."""
 
+
+#: Either True or False.
+_SWITCHES = ("strict", "read_only", "savepoint", "independent", "verify_reads", "pipelined")
 
 #: What a unit that joins cannot have if the unit around it has not.
 _OF_THE_OUTERMOST = (
@@ -85,13 +90,14 @@ class Options:
     savepoint: bool = False
     independent: bool = False
     verify_reads: bool = False
+    pipelined: bool = False
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
 
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
         check_on_delete(self.on_delete)
-        for name in ("strict", "read_only", "savepoint", "independent", "verify_reads"):
+        for name in _SWITCHES:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
@@ -127,6 +133,8 @@ class Options:
     def all_parts(self) -> tuple[Part, ...]:
         """The parts that these options ask for, in the order in which they are told."""
         parts: list[Part] = []
+        if self.pipelined:  # first: the others ask the database
+            parts.append(Pipelined())
         if self.isolation is not None:
             parts.append(AtLevel(self.isolation, read_only=self.read_only))
         if self.read_only:

@@ -52,6 +52,7 @@ from optilock.unit.options import (
     policy_from,
     spelled_out,
 )
+from optilock.unit.pipelined import refuse_pipeline_of
 from optilock.unit.retry import Policy
 from optilock.unit.sessions import is_async, make_session
 from optilock.unit.transaction import OwnTransaction
@@ -86,6 +87,7 @@ class UnitOfWork(Membership, Generic[S]):
         savepoint: when a unit is running already, join it with a savepoint.
         independent: never join; a session and a transaction of its own.
         verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
+        pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
 
     Raises:
         ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.
@@ -110,6 +112,8 @@ class UnitOfWork(Membership, Generic[S]):
                 " `async with AsyncUnitOfWork(...)`."
             )
         self._sessions, self._options = sessions, options_from(options)
+        if self._options.pipelined:
+            refuse_pipeline_of(sessions)
 
     __signature__ = spelled_out(sessions="sessionmaker[S] | scoped_session[S] | Engine")
 

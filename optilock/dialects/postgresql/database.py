@@ -17,10 +17,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, Weakness, register
+from optilock.dialects.base import Changes, Database, Form, Weakness, cannot_pipeline, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.postgresql.cursors import LINE, open_line
+from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.messages import PostgreSQLMessages, told_process
 from optilock.dialects.postgresql.migrations import (
     NO_BUMP,
@@ -210,6 +212,25 @@ class PostgreSQL(Database):
                 "the transaction should be read-only, but PostgreSQL says it is not: something"
                 " else sets postgresql_readonly on this connection; remove it."
             )
+
+    def refuse_pipeline(self, dialect: Dialect) -> None:
+        if dialect.driver != "psycopg":
+            raise ConfigurationError(cannot_pipeline(dialect))
+        if getattr(dialect, "skip_autocommit_rollback", False):
+            raise ConfigurationError(
+                "pipelined=True does not go with create_engine(skip_autocommit_rollback=True): it"
+                " brings the driver into its autocommit mode for the length of the unit, and"
+                " SQLAlchemy would then send no ROLLBACK. Leave one of them out. Nothing was sent."
+            )
+
+    def pipelined(self, connection: Connection, *, interruptible: bool) -> LastWrites | None:
+        self.refuse_pipeline(connection.dialect)
+        line = open_line(connection, limit=LOCK_TIMEOUT if interruptible else None)
+        return None if line is None else LastWrites(line)
+
+    def autocommits(self, connection: Connection) -> bool:
+        """A line has brought the driver into that mode, and sends BEGIN itself."""
+        return super().autocommits(connection) and LINE not in connection.info
 
     errors_end = True
     release_may_fail_all = True
