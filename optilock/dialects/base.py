@@ -173,12 +173,9 @@ class Database(RowLocks, Values):
         """BEGIN goes with the first statement; what sends COMMIT with the last writes.
 
         ``None``: the transaction has begun already. An ``interruptible`` unit may be told to stop
-        at any time, and cannot while it waits for these.
-
-        Raises:
-            ConfigurationError: its driver cannot do that.
+        at any time, and cannot while it waits for these. Asked if the driver is not refused.
         """
-        raise ConfigurationError(cannot_pipeline(connection.dialect))
+        return None
 
     def refuse_pipeline(self, dialect: Dialect) -> None:
         """Raise ``ConfigurationError`` when its driver cannot do that."""

@@ -22,6 +22,7 @@ bound to a ``Connection``, and in two phases.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection
@@ -35,33 +36,43 @@ from optilock.unit.parts import Part
 
 #: Whoever hears of these may send something after the last flush.
 _AFTER_WRITES = ("before_commit", "after_flush", "after_flush_postexec")
-_OUR_OWN = "optilock."
+_OUR_OWN = f"{__name__.partition('.')[0]}."
 
 
 class Pipelined(Part, option="pipelined"):
     """The part that lets BEGIN and COMMIT go with statements."""
 
     def connected(self, session: Session, connection: Connection) -> None:
-        known, transaction = known_of(session), session.get_transaction()
-        database = database_of(connection.dialect)
-        database.refuse_pipeline(connection.dialect)
+        transaction, dialect = session.get_transaction(), connection.dialect
+        database_of(dialect).refuse_pipeline(dialect)
         if session.twophase or transaction is None or not opened_by(transaction, connection):
             return
-        interruptible = bool(connection.dialect.is_async)
-        known.ending = database.pipelined(connection, interruptible=interruptible)
+        ending = database_of(dialect).pipelined(connection, interruptible=dialect.is_async)
+        known_of(session).ending = ending
 
     def after(self, session: Session, error: BaseException | None) -> None:
         known_of(session).ending = None
 
 
+#: An attribute of what units were opened with: none of its drivers is refused.
+_NOT_REFUSED = "_optilock_pipelined"
+
+
 def refuse_pipeline_of(sessions: Any) -> None:
     """Refuse a session factory, or an engine, of a driver that cannot do that.
 
+    Asked for every unit, and looked at once: engines that it does not name, or is given later, are
+    asked when they connect.
+
     Raises:
-        ConfigurationError: so it is; engines that it does not name are asked when they connect.
+        ConfigurationError: so it is.
     """
+    if hasattr(sessions, _NOT_REFUSED):
+        return
     for bind in binds_of_sessions(sessions):
         database_of(bind.dialect).refuse_pipeline(bind.dialect)
+    with suppress(AttributeError):  # an AsyncEngine takes none
+        setattr(sessions, _NOT_REFUSED, True)
 
 
 def flushes_at_commit(session: Session, parts: Iterable[Part]) -> bool:
@@ -69,15 +80,12 @@ def flushes_at_commit(session: Session, parts: Iterable[Part]) -> bool:
     known = known_of(session)
     if known.ending is None or known.promises or len(known.connections) != 1:
         return False
-    if any(type(part).before_commit is not Part.before_commit for part in parts):
-        return False
-    if any(_is_heard_of(session, name) for name in _AFTER_WRITES):
-        return False
+    for part in parts:
+        if type(part).before_commit is not Part.before_commit:
+            return False
+    for name in _AFTER_WRITES:
+        for listener in listeners_of(session, name):
+            if not str(listener.__module__).startswith(_OUR_OWN):
+                return False
     known.ending_now = True
     return True
-
-
-def _is_heard_of(session: Session, event: str) -> bool:
-    """Has the application a listener for it?"""
-    listeners = listeners_of(session, event)
-    return any(not str(one.__module__).startswith(_OUR_OWN) for one in listeners)

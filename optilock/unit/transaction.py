@@ -36,6 +36,7 @@ from optilock.session.watched import Ending, known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.options import Options
+from optilock.unit.parts import Part
 from optilock.unit.pipelined import flushes_at_commit
 from optilock.unit.sessions import choose_engines, choose_no_more, with_options
 from optilock.writes.send import require_row_counts
@@ -86,7 +87,8 @@ class OwnTransaction:
         if self.parts:
             for part in self.parts:
                 part.begin(self.session)
-            choose_engines(self.session, self.route)
+            if any(type(part).engine_options is not Part.engine_options for part in self.parts):
+                choose_engines(self.session, self.route)
         known_of(self.session).owner = self
         # SQLAlchemy refuses to go on after a commit inside its own ``with`` block.
         self._transaction = self.session.begin()

@@ -224,7 +224,6 @@ class PostgreSQL(Database):
             )
 
     def pipelined(self, connection: Connection, *, interruptible: bool) -> LastWrites | None:
-        self.refuse_pipeline(connection.dialect)
         line = open_line(connection, limit=LOCK_TIMEOUT if interruptible else None)
         return None if line is None else LastWrites(line)
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 import select
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -35,6 +36,28 @@ _TO_SAVEPOINT = (
 )
 
 
+class _Together(deque[Callable[[], None]]):
+    """The commands of a pipeline, sent when the last one is there.
+
+    psycopg would wait before each until the socket takes it, and send it as a packet of its own.
+    """
+
+    complete = False
+
+    def __bool__(self) -> bool:
+        return self.complete and len(self) > 0
+
+    def popleft(self) -> Callable[[], None]:
+        commands = tuple(self)
+        self.clear()
+
+        def send() -> None:
+            for command in commands:
+                command()
+
+        return send
+
+
 class Line:
     """One unit of work on one connection of the driver."""
 
@@ -50,6 +73,7 @@ class Line:
         self.stored = False
         self._pgconn = driver.pgconn
         self._pipeline: Any = None
+        self._commands = _Together()
         self._level = level
         self._limit = limit
         #: Only SELECTs that leave nothing behind were sent since BEGIN, at READ COMMITTED.
@@ -86,6 +110,7 @@ class Line:
     def entered(self, context: Any, pipeline: Any) -> None:
         """The pipeline is open: what goes before the statement goes first."""
         self.context, self._pipeline = context, pipeline
+        self._commands = pipeline.command_queue = _Together()
         for command in self.commands_before():
             self._add(command)
 
@@ -120,6 +145,7 @@ class Line:
             self._left = 0
             self._add(b"COMMIT")
             self.unanswered = True
+        self._commands.complete = True
         return True
 
     def left(self) -> None:
@@ -141,12 +167,12 @@ class Line:
     def interrupted(self) -> None:
         """Neither an answer nor an error: the connection is thrown away."""
         self.context = self._pipeline = self._error = None
+        self._commands.complete = True
         self._left = 0
 
     def _add(self, command: bytes) -> None:
-        # As psycopg itself adds BEGIN and COMMIT: a cursor for each would cost as much as the
-        # statement, and a packet of its own on the wire.
-        self._pipeline.command_queue.append(partial(self._pgconn.send_query_params, command, None))
+        # As psycopg itself adds them: a cursor for each would cost as much as the statement.
+        self._commands.append(partial(self._pgconn.send_query_params, command, None))
         self._pipeline.result_queue.append(None)
 
     # -- what the last writes ask ----------------------------------------------------------------
