@@ -418,6 +418,11 @@ def level_on_connect(dialect: Dialect) -> str | None:
     return level
 
 
+def skips_rollback(dialect: Dialect) -> bool:
+    """``create_engine(skip_autocommit_rollback=True)``, which SQLAlchemy has since 2.0.43."""
+    return bool(getattr(dialect, "skip_autocommit_rollback", False))
+
+
 def has_begin_listeners(engine: Engine) -> bool:
     """Does a listener hear of each transaction that begins, and may send a BEGIN of its own?"""
     return bool(engine.dispatch.begin)

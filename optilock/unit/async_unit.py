@@ -31,7 +31,6 @@ from sqlalchemy.ext.asyncio import (
 from optilock.errors import ConfigurationError
 from optilock.unit.membership import Membership
 from optilock.unit.options import UnitOptions, options_from, spelled_out
-from optilock.unit.pipelined import refuse_pipeline_of
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
 
@@ -62,8 +61,8 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
                 " `with UnitOfWork(...)`, or give it an async_sessionmaker."
             )
         self._sessions, self._options = sessions, options_from(options)
-        if self._options.pipelined:
-            refuse_pipeline_of(sessions)
+        for part in self._options.all_parts:
+            part.opened(sessions)
 
     __signature__ = spelled_out(
         sessions="async_sessionmaker[AS] | async_scoped_session[AS] | AsyncEngine"

@@ -16,6 +16,7 @@ from optilock.unit.isolation import AtLevel, Isolation, ReadOnly
 from optilock.unit.parts import Part, VerifyReads
 from optilock.unit.pipelined import Pipelined
 from optilock.unit.retry import Hook, On, Policy
+from optilock.unit.short import Short
 
 __all__ = [
     "OnConflict",
@@ -39,6 +40,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     independent: bool
     verify_reads: bool
     pipelined: bool
+    short: bool
     parts: Sequence[Part]
 
 
@@ -64,7 +66,15 @@ class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):
 
 
 #: Either True or False.
-_SWITCHES = ("strict", "read_only", "savepoint", "independent", "verify_reads", "pipelined")
+_SWITCHES = (
+    "strict",
+    "read_only",
+    "savepoint",
+    "independent",
+    "verify_reads",
+    "pipelined",
+    "short",
+)
 
 #: What a unit that joins cannot have if the unit around it has not.
 _OF_THE_OUTERMOST = (
@@ -76,6 +86,15 @@ _OF_THE_OUTERMOST = (
     "verify_reads",
     "parts",
 )
+
+
+#: What a unit without a transaction cannot have.
+_OF_TRANSACTIONS = {
+    "isolation": "is the level of one",
+    "read_only": "is a property of one",
+    "verify_reads": "locks what was read at the end of one",
+    "pipelined": "sends BEGIN and COMMIT along with statements",
+}
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,7 @@ class Options:
     independent: bool = False
     verify_reads: bool = False
     pipelined: bool = False
+    short: bool = False
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
 
@@ -122,6 +142,8 @@ class Options:
             raise ConfigurationError(
                 "savepoint=True joins the outer unit and independent=True does not: take one."
             )
+        if self.short:
+            self._require_no_transaction()
         named = [part.option for part in self.all_parts if part.option]
         if len(named) != len({*named}):
             raise ConfigurationError(
@@ -129,12 +151,22 @@ class Options:
                 " keyword or one of parts=[...] out."
             )
 
+    def _require_no_transaction(self) -> None:
+        for name, why in _OF_TRANSACTIONS.items():
+            if getattr(self, name):
+                raise ConfigurationError(
+                    f"short=True leaves the transaction out as long as it can, and {name}="
+                    f"{getattr(self, name)!r} {why}: take one of them."
+                )
+
     @cached_property
     def all_parts(self) -> tuple[Part, ...]:
         """The parts that these options ask for, in the order in which they are told."""
         parts: list[Part] = []
         if self.pipelined:  # first: the others ask the database
             parts.append(Pipelined())
+        if self.short:
+            parts.append(Short())
         if self.isolation is not None:
             parts.append(AtLevel(self.isolation, read_only=self.read_only))
         if self.read_only:

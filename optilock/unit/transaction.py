@@ -35,9 +35,9 @@ from optilock.plain import alone
 from optilock.session.watched import Ending, known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
+from optilock.unit.ending import flushes_at_commit
 from optilock.unit.options import Options
 from optilock.unit.parts import Part
-from optilock.unit.pipelined import flushes_at_commit
 from optilock.unit.sessions import choose_engines, choose_no_more, with_options
 from optilock.writes.send import require_row_counts
 
@@ -163,14 +163,19 @@ class OwnTransaction:
         try:
             if not connection.dialect.supports_sane_rowcount:
                 require_row_counts(connection.dialect)
-            if connection in known_of(self.session).autocommitting:
-                raise ConfigurationError(_AUTOCOMMIT)
+            if not self.options.short:
+                self._refuse_autocommit(connection)
             database.begin_savepoints(connection)
             for part in self.parts:
                 part.connected(self.session, connection)
+            self._refuse_autocommit(connection)
         except ConfigurationError as error:
             self.doom(error)
             raise
+
+    def _refuse_autocommit(self, connection: Connection) -> None:
+        if connection in known_of(self.session).autocommitting:
+            raise ConfigurationError(_AUTOCOMMIT)
 
     def committing_now(self) -> None:
         """Before COMMIT.
@@ -379,10 +384,10 @@ _UNKNOWN = (
     " it once more; make the work safe to repeat if that matters."
 )
 _UNKNOWN_WITH_WRITES = (
-    "the connection was lost at the last writes of this unit of work, with which COMMIT had gone"
-    " (pipelined=True), so the unit is either stored completely or not at all, and nobody can tell"
-    " from here. Read the rows again and compare before you run it once more; make the work safe"
-    " to repeat if that matters."
+    "the connection was lost at the last writes of this unit of work, which commit in the same trip"
+    " (pipelined=True, short=True), so the unit is either stored completely or not at all, and"
+    " nobody can tell from here. Read the rows again and compare before you run it once more; make"
+    " the work safe to repeat if that matters."
 )
 _HALF = (
     "COMMIT failed on one of several databases of this unit of work, and another one may have"

@@ -16,10 +16,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from optilock.dialects.connections import undo_with
+from optilock.dialects.locks import BEGINS
 from optilock.dialects.postgresql.line import IDLE, Line
-
-#: Where a connection's line is noted, in ``connection.info``.
-LINE = "optilock.pipelined"
 
 
 class _OnLine:
@@ -171,10 +169,13 @@ class _AsyncServer(_BeginFirstAsync):
 # -- a connection and its classes ----------------------------------------------------------------
 
 
-def open_line(connection: Connection, *, limit: bytes | None) -> Line | None:
+def open_line(
+    connection: Connection, *, limit: bytes | None = None, short: bool = False
+) -> Line | None:
     """The line of a connection whose transaction begins; ``None`` if something was sent in it.
 
-    ``limit`` is sent before the last statements.
+    ``limit`` is sent before the last statements. In a ``short`` unit BEGIN waits until something
+    needs a transaction.
     """
     fairy = connection.connection
     adapted, driver = fairy.dbapi_connection, fairy.driver_connection
@@ -183,10 +184,10 @@ def open_line(connection: Connection, *, limit: bytes | None) -> Line | None:
         return None
     if not isinstance(driver.cursor_factory, type):
         return None  # the application's own function: nothing that a class could be derived from
-    line = Line(driver, connection.default_isolation_level, limit)
+    line = Line(driver, connection.default_isolation_level, limit, short=short)
     factories = driver.cursor_factory, driver.server_cursor_factory
     undo_with(connection, partial(_put_back, line, factories, connection.info))
-    connection.info[LINE] = line
+    connection.info[BEGINS] = line
     adapted.autocommit = True
     driver.cursor_factory = partial(_cursor_on(driver.cursor_factory), line)
     driver.server_cursor_factory = partial(_server_cursor_on(driver.server_cursor_factory), line)
@@ -195,7 +196,7 @@ def open_line(connection: Connection, *, limit: bytes | None) -> Line | None:
 
 def _put_back(line: Line, factories: tuple[Any, Any], info: Any, adapted: Any) -> None:
     """The connection goes back to its pool, idle: who gets it next begins as ever."""
-    del info[LINE]
+    del info[BEGINS]
     line.driver.cursor_factory, line.driver.server_cursor_factory = factories
     adapted.autocommit = False
 

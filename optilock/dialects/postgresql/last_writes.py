@@ -25,8 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Write
 from optilock.dialects.postgresql.line import Line
-from optilock.dialects.postgresql.raising import is_mark, one_or_error
-from optilock.dialects.postgresql.sets import SetForm
+from optilock.dialects.postgresql.raising import is_mark
 from optilock.dialects.rows import native
 
 Statement = tuple[Any, Any]
@@ -71,8 +70,8 @@ class LastWrites:
         anew = line.loses_nothing
         if anew and len(together) == 1 and len(together[0]) == 1:
             return self._one_row(connection, together[0][0])
-        statements = _raising(connection, together, database)
-        if statements is None:
+        statements = [database.all_or_error(writes, connection.dialect) for writes in together]
+        if None in statements:
             return None
         return [] if self._all(connection, statements, savepoint=not anew) else None
 
@@ -104,20 +103,3 @@ class LastWrites:
             if line.cut_short():  # a value that could not be sent, after others that were
                 connection.connection.cursor().execute("SELECT 1")
         return True
-
-
-def _raising(
-    connection: Connection, together: Sequence[list[Write]], database: Any
-) -> list[Statement] | None:
-    """The statements that write these rows or raise; ``None`` where some know no such form."""
-    found: list[Statement] = []
-    for writes in together:
-        if len(writes) == 1 and not writes[0].shape.demanded:
-            found.append(one_or_error(writes[0]))
-            continue
-        form = database.form(writes, connection.dialect)
-        places = form.places(writes) if isinstance(form, SetForm) else None
-        if places is None:
-            return None
-        found.append((form.or_error, places))
-    return found

@@ -15,13 +15,14 @@ When the connection goes back to its pool, whatever path it takes, it is as it w
 
 from __future__ import annotations
 
-import re
 import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from optilock.dialects.plain import is_plain
+from optilock.dialects.switch import AFTER_THE_END
 from optilock.errors import OptilockError
 
 # PGTransactionStatusType and ConnStatusType of libpq
@@ -61,12 +62,17 @@ class _Together(deque[Callable[[], None]]):
 class Line:
     """One unit of work on one connection of the driver."""
 
-    def __init__(self, driver: Any, level: str | None, limit: bytes | None) -> None:
+    def __init__(
+        self, driver: Any, level: str | None, limit: bytes | None, *, short: bool = False
+    ) -> None:
         self.driver = driver
         #: The application's class of cursors.
         self.cursor = driver.cursor_factory
         #: The context of the pipeline that is open.
         self.context: Any = None
+        #: No transaction begins as long as nothing needs one.
+        self._short = short
+        self._through = False
         #: COMMIT was sent, and nobody knows its answer.
         self.unanswered = False
         #: COMMIT was sent and carried out; nothing may come after it.
@@ -96,16 +102,27 @@ class Line:
         if self._left:
             return False
         status = self._pgconn.transaction_status
+        if self._short and status == IDLE and not self._needs_transaction(query):
+            return True
         if status == _IN_TRANSACTION:
             if self._plain:
                 self._plain = is_plain(query)
             return True
         if status == IDLE:
             if self.stored:
-                raise OptilockError(_AFTER_COMMIT)
+                raise OptilockError(AFTER_THE_END)
             self._plain = self._is_read_committed() and is_plain(query)
             return False
         return not self._undo
+
+    def _needs_transaction(self, query: Any) -> bool:
+        if self.stored:
+            raise OptilockError(AFTER_THE_END)
+        if self._through:
+            self._through, self.stored = False, True
+        elif not is_plain(query):
+            self.begin()
+        return self.begun
 
     def entered(self, context: Any, pipeline: Any) -> None:
         """The pipeline is open: what goes before the statement goes first."""
@@ -175,6 +192,21 @@ class Line:
         self._commands.append(partial(self._pgconn.send_query_params, command, None))
         self._pipeline.result_queue.append(None)
 
+    # -- what a short unit asks --------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """Is there a transaction, or one that begins with the next statement?"""
+        return not self._short
+
+    def begin(self) -> None:
+        """A transaction begins with the next statement."""
+        self._short = self.stored = False
+
+    def let_through(self) -> None:
+        """The next statement is the write of the unit, and commits itself."""
+        self._through = True
+
     # -- what the last writes ask ----------------------------------------------------------------
 
     @property
@@ -190,11 +222,7 @@ class Line:
         Then a transaction is not ended along with its last statements: what is wrong would be
         found no earlier than behind the COMMIT that was sent.
         """
-        if not hasattr(select, "poll"):  # Windows
-            return bool(select.select([self._pgconn.socket], [], [], 0)[0])
-        socket = select.poll()
-        socket.register(self._pgconn.socket, select.POLLIN)
-        return bool(socket.poll(0))
+        return has_spoken(self._pgconn)
 
     def end_with(self, statements: int, *, savepoint: bool) -> None:
         """COMMIT goes with the next so many ``statements``.
@@ -255,25 +283,13 @@ def _name(level: Any) -> str:
     return name.replace("_", " ")
 
 
-# -- statements ----------------------------------------------------------------------------------
-
-#: Words that may stand before a parenthesis; any other one is taken for a function.
-_NO_FUNCTIONS = frozenset(
-    {"ALL", "AND", "ANY", "AS", "BETWEEN", "BY", "CASE", "ELSE", "FROM", "IN", "JOIN", "NOT", "ON"}
-    | {"OR", "SELECT", "THEN", "UNION", "WHEN", "WHERE", "NUMERIC", "VARCHAR"}
-)
-_WORDS = re.compile(r'([\w$"]+)\s*\(')
-_LEAVES_SOMETHING = re.compile(r"\b(FOR|INTO)\b|;|--|/\*", re.IGNORECASE)
-
-
-@lru_cache(maxsize=1000)
-def is_plain(query: Any) -> bool:
-    """Does the statement only read, and leave nothing in its transaction? If in doubt, it does."""
-    if not isinstance(query, str) or query[:6].upper() != "SELECT":
-        return False
-    if _LEAVES_SOMETHING.search(query):
-        return False
-    return all(word.upper() in _NO_FUNCTIONS for word in _WORDS.findall(query))
+def has_spoken(pgconn: Any) -> bool:
+    """Is there something to be read from the server?"""
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([pgconn.socket], [], [], 0)[0])
+    socket = select.poll()
+    socket.register(pgconn.socket, select.POLLIN)
+    return bool(socket.poll(0))
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -294,10 +310,3 @@ def _is_silent(error: BaseException) -> bool:
     """Does the error leave open whether COMMIT was carried out, though the connection lives?"""
     code = getattr(error, "sqlstate", None)
     return code is None or code in _UNKNOWN
-
-
-_AFTER_COMMIT = (
-    "a statement was sent after the last writes of a unit of work with pipelined=True, with which"
-    " COMMIT had gone: the unit is stored, and this statement cannot belong to it any more. Nothing"
-    " was sent now. Send it earlier in the unit, in another unit, or leave pipelined=True out."
-)
