@@ -29,6 +29,7 @@ __all__ = ["BENCHMARKS", "main"]
 #: Every benchmark: a module of this package with ``run(place, plan)``.
 BENCHMARKS = (
     "overhead",
+    "pipelined",
     "batch",
     "overlap",
     "rollout",

@@ -3,6 +3,7 @@
 ==============  =====================================================================
 ``socket``      an embedded PostgreSQL on a unix socket: no network at all
 ``delayed``     the same server by TCP, every reply 1 ms later (see ``delay.py``)
+``far``         the same at 5 ms, for benchmarks that name it
 ``sqlite``      a file
 ``memory``      SQLite in memory, for benchmarks that name it
 ``mariadb``     the ``mariadbd`` of this machine on a unix socket, for benchmarks that name it
@@ -33,15 +34,18 @@ __all__ = ["DATABASES", "USUAL", "Place", "places"]
 
 #: What a benchmark runs on unless it says so itself (``DATABASES`` of its module).
 USUAL = ("socket", "delayed", "sqlite")
-DATABASES = (*USUAL, "memory", "mariadb", "none")
+DATABASES = (*USUAL, "far", "memory", "mariadb", "none")
 _LABELS = {
     "socket": "PostgreSQL, socket",
     "delayed": "PostgreSQL, 1 ms",
+    "far": "PostgreSQL, 5 ms",
     "sqlite": "SQLite",
     "memory": "SQLite, memory",
     "mariadb": "MariaDB, socket",
     "none": "-",
 }
+#: How much later each reply comes.
+_SECONDS = {"delayed": 0.001, "far": 0.005}
 _MEMORY = "sqlite://"
 _SETTINGS = {"autovacuum": "off", "jit": "off"}
 
@@ -91,12 +95,13 @@ def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
     """The databases of these names, running."""
     with ExitStack() as stack:
         made: list[Place] = []
-        if {"socket", "delayed"} & set(names):
+        if {"socket", *_SECONDS} & set(names):
             server = stack.enter_context(postgresql(_SETTINGS))
             made += [Place("socket", server.socket_url, server.socket_url)]
-            if "delayed" in names:
-                port = stack.enter_context(delayed(server.host, server.port))
-                made.append(Place("delayed", _through(server, port), server.socket_url))
+            for name in (one for one in _SECONDS if one in names):
+                away = delayed(server.host, server.port, seconds=_SECONDS[name])
+                url = _through(server, stack.enter_context(away))
+                made.append(Place(name, url, server.socket_url))
         if "sqlite" in names:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optilock-bench-"))
             url = f"sqlite:///{Path(folder) / 'bench.db'}"

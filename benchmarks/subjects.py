@@ -39,7 +39,7 @@ from benchmarks.measure import Timing
 from benchmarks.models import MODELS, create, next_touch, table_of
 from optilock import UnitOfWork, unit_of_work, watch
 
-__all__ = ["ByHand", "ByOrm", "Shape", "Whole", "build", "whole_units"]
+__all__ = ["ByHand", "ByOrm", "Shape", "Whole", "build", "rename", "whole_units"]
 
 _stamps = itertools.count(1)
 
@@ -222,16 +222,16 @@ def whole_units(engine: Engine) -> dict[str, Whole]:
 
     def by_session(make: sessionmaker[Session], model: type[Any]) -> None:
         with make() as session:
-            _rename(session, model)
+            rename(session, model)
             session.commit()
 
     def unit() -> None:
         with UnitOfWork(sessions) as session:
-            _rename(session, ours)
+            rename(session, ours)
 
     @unit_of_work(sessions)
     def decorated(session: Session) -> None:
-        _rename(session, ours)
+        rename(session, ours)
 
     return {
         "native": Whole(functools.partial(by_session, plain, native)),
@@ -241,5 +241,6 @@ def whole_units(engine: Engine) -> dict[str, Whole]:
     }
 
 
-def _rename(session: Session, model: type[Any]) -> None:
+def rename(session: Session, model: type[Any]) -> None:
+    """Load the one row and change it."""
     session.get_one(model, 1).name = f"name {next(_stamps)}"

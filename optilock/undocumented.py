@@ -423,9 +423,31 @@ def level_on_connect(dialect: Dialect) -> str | None:
     return level
 
 
+def skips_rollback(dialect: Dialect) -> bool:
+    """``create_engine(skip_autocommit_rollback=True)``, which SQLAlchemy has since 2.0.43."""
+    return bool(getattr(dialect, "skip_autocommit_rollback", False))
+
+
 def has_begin_listeners(engine: Engine) -> bool:
     """Does a listener hear of each transaction that begins, and may send a BEGIN of its own?"""
     return bool(engine.dispatch.begin)
+
+
+def has_commit_listeners(connection: Connection) -> bool:
+    """Does a listener hear of each COMMIT of the connection, before it is sent?"""
+    return bool(connection.dispatch.commit or connection.engine.dispatch.commit)
+
+
+def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
+    """What is called for an event of the session, whoever registered it."""
+    listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)
+    return listeners
+
+
+def opened_by(transaction: SessionTransaction, connection: Connection) -> bool:
+    """Has the session itself opened the connection, so that its COMMIT is the connection's?"""
+    _, _, commits, opened = transaction._connections[connection]
+    return bool(commits and opened)
 
 
 def has_bind_expression(kind: TypeEngine[Any]) -> bool:

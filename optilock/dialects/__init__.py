@@ -11,6 +11,7 @@ migrations      the triggers that versions depend on, and how a table that is al
 locks           rows are locked; waiting: how long somebody else's lock is waited for
 values          what a column keeps of a value
 connections     what is noted on a connection: what to undo, and how its transaction was ended
+plain           does a statement only read? switch: from autocommit into a transaction, once
 transient       is an error worth another run?
 quoting         names and texts in SQL that is sent as it is
 known_by_codes  engines of which only the codes of their errors are known

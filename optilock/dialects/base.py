@@ -16,7 +16,7 @@ from sqlalchemy import (
     types,
 )
 
-from optilock.conditions.write import Write
+from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import error_chain, raised_by
 from optilock.dialects.locks import RowLocks
@@ -58,6 +58,27 @@ class Form(Protocol):
         """Write the rows; return those that were changed by others or are gone."""
 
 
+class Switch(Protocol):
+    """How a short unit leaves a connection's autocommit mode (:mod:`~optilock.dialects.switch`)."""
+
+    #: The announced statement was sent. Until it turns out to have stored nothing, nothing may
+    #: come after it.
+    stored: bool
+
+    @property
+    def begun(self) -> bool:
+        """Is there a transaction, or one that begins with the next statement?"""
+
+    def begin(self) -> None:
+        """A transaction begins with the next statement."""
+
+    def let_through(self) -> None:
+        """The next statement is the write of the unit, and commits itself."""
+
+    def has_spoken(self) -> bool:
+        """Has the server said something unasked, or hung up? ``False`` where nobody can tell."""
+
+
 class Database(RowLocks, Values):
     """A database that optilock knows nothing special about."""
 
@@ -77,6 +98,17 @@ class Database(RowLocks, Values):
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """How these rows of one table, more than one, are best written."""
         return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
+
+    def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
+        """One statement that writes all of these rows of a table, or raises an error.
+
+        ``None`` where there is none. :meth:`is_miss` tells the error from others.
+        """
+        return None
+
+    def is_miss(self, error: BaseException) -> bool:
+        """Is it the driver's error for a statement of :meth:`all_or_error`: a row has moved?"""
+        return False
 
     # -- what a client sends ---------------------------------------------------------------------
 
@@ -161,6 +193,34 @@ class Database(RowLocks, Values):
 
     def begin_savepoints(self, connection: Connection) -> None:
         """See to it that a savepoint of this transaction never commits by itself."""
+
+    def pipelined(self, connection: Connection, *, interruptible: bool) -> Any:
+        """BEGIN goes with the first statement; what sends COMMIT with the last writes.
+
+        ``None``: the transaction has begun already. An ``interruptible`` unit may be told to stop
+        at any time, and cannot while it waits for these. Asked if the driver is not refused.
+        """
+        return None
+
+    def refuse_pipeline(self, dialect: Dialect) -> None:
+        """Raise ``ConfigurationError`` when its driver cannot do that."""
+        raise ConfigurationError(cannot_pipeline(dialect))
+
+    # -- without a transaction (asked by optilock.unit.short) --------------------------------------
+
+    def refuse_short(self, dialect: Dialect) -> None:
+        """Raise ``ConfigurationError`` when its driver, or the engine, cannot do that."""
+        raise ConfigurationError(
+            "short=True leaves BEGIN and COMMIT out, and optilock does not know how to do that on"
+            f" {dialect.name} over {dialect.driver}. Leave short=True out. Nothing was sent."
+        )
+
+    def without_transaction(self, connection: Connection) -> Switch:
+        """From here on statements commit themselves, until something needs a transaction.
+
+        When the connection goes back to its pool, it is as it was before.
+        """
+        raise NotImplementedError(connection.dialect.name)
 
     #: May an error at a statement end the transaction, or leave one that only rolls back? Without
     #: it none of the next three is asked for.
@@ -251,6 +311,15 @@ class Database(RowLocks, Values):
     def number_of(self, connection: Any) -> int | None:
         """The number on its server of a driver's connection, if the driver knows it."""
         return None
+
+
+def cannot_pipeline(dialect: Dialect) -> str:
+    """The message for a driver that waits for the answer to every statement."""
+    return (
+        "pipelined=True sends BEGIN and COMMIT together with statements, which only psycopg 3 can"
+        f" do (postgresql+psycopg://). This engine has {dialect.name} over {dialect.driver}, which"
+        " waits for the answer to each: use psycopg, or leave pipelined=True out. Nothing was sent."
+    )
 
 
 D = TypeVar("D", bound=Database)

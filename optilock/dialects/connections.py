@@ -30,6 +30,7 @@ not looked at: RELEASE of a failed one is refused by the server.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -118,15 +119,17 @@ _FAILED = (
 
 
 _UNDO = "optilock.undo"
+#: A statement, or what is done to the driver's connection.
+Undo = str | Callable[[Any], None]
 _log = logging.getLogger("optilock")
 #: Not asked of ``event.contains``, which knows a pool by its address, and so takes a new pool now
 #: and then for one that is gone.
 _pools: WeakSet[Pool] = WeakSet()
 
 
-def undo_with(connection: Connection, statement: str) -> None:
-    """Send ``statement`` when ``connection`` goes back to its pool; the last asked for first."""
-    connection.info.setdefault(_UNDO, []).append(statement)
+def undo_with(connection: Connection, undo: Undo) -> None:
+    """Send, or call, ``undo`` when ``connection`` goes back to its pool; the last one first."""
+    connection.info.setdefault(_UNDO, []).append(undo)
     pool = connection.engine.pool
     if pool not in _pools:
         event.listen(pool, "checkin", _checkin)
@@ -134,11 +137,12 @@ def undo_with(connection: Connection, statement: str) -> None:
 
 
 def _checkin(dbapi_connection: Any, record: Any) -> None:
-    statements = record.info.pop(_UNDO, None)
-    if not statements or dbapi_connection is None:
+    undoing = record.info.pop(_UNDO, None)
+    if not undoing or dbapi_connection is None:
         return
     try:
-        _put_right(dbapi_connection, reversed(statements))
+        for undo in reversed(undoing):
+            _put_right(dbapi_connection, undo)
     except Exception:
         _log.warning("a connection could not be put right and is thrown away", exc_info=True)
         record.invalidate()
@@ -147,10 +151,12 @@ def _checkin(dbapi_connection: Any, record: Any) -> None:
         raise
 
 
-def _put_right(dbapi_connection: Any, statements: Any) -> None:
+def _put_right(dbapi_connection: Any, undo: Undo) -> None:
+    if not isinstance(undo, str):
+        undo(dbapi_connection)
+        return
     cursor = dbapi_connection.cursor()
     try:
-        for statement in statements:
-            cursor.execute(statement)
+        cursor.execute(undo)
     finally:
         cursor.close()

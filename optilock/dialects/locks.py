@@ -13,7 +13,12 @@ from optilock.dialects.rows import require_locks, sends_for_update
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 
-__all__ = ["RowLocks"]
+__all__ = ["BEGINS", "RowLocks"]
+
+
+#: In ``connection.info``: the driver is in its autocommit mode, and who has brought it there sees
+#: to it that a transaction begins where one is needed.
+BEGINS = "optilock.begins"
 
 
 class RowLocks(ErrorCodes):
@@ -25,7 +30,8 @@ class RowLocks(ErrorCodes):
 
     def autocommits(self, connection: Connection) -> bool:
         """Does every statement commit by itself, so that nothing could be rolled back?"""
-        return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
+        driver = connection.connection.dbapi_connection
+        return BEGINS not in connection.info and getattr(driver, "autocommit", False) is True
 
     #: Has the database one lock for all rows?
     one_lock: bool = False

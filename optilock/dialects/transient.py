@@ -32,7 +32,14 @@ from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
 from optilock.errors import NotWritten, PreconditionFailed
 
-__all__ = ["Cause", "cause_of", "commit_outcome_unknown", "ended_by_conflict", "is_transient"]
+__all__ = [
+    "Cause",
+    "answer_unknown",
+    "cause_of",
+    "commit_outcome_unknown",
+    "ended_by_conflict",
+    "is_transient",
+]
 
 _PASSING = frozenset({Cause.CONFLICT, Cause.DEADLOCK, Cause.LOCK_TIMEOUT, Cause.CONNECTION_LOST})
 
@@ -75,6 +82,17 @@ def commit_outcome_unknown(error: BaseException) -> bool:
     """
     if isinstance(error, DBAPIError):
         return _may_be_stored(error)
+    return _is_no_answer(error)
+
+
+def answer_unknown(error: BaseException) -> bool:
+    """Does ``error``, which came out of a statement that commits itself, leave that open?"""
+    if isinstance(error, DBAPIError):
+        return not database_of_error(error.orig).rolled_back(error)
+    return _is_no_answer(error)
+
+
+def _is_no_answer(error: BaseException) -> bool:
     return not isinstance(error, Exception) or isinstance(error, (OSError, EOFError))
 
 

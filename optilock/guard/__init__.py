@@ -16,7 +16,8 @@ the others fill in and read.
     values are compared (:mod:`compares`), link rows (:mod:`dependents`), and what :mod:`listeners`
     of the application send. These hear of a row when it was written.
 *the guard sends rows together*
-    :mod:`pipeline` keeps rows back, sends them, and reads those that missed.
+    :mod:`pipeline` keeps rows back, sends them, and reads those that missed. The :mod:`last` ones
+    of a transaction may go together with COMMIT.
 *the flush ends*
     :mod:`settle` brings every conflict to its end: :mod:`decide` asks the resolvers,
     :mod:`corrections` are written, or :mod:`edits` of refused rows are kept. Where the database has

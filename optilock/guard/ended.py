@@ -42,7 +42,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import Write, first_expected
 from optilock.dialects.transient import ended_by_conflict
-from optilock.errors import ConcurrencyError, Entry
+from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.guard.records import Flush, in_sqlalchemys_words
 from optilock.mapped import facts, place_of
 from optilock.plain import alone
@@ -92,6 +92,7 @@ def _attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attemp
     Rows that the transaction itself has inserted are left out: nobody else knows of them.
     """
     expected = first_expected(writes)
+    computed = {w.places()[0]: w.shape.prefetch for w in writes if w.shape.prefetch}
     inserted = {s for session in {state.session for state in states} for s in inserted_by(session)}
     attempts = []
     for state, deleting in states.items():
@@ -102,9 +103,12 @@ def _attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attemp
         seen = version_seen(state, token) if token else None
         if token and seen is None:
             continue
-        version = expected.get(place_of(state), seen)
+        place = place_of(state)
+        version = expected.get(place, seen)
+        action: Action = "delete" if deleting else "update"
         if deleting or state.modified:
-            attempts.append(attempt_of(state, "delete" if deleting else "update", version))
+            filled_in = computed.get(place, ())
+            attempts.append(attempt_of(state, action, version, computed=filled_in))
     return attempts
 
 

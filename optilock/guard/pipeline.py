@@ -83,8 +83,13 @@ def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
 def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
     missed = send(connection, writes)
     if missed:
-        lost = send_again(connection, read_lost(flush, connection, missed))
-        miss(flush, connection, lost, sent=len(writes))
+        missed_of(flush, connection, missed, sent=len(writes))
+
+
+def missed_of(flush: Flush, connection: Connection, missed: list[Write], *, sent: int) -> None:
+    """Of the ``sent`` rows these were not written: look at them, and write those that may be."""
+    lost = send_again(connection, read_lost(flush, connection, missed))
+    miss(flush, connection, lost, sent=sent)
 
 
 def read_lost(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:

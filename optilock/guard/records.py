@@ -65,6 +65,8 @@ class Flush:
     # Most flushes need none of these: they cost nothing until something is put in.
     uow: UOWTransaction | None = None
     settled = False
+    #: It is the last of its transaction: what it holds to its end may go with COMMIT.
+    last = False
     #: Raised by ``flush()`` once SQLAlchemy has finished.
     error: Exception | None = None
     #: Reported by the database before SQLAlchemy could see it: raised by the first statement.

@@ -74,7 +74,7 @@ def written(
     if (flush.missed or flush.skipped) and flush.is_missed(write):
         missed_again(flush, write)
         return Accepted(shape, write.params)
-    if shape.alone or not shape.exact or len(uow.states) == 1:
+    if shape.alone or not shape.exact or (len(uow.states) == 1 and not flush.last):
         if flush.waiting:
             drain(flush, connection)
         known.sent.append(write)

@@ -44,6 +44,7 @@ from optilock.guard.connection import arm, disarm
 from optilock.guard.deletes import check_before
 from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
 from optilock.guard.ended import remember as remember_ours
+from optilock.guard.last import is_last, send_last
 from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.mapped_classes import read_versions_with_rows
 from optilock.guard.no_bump import refuse_moving, withdraw
@@ -308,6 +309,8 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
         if is_strict(session):
             refuse_forgotten_rows(session, objects)
         known.flush = running = Flush(session, known, listen, write_by_hand)
+        if known.ending_now:
+            running.last = is_last(running)
         for connection in known.connections:
             arm(running, connection)
         if marked_deleted(session) or known.promises:
@@ -329,7 +332,7 @@ def _after_flush(session: Session, uow: Any) -> None:
         try:
             if running.broken is not None:
                 raise running.broken
-            if running.waiting:
+            if running.waiting and not (running.last and send_last(running)):
                 drain_all(running)
             if running.skipped or running.misses:
                 settle(running)
@@ -352,6 +355,8 @@ def _after_commit(session: Session) -> None:
     if savepoint is not None:
         known.savepoint_ended(savepoint)
         return
+    if known.ending is not None:
+        known.ending.over()
     if session.expire_on_commit:
         remember(session.identity_map.all_states())
     known.committed()
@@ -378,6 +383,8 @@ def _after_rollback(session: Session) -> None:
         known.savepoint_ended(savepoint)
     else:
         known.decided = True
+        if known.ending is not None:
+            known.ending.over()
 
 
 def _revived(session: Session, obj: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.conditions.demands import Demand, Demands, stand
+from optilock.conditions.write import Write
 from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
@@ -49,12 +50,39 @@ class Owner(Protocol):
         """COMMIT is asked for."""
 
 
+class Ending(Protocol):
+    """Sends the last writes of a transaction together with its end."""
+
+    def send(
+        self, connection: Connection, together: Sequence[list[Write]], database: Database
+    ) -> list[Write] | None:
+        """Write these rows, of one table each, and commit; or else return those that missed.
+
+        None: nothing was written, and nobody knows which rows miss. In both cases the transaction
+        goes on, or has begun anew.
+        """
+
+    def over(self) -> None:
+        """The transaction has ended, by this or in another way."""
+
+    @property
+    def stored(self) -> bool:
+        """Was COMMIT carried out along with writes?"""
+
+    @property
+    def unanswered(self) -> bool:
+        """Was COMMIT sent along with writes, and lost with its answer?"""
+
+
 class Watched(Written):
     """Kept on the session, for as long as the session lives."""
 
     #: The unit of work that the session was made for, while it runs.
     owner: Owner | None = None
 
+    #: How the transaction's last writes may go with its end; is the next flush the last one?
+    ending: Ending | None = None
+    ending_now: bool = False
     #: The session's connections in the running transaction.
     connections: list[Connection]
     #: Those of them on which every statement commits by itself.

@@ -61,6 +61,8 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
                 " `with UnitOfWork(...)`, or give it an async_sessionmaker."
             )
         self._sessions, self._options = sessions, options_from(options)
+        for part in self._options.all_parts:
+            part.opened(sessions)
 
     __signature__ = spelled_out(
         sessions="async_sessionmaker[AS] | async_scoped_session[AS] | AsyncEngine"

@@ -14,7 +14,9 @@ from optilock.errors import ConfigurationError
 from optilock.unit.backoff import Seconds
 from optilock.unit.isolation import AtLevel, Isolation, ReadOnly
 from optilock.unit.parts import Part, VerifyReads
+from optilock.unit.pipelined import Pipelined
 from optilock.unit.retry import Hook, On, Policy
+from optilock.unit.short import Short
 
 __all__ = [
     "OnConflict",
@@ -37,6 +39,8 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     savepoint: bool
     independent: bool
     verify_reads: bool
+    pipelined: bool
+    short: bool
     parts: Sequence[Part]
 
 
@@ -61,6 +65,17 @@ class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):
     """The keywords of :func:`optilock.unit_of_work`."""
 
 
+#: Either True or False.
+_SWITCHES = (
+    "strict",
+    "read_only",
+    "savepoint",
+    "independent",
+    "verify_reads",
+    "pipelined",
+    "short",
+)
+
 #: What a unit that joins cannot have if the unit around it has not.
 _OF_THE_OUTERMOST = (
     "on_conflict",
@@ -71,6 +86,15 @@ _OF_THE_OUTERMOST = (
     "verify_reads",
     "parts",
 )
+
+
+#: What a unit without a transaction cannot have.
+_OF_TRANSACTIONS = {
+    "isolation": "is the level of one",
+    "read_only": "is a property of one",
+    "verify_reads": "locks what was read at the end of one",
+    "pipelined": "sends BEGIN and COMMIT along with statements",
+}
 
 
 @dataclass(frozen=True)
@@ -85,13 +109,15 @@ class Options:
     savepoint: bool = False
     independent: bool = False
     verify_reads: bool = False
+    pipelined: bool = False
+    short: bool = False
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
 
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
         check_on_delete(self.on_delete)
-        for name in ("strict", "read_only", "savepoint", "independent", "verify_reads"):
+        for name in _SWITCHES:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
@@ -116,6 +142,8 @@ class Options:
             raise ConfigurationError(
                 "savepoint=True joins the outer unit and independent=True does not: take one."
             )
+        if self.short:
+            self._require_no_transaction()
         named = [part.option for part in self.all_parts if part.option]
         if len(named) != len({*named}):
             raise ConfigurationError(
@@ -123,10 +151,22 @@ class Options:
                 " keyword or one of parts=[...] out."
             )
 
+    def _require_no_transaction(self) -> None:
+        for name, why in _OF_TRANSACTIONS.items():
+            if getattr(self, name):
+                raise ConfigurationError(
+                    f"short=True leaves the transaction out as long as it can, and {name}="
+                    f"{getattr(self, name)!r} {why}: take one of them."
+                )
+
     @cached_property
     def all_parts(self) -> tuple[Part, ...]:
         """The parts that these options ask for, in the order in which they are told."""
         parts: list[Part] = []
+        if self.pipelined:  # first: the others ask the database
+            parts.append(Pipelined())
+        if self.short:
+            parts.append(Short())
         if self.isolation is not None:
             parts.append(AtLevel(self.isolation, read_only=self.read_only))
         if self.read_only:

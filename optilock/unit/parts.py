@@ -56,16 +56,19 @@ class Part:
             for event in [name] if heard else _listens_to(member):
                 raise ConfigurationError(
                     f"{cls.__name__}.{name} would hear of {event} outside of the one order of what"
-                    " happens around a flush. A part has the methods begin, connected,"
-                    " before_flush, before_commit and after. A listener of the application's is"
-                    " registered once, for its sessionmaker; optilock's own are steps of the list"
-                    " in optilock/session/order.py."
+                    " happens around a flush. A part has the methods opened, begin,"
+                    " connected, before_flush, before_commit and after. A listener of the"
+                    " application's is registered once, for its sessionmaker; optilock's own are"
+                    " steps of the list in optilock/session/order.py."
                 )
         cls.option = option
 
     def engine_options(self, engine: Engine) -> Mapping[str, Any]:
         """Execution options of the engine, taken when the session first asks for it."""
         return {}
+
+    def opened(self, sessions: Any) -> None:
+        """A unit was made with these sessions, as the application gave them; it is not entered."""
 
     def begin(self, session: Session) -> None:
         """The session is new; nothing has been sent."""

@@ -32,10 +32,12 @@ from optilock.guard import capture, check_before_commit, clear, conflict_after_r
 from optilock.guard import options as guard_options
 from optilock.guard.ended import guard_commit
 from optilock.plain import alone
-from optilock.session.watched import known_of
+from optilock.session.watched import Ending, known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
+from optilock.unit.ending import flushes_at_commit
 from optilock.unit.options import Options
+from optilock.unit.parts import Part
 from optilock.unit.sessions import choose_engines, choose_no_more, with_options
 from optilock.writes.send import require_row_counts
 
@@ -85,7 +87,8 @@ class OwnTransaction:
         if self.parts:
             for part in self.parts:
                 part.begin(self.session)
-            choose_engines(self.session, self.route)
+            if any(type(part).engine_options is not Part.engine_options for part in self.parts):
+                choose_engines(self.session, self.route)
         known_of(self.session).owner = self
         # SQLAlchemy refuses to go on after a commit inside its own ``with`` block.
         self._transaction = self.session.begin()
@@ -111,6 +114,8 @@ class OwnTransaction:
             part.before_flush(self.session)
         if self._may_end:
             self._refuse_if_ended()
+        if flushes_at_commit(self.session, self.parts):
+            return
         self.session.flush()
         for part in self.parts:
             part.before_commit(self.session)
@@ -158,14 +163,19 @@ class OwnTransaction:
         try:
             if not connection.dialect.supports_sane_rowcount:
                 require_row_counts(connection.dialect)
-            if connection in known_of(self.session).autocommitting:
-                raise ConfigurationError(_AUTOCOMMIT)
+            if not self.options.short:
+                self._refuse_autocommit(connection)
             database.begin_savepoints(connection)
             for part in self.parts:
                 part.connected(self.session, connection)
+            self._refuse_autocommit(connection)
         except ConfigurationError as error:
             self.doom(error)
             raise
+
+    def _refuse_autocommit(self, connection: Connection) -> None:
+        if connection in known_of(self.session).autocommitting:
+            raise ConfigurationError(_AUTOCOMMIT)
 
     def committing_now(self) -> None:
         """Before COMMIT.
@@ -214,6 +224,9 @@ class OwnTransaction:
 
     def _explain_commit(self, error: BaseException) -> None:
         """COMMIT had been asked for. Is it certain that nothing is stored?"""
+        ending = known_of(self.session).ending
+        if ending is not None and (ending.stored or ending.unanswered):
+            _explain_ending(ending, error)
         if self.options.read_only:
             return
         if not isinstance(error, Exception):
@@ -326,6 +339,14 @@ class Savepoint:
             self.outer.doom(error)
 
 
+def _explain_ending(ending: Ending, error: BaseException) -> None:
+    """COMMIT went with the last writes, and ``error`` came then or later."""
+    if ending.stored:
+        error.add_note("optilock: COMMIT had gone with the last writes; the unit is stored")
+    elif isinstance(error, Exception):
+        raise CommitOutcomeUnknown(_UNKNOWN_WITH_WRITES) from error
+
+
 def _is_of_closed_transaction(error: BaseException) -> bool:
     """Is it what SQLAlchemy says of a session that goes on after the end of its ``with`` block?"""
     return type(error) is InvalidRequestError and "closed transaction" in str(error)
@@ -361,6 +382,12 @@ _UNKNOWN = (
     "the connection was lost inside COMMIT, so this unit of work is either stored completely or"
     " not at all, and nobody can tell from here. Read the rows again and compare before you run"
     " it once more; make the work safe to repeat if that matters."
+)
+_UNKNOWN_WITH_WRITES = (
+    "the connection was lost at the last writes of this unit of work, which commit in the same trip"
+    " (pipelined=True, short=True), so the unit is either stored completely or not at all, and"
+    " nobody can tell from here. Read the rows again and compare before you run it once more; make"
+    " the work safe to repeat if that matters."
 )
 _HALF = (
     "COMMIT failed on one of several databases of this unit of work, and another one may have"

@@ -86,6 +86,8 @@ class UnitOfWork(Membership, Generic[S]):
         savepoint: when a unit is running already, join it with a savepoint.
         independent: never join; a session and a transaction of its own.
         verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
+        short: plain reads outside of a transaction; a single write commits itself.
+        pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
 
     Raises:
         ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.
@@ -110,6 +112,8 @@ class UnitOfWork(Membership, Generic[S]):
                 " `async with AsyncUnitOfWork(...)`."
             )
         self._sessions, self._options = sessions, options_from(options)
+        for part in self._options.all_parts:
+            part.opened(sessions)
 
     __signature__ = spelled_out(sessions="sessionmaker[S] | scoped_session[S] | Engine")
 
@@ -185,6 +189,9 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
     """
     policy, unit_options = policy_from(options)
     asynchronous = is_async(sessions)
+
+    for part in unit_options.all_parts:
+        part.opened(sessions)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         _refuse_methods(function)

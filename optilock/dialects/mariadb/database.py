@@ -29,10 +29,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, register
+from optilock.dialects.base import Changes, Database, Form, Switch, register
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.locks import BEGINS
 from optilock.dialects.mariadb.catalogue import MariaDBCatalogue
 from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
@@ -40,10 +41,12 @@ from optilock.dialects.mariadb.rows import joined_rows
 from optilock.dialects.mariadb.weak import weak_settings
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.switch import open_switch
 from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
+from optilock.undocumented import level_on_connect, skips_rollback
 
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
 
@@ -258,8 +261,29 @@ class MariaDB(Database):
     def begin_read_only(self, connection: Connection) -> None:
         connection.exec_driver_sql("START TRANSACTION READ ONLY")
 
+    def refuse_short(self, dialect: Dialect) -> None:
+        """To leave the transaction for a unit, and to come back, takes more trips than it saves."""
+        if level_on_connect(dialect) != "AUTOCOMMIT" or not skips_rollback(dialect):
+            raise ConfigurationError(
+                "short=True saves a trip on MariaDB only over an engine of its own that is in"
+                ' AUTOCOMMIT mode from the start: create_engine(url, isolation_level="AUTOCOMMIT",'
+                " skip_autocommit_rollback=True), with SQLAlchemy 2.0.43 or newer. Short units"
+                " begin a transaction there where they need one. Nothing was sent."
+            )
+
+    def without_transaction(self, connection: Connection) -> Switch:
+        """The connection is in that mode; a unit that needs a transaction leaves it."""
+
+        def leave() -> None:
+            connection.exec_driver_sql("SET autocommit = 0")
+            undo_with(connection, "SET autocommit = 1")
+
+        return open_switch(connection, leave)
+
     def autocommits(self, connection: Connection) -> bool:
         """PyMySQL, mysqlclient and asyncmy know it from the server's last answer."""
+        if BEGINS in connection.info:
+            return False
         ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
         return super().autocommits(connection) if ask is None else bool(ask())
 

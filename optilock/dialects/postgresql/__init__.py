@@ -5,6 +5,10 @@ the triggers of versions, and how a table that is alive gets a version,
 :mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues, and
 :mod:`floor` where a look for messages begins.
 :mod:`catalogue` what its tables have, and :mod:`weak` what makes versions weaker there.
+
+A pipelined unit of work sends BEGIN and COMMIT along with other statements: :mod:`cursors` of
+psycopg ask the :mod:`line` of their connection what goes with a statement, :mod:`last_writes` go
+with COMMIT, and :mod:`raising` has the statements that let the server skip it.
 """
 
 from optilock.dialects.postgresql import clock as clock

@@ -16,21 +16,34 @@ from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select,
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, register
+from optilock.conditions.write import Params, Write
+from optilock.dialects.base import (
+    Changes,
+    Database,
+    Form,
+    Switch,
+    cannot_pipeline,
+    register,
+)
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
+from optilock.dialects.connections import undo_with
+from optilock.dialects.locks import BEGINS
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
+from optilock.dialects.postgresql.cursors import open_line
+from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.messages import PostgreSQLMessages
 from optilock.dialects.postgresql.migrations import (
     PostgreSQLGuard,
     PostgreSQLWays,
     version_trigger,
 )
-from optilock.dialects.postgresql.sets import set_form
+from optilock.dialects.postgresql.raising import is_mark, one_or_error
+from optilock.dialects.postgresql.sets import SetForm, set_form
 from optilock.dialects.postgresql.weak import NO_BUMP, weak_settings
+from optilock.dialects.switch import open_switch
 from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
@@ -83,6 +96,18 @@ class PostgreSQL(Database):
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         return set_form(self, writes, dialect) or super().form(writes, dialect)
+
+    def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
+        if len(writes) == 1 and not writes[0].shape.demanded:
+            return one_or_error(writes[0])
+        form = self.form(writes, dialect)
+        if not isinstance(form, SetForm):
+            return None
+        places = form.places(writes)
+        return None if places is None else (form.or_error, places)
+
+    def is_miss(self, error: BaseException) -> bool:
+        return is_mark(error)
 
     def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
         nowait = wait.milliseconds == 0 and not wait.skip
@@ -191,6 +216,42 @@ class PostgreSQL(Database):
                 " else sets postgresql_readonly on this connection; remove it."
             )
 
+    def refuse_pipeline(self, dialect: Dialect) -> None:
+        if not _is_psycopg(dialect):
+            raise ConfigurationError(cannot_pipeline(dialect))
+        if getattr(dialect, "skip_autocommit_rollback", False):
+            raise ConfigurationError(
+                "pipelined=True does not go with create_engine(skip_autocommit_rollback=True): it"
+                " brings the driver into its autocommit mode for the length of the unit, and"
+                " SQLAlchemy would then send no ROLLBACK. Leave one of them out. Nothing was sent."
+            )
+
+    def pipelined(self, connection: Connection, *, interruptible: bool) -> LastWrites | None:
+        line = open_line(connection, limit=LOCK_TIMEOUT if interruptible else None)
+        return None if line is None else LastWrites(line)
+
+    def refuse_short(self, dialect: Dialect) -> None:
+        if dialect.driver != "asyncpg" and not _is_psycopg(dialect):
+            super().refuse_short(dialect)
+
+    def without_transaction(self, connection: Connection) -> Switch:
+        """No driver asks the server for that: they send BEGIN themselves, or do not."""
+        line = open_line(connection, short=True) if _is_psycopg(connection.dialect) else None
+        if line is not None:
+            return line
+        adapted: Any = connection.connection.dbapi_connection
+        before = adapted.autocommit
+
+        def put_back(adapted: Any) -> None:
+            adapted.autocommit = before
+
+        def leave() -> None:
+            adapted.autocommit = False
+
+        adapted.autocommit = True
+        undo_with(connection, put_back)
+        return open_switch(connection, leave)
+
     errors_end = True
     release_may_fail_all = True
     commits_in_silence = True
@@ -204,6 +265,9 @@ class PostgreSQL(Database):
         pgconn = getattr(connection.connection.driver_connection, "pgconn", None)
         if pgconn is not None:
             return int(pgconn.transaction_status) == _IN_ERROR
+        switch = connection.info.get(BEGINS)
+        if switch is not None and not switch.begun:
+            return False  # a short unit, without a transaction
         try:
             connection.exec_driver_sql("SELECT 1")
         except DBAPIError as error:
@@ -219,3 +283,7 @@ def _lock_timeout(connection: Connection, value: str) -> str:
     before = type(connection).scalar(connection, select(func.current_setting(name)))
     type(connection).execute(connection, select(func.set_config(name, value, True)))
     return str(before)
+
+
+def _is_psycopg(dialect: Dialect) -> bool:
+    return dialect.driver == "psycopg"

@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -62,6 +63,7 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import demanded_of, parameter, parameter_name
 from optilock.conditions.write import Shape, Write
+from optilock.dialects.postgresql.raising import all_or_error
 from optilock.dialects.rows import LockAndLook, Locks, mixed, must_match, native
 from optilock.undocumented import has_bind_expression
 
@@ -214,12 +216,9 @@ class SetForm:
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed or are gone."""
-        arrays = self._arrays(writes)
-        if any(mixed(values) for values in arrays.values()):  # drivers refuse such arrays
+        places = self.places(writes)
+        if places is None:
             return LockAndLook(self._database).send(connection, writes)
-        places = {**arrays, f"{_OWN}sent": len(writes)}
-        if self.shape.demanded:
-            places |= demanded_of(writes[0].params)
         counts, *answers = native(connection, self.statement, places).all()
         _, locked, written = counts
         stale = {place for place, differs, _ in answers if differs}
@@ -227,6 +226,16 @@ class SetForm:
         if locked < len(writes):  # then the answer names every row that was locked
             stale |= set(range(1, len(writes) + 1)) - {place for place, *_ in answers}
         return [writes[place - 1] for place in sorted(stale)]
+
+    def places(self, writes: list[Write]) -> dict[str, Any] | None:
+        """The parameters; ``None`` where drivers refuse such arrays."""
+        arrays = self._arrays(writes)
+        if any(mixed(values) for values in arrays.values()):
+            return None
+        places = {**arrays, f"{_OWN}sent": len(writes)}
+        if self.shape.demanded:
+            places |= demanded_of(writes[0].params)
+        return places
 
     def _arrays(self, writes: list[Write]) -> dict[str, list[Any]]:
         params = [write.params for write in writes]
@@ -261,23 +270,11 @@ class SetForm:
         return {f"{_OWN}e{i}": name for i, name in enumerate(self.shape.each)}
 
     def _statement(self) -> Any:
-        shape, table = self.shape, self.shape.table
         held = self._held()
-        stands = [held.c[f"{_OWN}stands"]] if shape.demanded else []
-        compared = range(len(shape.matches))
-        found = and_(
-            *(key.column == held.c[f"{_OWN}k{i}"] for i, key in enumerate(shape.keys)),
-            *(held.c[f"{_OWN}s{i}"] == held.c[f"{_OWN}w{i}"] for i in compared),
-            *stands,
-        )
-        change: Delete | Update
-        if shape.deletes:
-            change = delete(table).where(found)
-        else:
-            change = update(table).values(self._values(held)).where(found)
-        written = change.returning(literal_column("1").label("one")).cte("optilock_written")
+        compared = range(len(self.shape.matches))
+        stands = [held.c[f"{_OWN}stands"]] if self.shape.demanded else []
         locked = select(func.count()).select_from(held).scalar_subquery()
-        count = select(func.count()).select_from(written).scalar_subquery()
+        count = select(func.count()).select_from(self._written(held)).scalar_subquery()
         differs = or_(
             false(),
             *(held.c[f"{_OWN}s{i}"].is_distinct_from(held.c[f"{_OWN}w{i}"]) for i in compared),
@@ -290,6 +287,26 @@ class SetForm:
                 or_(differs, locked < bindparam(f"{_OWN}sent", type_=Integer))
             ),
         )
+
+    @cached_property
+    def or_error(self) -> Any:
+        """The statement that writes all rows, or raises an error (:mod:`raising`)."""
+        return all_or_error(self._written(self._held()), bindparam(f"{_OWN}sent", type_=Integer))
+
+    def _written(self, held: Any) -> Any:
+        """The change of the rows of which everything is true."""
+        shape, table = self.shape, self.shape.table
+        found = and_(
+            *(key.column == held.c[f"{_OWN}k{i}"] for i, key in enumerate(shape.keys)),
+            *(held.c[f"{_OWN}s{i}"] == held.c[f"{_OWN}w{i}"] for i in range(len(shape.matches))),
+            *([held.c[f"{_OWN}stands"]] if shape.demanded else []),
+        )
+        change: Delete | Update
+        if shape.deletes:
+            change = delete(table).where(found)
+        else:
+            change = update(table).values(self._values(held)).where(found)
+        return change.returning(literal_column("1").label("one")).cte("optilock_written")
 
     def _held(self) -> Any:
         shape, table = self.shape, self.shape.table

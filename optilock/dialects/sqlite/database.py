@@ -26,10 +26,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, register
+from optilock.dialects.base import Changes, Database, Form, Switch, register
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.locks import BEGINS
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.quoting import quoted
@@ -38,6 +39,7 @@ from optilock.dialects.sqlite.catalogue import SQLiteCatalogue
 from optilock.dialects.sqlite.messages import SQLiteMessages
 from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version_trigger
 from optilock.dialects.sqlite.rows import RowByRow
+from optilock.dialects.switch import open_switch
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
@@ -239,8 +241,31 @@ class SQLite(Database):
         covered = partial(_begin_nested, ref(connection))  # no circle: it goes back to the pool
         setattr(connection, "begin_nested", covered)  # noqa: B010
 
+    def refuse_short(self, dialect: Dialect) -> None:
+        """Every driver of SQLite's has the mode."""
+
+    def without_transaction(self, connection: Connection) -> Switch:
+        """With an ``isolation_level`` the driver sends BEGIN before a write, with ``None`` never.
+
+        (https://docs.python.org/3/library/sqlite3.html#sqlite3.Connection.isolation_level)
+        """
+        adapted: Any = connection.connection.dbapi_connection
+        before = adapted.isolation_level
+
+        def put_back(adapted: Any) -> None:
+            adapted.isolation_level = before
+
+        def leave() -> None:
+            adapted.isolation_level = before or ""
+
+        adapted.isolation_level = None
+        undo_with(connection, put_back)
+        return open_switch(connection, leave)
+
     def autocommits(self, connection: Connection) -> bool:
         """A connection in autocommit mode on which nobody has sent a BEGIN."""
+        if BEGINS in connection.info:
+            return False
         driver = connection.connection.dbapi_connection
         off = getattr(driver, "isolation_level", "") is None
         off = off or getattr(driver, "autocommit", None) is True

@@ -1,0 +1,105 @@
+"""The last writes of a unit of work go in one trip with COMMIT, over the :mod:`line`.
+
+=========================================  ====================================  ================
+the transaction so far                     form                                  if a row misses
+=========================================  ====================================  ================
+nothing but plain SELECTs, READ            the UPDATE of SQLAlchemy, COMMIT      COMMIT of nothing
+COMMITTED; one row
+the same; several rows or tables           statements that raise                 the server skips
+                                           (:mod:`raising`), COMMIT              COMMIT
+anything else: earlier writes, locks,      SAVEPOINT, statements that raise,     back to the
+``SET LOCAL``, another level               COMMIT                                savepoint
+=========================================  ====================================  ================
+
+After a miss the guard sends the rows once more, and learns which ones they are. Where the
+transaction has begun anew, nothing of it was lost: it had read, and that was all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from optilock.conditions.write import Write
+from optilock.dialects.postgresql.line import Line
+from optilock.dialects.postgresql.raising import is_mark
+from optilock.dialects.rows import native
+
+Statement = tuple[Any, Any]
+
+#: A task that is cancelled waits for the last writes, and should not do so for ever: where nobody
+#: has set another limit, it is ten seconds for each lock.
+LOCK_TIMEOUT = (
+    b"SELECT set_config('lock_timeout', '10s', true) WHERE current_setting('lock_timeout') = '0'"
+)
+
+
+class LastWrites:
+    """Sends the last writes of a unit's transaction."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    @property
+    def unanswered(self) -> bool:
+        """Was COMMIT sent with the last writes, and lost with its answer?"""
+        return self._line.unanswered
+
+    @property
+    def stored(self) -> bool:
+        """Was COMMIT carried out, so that nothing may come after it?"""
+        return self._line.stored
+
+    def over(self) -> None:
+        self._line.over()
+
+    def send(
+        self, connection: Connection, together: Sequence[list[Write]], database: Any
+    ) -> list[Write] | None:
+        """Write these rows, of one table each, and commit; or else return those that missed.
+
+        None: nothing was written, and nobody knows which rows miss. In both cases the transaction
+        goes on, or has begun anew.
+        """
+        line = self._line
+        if line.has_spoken():
+            return None
+        anew = line.loses_nothing
+        if anew and len(together) == 1 and len(together[0]) == 1:
+            return self._one_row(connection, together[0][0])
+        statements = [database.all_or_error(writes, connection.dialect) for writes in together]
+        if None in statements:
+            return None
+        return [] if self._all(connection, statements, savepoint=not anew) else None
+
+    def _one_row(self, connection: Connection, write: Write) -> list[Write]:
+        self._line.end_with(1, savepoint=False)
+        try:
+            written = native(connection, write.shape.statement, write.params).rowcount
+        finally:
+            self._line.cut_short()
+        if written:
+            return []
+        self._line.go_on()
+        return [write]
+
+    def _all(
+        self, connection: Connection, statements: Sequence[Statement], *, savepoint: bool
+    ) -> bool:
+        line = self._line
+        line.end_with(len(statements), savepoint=savepoint)
+        try:
+            for statement, params in statements:
+                native(connection, statement, params).close()
+        except DBAPIError as error:
+            if error.orig is None or not is_mark(error.orig):
+                raise
+            line.undo()
+            return False
+        finally:
+            if line.cut_short():  # a value that could not be sent, after others that were
+                connection.connection.cursor().execute("SELECT 1")
+        return True

@@ -1,0 +1,72 @@
+"""From statements that commit themselves into a transaction, on one connection, and once.
+
+For the length of a short unit of work (:mod:`optilock.unit.short`) the driver is in its autocommit
+mode. Plain SELECTs go through, and one statement that is announced. Before anything else the mode
+is left: a transaction begins, and what follows belongs to it.
+
+This one hears of every statement of SQLAlchemy's connection. psycopg's cursors know more, and
+bring BEGIN along with the statement: there the switch is a
+:class:`~optilock.dialects.postgresql.line.Line`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, event
+
+from optilock.dialects.base import Switch
+from optilock.dialects.connections import undo_with
+from optilock.dialects.locks import BEGINS
+from optilock.dialects.plain import is_plain
+from optilock.errors import OptilockError
+
+__all__ = ["AFTER_THE_END", "open_switch"]
+
+
+class _ByEvents:
+    def __init__(self, connection: Connection, leave: Callable[[], None]) -> None:
+        self.stored = self.begun = self._through = False
+        self._leave = leave
+        event.listen(connection, "before_cursor_execute", self._before)
+
+    def _before(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        if self.begun:
+            return
+        if self.stored:
+            raise OptilockError(AFTER_THE_END)
+        if self._through:
+            self._through, self.stored = False, True
+        elif not is_plain(statement):
+            self.begin()
+
+    def begin(self) -> None:
+        self.begun, self.stored = True, False
+        self._leave()
+
+    def let_through(self) -> None:
+        self._through = True
+
+    def has_spoken(self) -> bool:
+        return False
+
+
+def open_switch(connection: Connection, leave: Callable[[], None]) -> Switch:
+    """The switch of a connection in autocommit mode, which ``leave`` takes it out of."""
+    connection.info[BEGINS] = switch = _ByEvents(connection, leave)
+    undo_with(connection, partial(_forget, connection.info))
+    return switch
+
+
+def _forget(info: Any, _: Any) -> None:
+    del info[BEGINS]
+
+
+AFTER_THE_END = (
+    "a statement was sent after the last write of a unit of work with pipelined=True or short=True,"
+    " which had committed in the same trip: the unit is stored, and this statement cannot belong to"
+    " it any more. Nothing was sent now. Send it earlier in the unit, in another unit, or leave the"
+    " option out."
+)

@@ -1,0 +1,56 @@
+"""The last writes of a transaction may be sent together with its end.
+
+Who has asked for it has put an :class:`~optilock.session.watched.Ending` on the session's record,
+and says when the last flush begins: inside of ``session.commit()``. The guard then keeps a single
+row back, too, and hands over at the end of the flush what is still held. What has been sent before
+that, or is to be settled first, makes the flush one like any other.
+"""
+
+from __future__ import annotations
+
+from optilock.dialects import database_of
+from optilock.guard.pipeline import missed_of
+from optilock.guard.records import Flush
+from optilock.session.watched import Watched
+from optilock.undocumented import has_commit_listeners, nested_transaction
+
+
+def is_last(flush: Flush) -> bool:
+    """May what this flush holds go with COMMIT?"""
+    known = flush.known
+    return known.ending is not None and known.ending_now and len(known.connections) == 1
+
+
+def send_last(flush: Flush) -> bool:
+    """Send what is held with COMMIT; False: it is still to be sent, and then to be committed."""
+    known, ending = flush.known, flush.known.ending
+    if ending is None or not _is_all(flush, known):
+        return False
+    ((connection, held),) = flush.waiting.items()
+    together = [list(writes.values()) for writes in held.values()]
+    if not all(writes[0].shape.exact for writes in together):
+        return False
+    if has_commit_listeners(connection):  # they are called before it
+        return False
+    known.ending_now = False
+    before = len(known.sent)
+    known.sent.extend(write for writes in together for write in writes)
+    del flush.waiting[connection]
+    missed = ending.send(connection, together, database_of(connection.dialect))
+    if missed is None:
+        flush.waiting[connection] = held
+        del known.sent[before:]
+        return False
+    if missed:
+        missed_of(flush, connection, missed, sent=len(known.sent) - before)
+    return True
+
+
+def _is_all(flush: Flush, known: Watched) -> bool:
+    """Does nothing come after it but COMMIT?"""
+    return (
+        is_last(flush)
+        and len(flush.waiting) == 1
+        and not (flush.misses or flush.skipped or flush.gone_links or known.announced)
+        and nested_transaction(flush.session) is None
+    )

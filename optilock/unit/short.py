@@ -1,0 +1,133 @@
+"""``short=True``: reads outside of a transaction, and one guarded statement that commits itself.
+
+::
+
+    with UnitOfWork(SessionLocal, short=True) as session:
+        session.get_one(Account, 42).owner = "Ada"
+    # SELECT, and an UPDATE that is stored when it is answered: no BEGIN, no COMMIT
+
+For the length of the unit the driver's connection is in its autocommit mode. Plain SELECTs go out
+in it, and so does what the unit writes, if that is exactly one guarded statement, and the last
+thing that it does. Before anything else the mode is left, and what comes then belongs to one
+transaction, which COMMIT ends: rows of a second table, an INSERT, a DELETE, link rows, a flush in
+the body, a savepoint, a row that is locked, promises (``verify``, ``expect``), a SQL text that may
+write. So nothing is ever half.
+
+A row that has moved is written by nobody: the statement matches no row and stores nothing. The
+transaction begins then, and the conflict goes its usual way.
+
+What is given up: each SELECT sees what is stored at its own moment, so two of them may show
+different states. The rows that are *written* are as they were read, or there is a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from optilock.conditions.write import Write
+from optilock.dialects import Database, database_of
+from optilock.dialects.base import Switch
+from optilock.dialects.rows import native
+from optilock.dialects.transient import answer_unknown
+from optilock.errors import ConfigurationError, OptilockError
+from optilock.session.watched import known_of
+from optilock.undocumented import level_on_connect, opened_by
+from optilock.unit.ending import ask_drivers
+from optilock.unit.parts import Part
+
+
+class Short(Part, option="short"):
+    """The part that leaves the transaction out where one statement is all that is written."""
+
+    def opened(self, sessions: Any) -> None:
+        ask_drivers(sessions, self.option, lambda asked, its: asked.refuse_short(its))
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        known, transaction = known_of(session), session.get_transaction()
+        database = database_of(connection.dialect)
+        database.refuse_short(connection.dialect)
+        _refuse_level(connection)
+        if session.twophase or transaction is None or not opened_by(transaction, connection):
+            return
+        known.ending = OneStatement(database.without_transaction(connection))
+        known.autocommitting = tuple(one for one in known.autocommitting if one is not connection)
+
+    def after(self, session: Session, error: BaseException | None) -> None:
+        known_of(session).ending = None
+
+
+class OneStatement:
+    """Sends the last writes of a unit without a transaction, or begins one."""
+
+    def __init__(self, switch: Switch) -> None:
+        self.unanswered = False
+        self._switch = switch
+
+    @property
+    def stored(self) -> bool:
+        """Was the write carried out, so that nothing may come after it?"""
+        return self._switch.stored
+
+    def send(
+        self, connection: Connection, together: Sequence[list[Write]], database: Database
+    ) -> list[Write] | None:
+        """Write these rows in one statement, which commits itself; or return those that missed.
+
+        None: nothing was written, and a transaction begins with what is sent next.
+        """
+        if self._switch.begun or len(together) != 1 or self._switch.has_spoken():
+            return None
+        (writes,) = together
+        if len(writes) == 1:
+            written = self._alone(connection, writes[0].shape.statement, writes[0].params)
+            if written:
+                return []
+            self._switch.begin()
+            return writes
+        raising = database.all_or_error(writes, connection.dialect)
+        if raising is None:
+            return None
+        try:
+            self._alone(connection, *raising)
+        except DBAPIError as error:
+            if error.orig is None or not database.is_miss(error.orig):
+                raise
+            self.unanswered = False
+            return None
+        return []
+
+    def _alone(self, connection: Connection, statement: Any, params: Any) -> int:
+        self._switch.let_through()
+        try:
+            result = native(connection, statement, params)
+            result.close()
+            return int(result.rowcount)
+        except BaseException as error:
+            if not isinstance(error, OptilockError):  # of a hook that comes after it
+                self._switch.stored, self.unanswered = False, answer_unknown(error)
+            raise
+
+    def over(self) -> None:
+        """The unit has ended: who uses the connection from here on does not belong to it."""
+        self._switch.stored = False
+
+
+def _refuse_level(connection: Connection) -> None:
+    """Refuse an engine at a level that promises one picture of the data.
+
+    Raises:
+        ConfigurationError: it has been asked for with ``isolation_level``.
+    """
+    asked = connection.get_execution_options().get("isolation_level")
+    level = str(asked or level_on_connect(connection.dialect)).replace("_", " ").upper()
+    if level in ("REPEATABLE READ", "SERIALIZABLE"):
+        raise ConfigurationError(
+            f"this engine has isolation_level={level!r}, which is for transactions: with short=True"
+            " each SELECT has a moment of its own. Give the unit an engine without it, or leave"
+            " short=True out. Nothing was sent."
+        )

@@ -1,0 +1,92 @@
+"""A unit of work has the same results with ``pipelined=True``, and takes no trip more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from optilock import AsyncUnitOfWork, UnitOfWork
+from optilock.testing import Wire, wire
+from tests.engines import Target
+from tests.pipelined_cases import CASES, Base, Case, World, outcome_of, store
+
+pytestmark = pytest.mark.engines("postgresql")
+
+#: psycopg's preparing is a trip of its own, where nothing goes along.
+UNPREPARED = {"prepare_threshold": None}
+
+
+@pytest.fixture
+def line(database: Target) -> Iterator[Wire]:
+    with wire(database.url) as line:
+        yield line
+
+
+@pytest.fixture
+def world(engine: Engine) -> World:
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SEQUENCE numbers")
+    return World(engine)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_unit_ends_as_it_does_without(world: World, line: Wire, case: Case) -> None:
+    engine = create_engine(line.url, connect_args=UNPREPARED)
+    engine.connect().close()  # SQLAlchemy asks the server for its version, and more
+    ends = []
+    for pipelined in (False, True):
+        store(world.engine)
+        error = None
+        with line.counting() as trips:
+            try:
+                with UnitOfWork(engine, pipelined=pipelined, **case.options) as session:
+                    case.body(session, world)
+            except Exception as raised:
+                error = raised
+        with engine.connect() as connection:
+            state = state_of(connection.connection.driver_connection)
+        ends.append((trips.count, outcome_of(error), world.rows(), state))
+    engine.dispose()
+    (without, *before), (with_it, *after) = ends
+    assert after == before
+    assert (without, with_it) == case.trips
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_an_async_unit_ends_as_it_does_without(world: World, line: Wire, case: Case) -> None:
+    engine = create_async_engine(line.url, connect_args=UNPREPARED)
+    await (await engine.connect()).close()
+    ends = []
+    for pipelined in (False, True):
+        store(world.engine)
+        error = None
+        with line.counting() as trips:
+            try:
+                async with AsyncUnitOfWork(engine, pipelined=pipelined, **case.options) as session:
+                    await session.run_sync(case.body, world)
+            except Exception as raised:
+                error = raised
+        async with engine.connect() as connection:
+            raw = await connection.get_raw_connection()
+            state = state_of(raw.driver_connection)
+        ends.append((trips.count, outcome_of(error), world.rows(), state))
+    await engine.dispose()
+    (without, *before), (with_it, *after) = ends
+    assert after == before
+    assert (without, with_it) == case.trips
+
+
+def state_of(driver):
+    return (
+        driver.autocommit,
+        driver.cursor_factory,
+        driver.server_cursor_factory,
+        driver.isolation_level,
+        driver.read_only,
+        driver.info.transaction_status,
+    )
