@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import explained
 from optilock.conditions.write import Lost, Write
+from optilock.guard.commuting import add_to_stored, send_adding
 from optilock.guard.records import Flush, Short
 from optilock.guard.settle import restore_gone, settle_children
 from optilock.mapped import facts
@@ -81,9 +82,13 @@ def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
 
 
 def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
-    missed = send(connection, writes)
+    adding = flush.adding is not None
+    missed = send_adding(flush, connection, writes) if adding else send(connection, writes)
     if missed:
-        lost = send_again(connection, read_lost(flush, connection, missed))
+        lost = read_lost(flush, connection, missed)
+        if adding:
+            lost = add_to_stored(flush, connection, lost)
+        lost = send_again(connection, lost)
         miss(flush, connection, lost, sent=len(writes))
 
 
