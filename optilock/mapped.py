@@ -5,6 +5,7 @@
     facts(mapper).token               # "version", the attribute; "" where rows have none
     facts(mapper).names[column]       # the attribute of a column
     facts(mapper).ignored             # columns that neither move the version nor conflict
+    facts(mapper).commuting           # columns that a write adds to, whatever the version is
 
 Each fact is worked out when it is first asked for: some are not known before the whole hierarchy of
 a class is. The record is kept in the mapper and goes with it, and a mapping that is changed later
@@ -185,15 +186,25 @@ class Facts:
     @cached_property
     def ignored_of_all(self) -> frozenset[Column[Any]]:
         """The same, kept at the root of the hierarchy."""
-        named = (
-            column
-            for member in self.mapper.self_and_descendants
-            for name in getattr(member.class_, "__version_ignore__", ())
-            if name in member.column_attrs
-            for column in member.column_attrs[name].columns
-            if isinstance(column, Column)
-        )
-        return frozenset({*named, *self._beside()})
+        return frozenset({*self._named_in("__version_ignore__"), *self._beside()})
+
+    @property
+    def commuting(self) -> frozenset[Column[Any]]:
+        """Columns of the whole hierarchy to which a write adds, whatever the version is."""
+        return facts(self.mapper.base_mapper).commuting_of_all
+
+    @cached_property
+    def commuting_of_all(self) -> frozenset[Column[Any]]:
+        """The same, kept at the root of the hierarchy."""
+        return frozenset(self._named_in("__version_commutes__"))
+
+    def _named_in(self, option: str) -> Iterator[Column[Any]]:
+        """The columns of the attributes that an option of the hierarchy's classes names."""
+        for member in self.mapper.self_and_descendants:
+            for name in getattr(member.class_, option, ()):
+                if name in member.column_attrs:
+                    columns = member.column_attrs[name].columns
+                    yield from (column for column in columns if isinstance(column, Column))
 
     def _beside(self) -> Iterator[Column[Any]]:
         """Columns of optilock's own, which no class has as attributes."""
@@ -347,6 +358,11 @@ class Facts:
         return frozenset(n for n in self.columns if left_out.isdisjoint(attributes[n].columns))
 
     # -- who makes the next version ------------------------------------------------------------
+
+    def next(self, version: Any) -> Any:
+        """The version after this one, of a class whose versions Python makes."""
+        make: Any = self.mapper.version_id_generator
+        return make(version)
 
     @cached_property
     def by_database(self) -> bool:

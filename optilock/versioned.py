@@ -34,7 +34,16 @@ from optilock.conflicts.resolution import OnDelete, Resolution, Resolver
 from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts, opts_out
-from optilock.mapping import attribute, checks, compared, moves, originals, tables, triggers
+from optilock.mapping import (
+    attribute,
+    checks,
+    commuting,
+    compared,
+    moves,
+    originals,
+    tables,
+    triggers,
+)
 from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented import load_with_parent
@@ -100,6 +109,10 @@ class Versioned:
     ``__version_ignore__``
         attributes that neither move the version nor conflict (a view counter). Lost updates on them
         become legal: that is what ignoring means.
+    ``__version_commutes__``
+        attributes that writers add to (likes, a stock): where nothing else of the row changed, the
+        difference is written, ``SET likes = likes + 1``, so such writes never conflict
+        (:mod:`optilock.mapping.commuting`)
     ``__version_root_of__``
         relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
     ``__merge_together__``
@@ -122,6 +135,7 @@ class Versioned:
         Token | CompareValues | tuple[Token | CompareValues, ...] | None
     ] = Counter()
     __version_ignore__: ClassVar[Collection[str]] = ()
+    __version_commutes__: ClassVar[Collection[str]] = ()
     __version_root_of__: ClassVar[Collection[str]] = ()
     __merge_together__: ClassVar[Collection[Collection[str]]] = ()
     __on_conflict__: ClassVar[Resolver | ResolverObject | None] = None
@@ -250,6 +264,7 @@ def _check_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     if token is not None:
         column = checks.check_attribute(mapper, cls, token)
     checks.check_options(mapper, cls)
+    commuting.check_commuting(mapper, cls)
     checks.check_root_of(cls)
     tables.share_table(mapper)
     if token is not None:
@@ -276,5 +291,7 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
         moves.check_post_update(mapper, cls)
         attribute.load_always(mapper)
     originals.follow_committed(mapper)
+    if cls.__version_commutes__:
+        commuting.check_composites(mapper, cls)
     if cls.__version_root_of__:
         cover(mapper, cls.__version_root_of__)

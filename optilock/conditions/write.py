@@ -104,7 +104,9 @@ class Shape:
     ignored_only: bool = False
     #: Nothing but the version moves here: whether it must depends on the row's other tables.
     perhaps_ignored: bool = False
-    #: Any of the last three: asked once for a row that is none of them.
+    #: Nothing but these changes, and ignored columns: of these, a write may add the difference.
+    commuting: Mapping[str, Column[Any]] = field(default_factory=dict)
+    #: Any of the last four: asked once for a row that is none of them.
     special: bool = False
     #: The rows were locked and looked at before; only what a session demands may have changed.
     locked: bool = False

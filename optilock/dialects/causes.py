@@ -77,6 +77,14 @@ class ErrorCodes:
         """Does the user lack the right to do that?"""
         return not self.forbidden.isdisjoint(self._codes(error))
 
+    #: Codes that say that a row may not hold such values: a CHECK, the range of a type, a trigger
+    #: with a rule of its own.
+    unstorable: frozenset[str | int] = frozenset({"23514", "22003", "P0001"})
+
+    def refuses_values(self, error: DBAPIError) -> bool:
+        """Is it the values of a row that the database does not take?"""
+        return not self.unstorable.isdisjoint(self._codes(error))
+
     def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
         """Why the database refused, decided by its codes alone."""
         codes = self._codes(error)

@@ -13,8 +13,9 @@ the others fill in and read.
     :mod:`deletes`, with their :mod:`dependents`, and rows under :mod:`promises`.
 *SQLAlchemy sends a statement*
     :mod:`route` decides which way the statement goes. Some have a way of their own: rows whose
-    values are compared (:mod:`compares`), link rows (:mod:`dependents`), and what :mod:`listeners`
-    of the application send. These hear of a row when it was written.
+    values are compared (:mod:`compares`), rows that are added to (:mod:`commuting`), link rows
+    (:mod:`dependents`), and what :mod:`listeners` of the application send. These hear of a row when
+    it was written.
 *the guard sends rows together*
     :mod:`pipeline` keeps rows back, sends them, and reads those that missed. The :mod:`last` ones
     of a transaction may go together with COMMIT.

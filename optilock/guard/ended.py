@@ -41,6 +41,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import Write, first_expected
+from optilock.dialects import database_of_error
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.guard.records import Flush, in_sqlalchemys_words
@@ -141,12 +142,35 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     """
     found = [missed.entry for missed in flush.misses if not missed.restored]
     if not ended_by_conflict(error):
+        if flush.unadded is not None and flush.unadded.error is error:
+            return _refused_sum(session, flush, error)
         if not found:
             return None
         return in_sqlalchemys_words(conflict_of(found, flush.known.promises), flush.short)
     attempts = [*flush.wanted, *_promised(flush.known)]
     found = _moved_on_held(session, attempts, found, newest=True)
     return conflict_of(found, flush.known.promises)
+
+
+def _refused_sum(session: Session, flush: Flush, error: DBAPIError) -> ConcurrencyError | None:
+    """The conflict, where the database refuses a sum of which a part is another writer's.
+
+    Each writer has looked at the value that he has read; the sum of both nobody has looked at.
+    """
+    assert flush.unadded is not None
+    if not database_of_error(error.orig).refuses_values(error):
+        return None
+    found = _moved_on_held(session, flush.unadded.attempts, [], newest=True)
+    if not found:
+        return None
+    conflict = conflict_of(found, flush.known.promises)
+    conflict.add_note(
+        "optilock: only columns of __version_commutes__ changed, so the difference was added to"
+        " what is stored. Others had changed the row since it was read, and the database refused"
+        " the sum (a CHECK, or the range of the type). Nothing was written: read the row again, and"
+        " decide anew, which is what retry does."
+    )
+    return conflict
 
 
 def gone_in_flush(session: Session, flush: Flush) -> ConcurrencyError | None:

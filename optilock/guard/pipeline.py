@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import explained
 from optilock.conditions.write import Lost, Write
+from optilock.guard.commuting import add_to_stored, send_adding
 from optilock.guard.records import Flush, Short
 from optilock.guard.settle import restore_gone, settle_children
 from optilock.mapped import facts
@@ -81,15 +82,18 @@ def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
 
 
 def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
-    missed = send(connection, writes)
+    adding = flush.adding is not None
+    missed = send_adding(flush, connection, writes) if adding else send(connection, writes)
     if missed:
         missed_of(flush, connection, missed, sent=len(writes))
 
 
 def missed_of(flush: Flush, connection: Connection, missed: list[Write], *, sent: int) -> None:
     """Of the ``sent`` rows these were not written: look at them, and write those that may be."""
-    lost = send_again(connection, read_lost(flush, connection, missed))
-    miss(flush, connection, lost, sent=sent)
+    lost = read_lost(flush, connection, missed)
+    if flush.adding is not None:
+        lost = add_to_stored(flush, connection, lost)
+    miss(flush, connection, send_again(connection, lost), sent=sent)
 
 
 def read_lost(flush: Flush, connection: Connection, writes: list[Write]) -> list[Lost]:

@@ -133,7 +133,7 @@ def _kept(known: Watched) -> Iterator[Place]:
     """Promised rows that the transaction has written, and in the promised version."""
     for stated in known.stated:
         yield from stated.rows
-    expected = first_expected(known.sent)
+    expected = first_expected(known.as_read())
     for place, promised in (known.promises or {}).items():
         if place in expected and _is(promised.mapper, expected[place], promised.version):
             yield place

@@ -22,7 +22,7 @@ from optilock.rows.sides import Attempt, Missed
 from optilock.session.watched import Watched
 from optilock.writes.answers import Accepted
 
-__all__ = ["DELETED", "UPDATED", "Flush", "Short", "in_sqlalchemys_words"]
+__all__ = ["DELETED", "UPDATED", "Flush", "Short", "Unadded", "in_sqlalchemys_words"]
 
 Error = TypeVar("Error", bound=StaleDataError)
 
@@ -59,6 +59,14 @@ def in_sqlalchemys_words(error: Error, short: Short | None) -> Error:
     return error
 
 
+class Unadded(NamedTuple):
+    """The database has refused to add to rows."""
+
+    error: DBAPIError
+    #: Our sides of them.
+    attempts: list[Attempt]
+
+
 class Flush:
     """The guard's side of one ``session.flush()``."""
 
@@ -81,6 +89,11 @@ class Flush:
     wanted: list[Attempt] | tuple[()] = ()
     #: The first statement that did not find all of its rows.
     short: Short | None = None
+    #: How much is added to rows, by their tables and keys.
+    adding: dict[Any, Mapping[str, Any]] | None = None
+    #: Rows that were added to after others had changed them, and the versions that were read.
+    overtaken: dict[State, Any] | None = None
+    unadded: Unadded | None = None
     #: Link rows that were not there any more.
     gone_links: Sequence[LinkGone] = ()
     #: Objects whose compared values were looked at.

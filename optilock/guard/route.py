@@ -17,6 +17,13 @@ from optilock.conditions.demands import FREE, Demands
 from optilock.conditions.write import Shape, Write, write_of
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
+from optilock.guard.commuting import (
+    commutes,
+    name_what_was_read,
+    on_stored,
+    refused_sums,
+    written_on_stored,
+)
 from optilock.guard.compares import judge_demanded, judge_objects, judge_values, write_one
 from optilock.guard.dependents import delete_links, judge_links, without_missed
 from optilock.guard.no_bump import unmoved
@@ -104,6 +111,13 @@ def _not_found(
 ) -> Any:
     """The row of a single statement was not written; it is, if its conditions are true again."""
     (lost,) = read_lost(flush, connection, [write])
+    again = on_stored(flush, lost)
+    if again is not None:
+        with refused_sums(flush, [write]):
+            result = native(again.write.shape.judged, again.write.params, **options)
+        if result.rowcount:
+            written_on_stored(flush, write, again.write)
+            return result
     if lost.stands:
         result = native(write.shape.judged, write.params, **options)
         if result.rowcount:
@@ -125,6 +139,8 @@ def _special(
     if flush.find(shape.mapper, shape.identity_of(params)) is None:  # of an unwatched session
         drain(flush, connection)
         return native(statement, params, **options)
+    if shape.commuting and commutes(flush, write) and not shape.alone:
+        return hold(flush, connection, write)
     if shape.ignored_only and not _touched(flush, write):
         return _write_ignored(flush, connection, native, write, options)
     if shape.perhaps_ignored and _only_ignored(flush, write):
@@ -147,6 +163,8 @@ def _many(flush: Flush, connection: Connection, shape: Shape, rows: list[Any]) -
     writes, demands = [], flush.known.demands
     for row in rows:
         write = write_of((shape, row))
+        if flush.overtaken:
+            name_what_was_read(flush, write)
         if flush.known.still:
             write = unmoved(flush, write)
         if row.get(shape.token.parameter) is None:

@@ -39,6 +39,7 @@ from optilock.copies.rolled_back import (
 from optilock.dialects import database_of
 from optilock.dialects.connections import watch_errors
 from optilock.errors import ConfigurationError
+from optilock.guard.commuting import back_to_what_was_read
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, disarm
 from optilock.guard.deletes import check_before
@@ -336,6 +337,8 @@ def _after_flush(session: Session, uow: Any) -> None:
                 drain_all(running)
             if running.skipped or running.misses:
                 settle(running)
+            if running.overtaken:
+                back_to_what_was_read(running)
             if running.known.announced:
                 withdraw(session)
             if there_are.kept:

@@ -4,5 +4,5 @@
 and lets nobody assign it. :mod:`moves` moves it, and :mod:`triggers` do so in the database.
 :mod:`compared` knows which values of an object are compared, in a class with ``CompareValues``.
 :mod:`originals` keeps what was read of values that are changed in place. :mod:`tables` says which
-tables carry a version.
+tables carry a version, and :mod:`commuting` which columns writers add to.
 """

@@ -195,7 +195,7 @@ def _two_columns(
 def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
     """The class's other options name what exists, and can be so treated."""
     _check_spelling(cls)
-    ignored = _names(cls, "__version_ignore__", "attributes", "views")
+    ignored = names_in(cls, "__version_ignore__", "attributes", "views")
     token = check_tokens(cls)[0]
     if ignored and token is not None and token.every_write:
         raise ConfigurationError(
@@ -204,10 +204,10 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
             " __version_ignore__, or use Counter(), Unique() or Timestamp()."
         )
     for name in ignored:
-        _check_ignored(mapper, name)
-    for name in _names(cls, "__problem_fields__", "attributes", "title"):
+        check_whose(mapper, name, "__version_ignore__")
+    for name in names_in(cls, "__problem_fields__", "attributes", "title"):
         column_named(mapper, name, f"{cls.__name__}.__problem_fields__ names {name!r}, which is")
-    check_declared(mapper, cls, _ignored_by(mapper))
+    check_declared(mapper, cls, named_by(mapper, "__version_ignore__"))
     if cls.__version_guard__ is not None:
         check_guard(cls.__version_guard__, token, f"{cls.__name__}.__version_guard__")
     if cls.__on_delete__ is not None:
@@ -222,6 +222,7 @@ def check_options(mapper: Mapper[Any], cls: type[Any]) -> None:
 _OPTIONS = (
     "__version_token__",
     "__version_ignore__",
+    "__version_commutes__",
     "__version_root_of__",
     "__version_guard__",
     "__merge_together__",
@@ -258,33 +259,38 @@ def column_named(mapper: Mapper[Any], name: str, what: str) -> Column[Any]:
     return column
 
 
-def _check_ignored(mapper: Mapper[Any], name: str) -> None:
-    what = f"{mapper.class_.__name__}.__version_ignore__ names {name!r}, which is"
+def check_whose(mapper: Mapper[Any], name: str, option: str) -> Column[Any]:
+    """The column that an option names which loosens the check, and which the class may say so of.
+
+    Raises:
+        ConfigurationError: it is none, or that of a class above, which does not name it.
+    """
+    what = f"{mapper.class_.__name__}.{option} names {name!r}, which is"
     column = column_named(mapper, name, what)
     parent = mapper.inherits
     if parent is None or mapper.concrete or name not in parent.columns:
-        return
-    if parent.columns[name] is column and name not in _ignored_by(parent):
+        return column
+    if parent.columns[name] is column and name not in named_by(parent, option):
         raise ConfigurationError(
             f"{what} inherited from {parent.class_.__name__}: rows of its other subclasses would"
-            f" lose the check as well. Name it in {parent.class_.__name__}.__version_ignore__."
+            f" lose the check as well. Name it in {parent.class_.__name__}.{option}."
         )
+    return column
 
 
-def _ignored_by(mapper: Mapper[Any]) -> set[str]:
+def named_by(mapper: Mapper[Any], option: str) -> set[str]:
+    """What the class, and those above it, name in an option."""
     return {
-        name
-        for member in mapper.iterate_to_root()
-        for name in getattr(member.class_, "__version_ignore__", ())
+        name for member in mapper.iterate_to_root() for name in getattr(member.class_, option, ())
     }
 
 
 def check_root_of(cls: type[Any]) -> None:
     """Refuse a ``__version_root_of__`` that is no collection of names."""
-    _names(cls, "__version_root_of__", "relationships", "lines")
+    names_in(cls, "__version_root_of__", "relationships", "lines")
 
 
-def _names(cls: type[Any], option: str, what: str, example: str) -> Collection[str]:
+def names_in(cls: type[Any], option: str, what: str, example: str) -> Collection[str]:
     """The names that an option of the class gives."""
     names: Any = getattr(cls, option)
     if isinstance(names, str):

@@ -21,6 +21,8 @@ class Written:
 
     #: Writes of the running transaction, to be read again if the database ends it.
     sent: list[Write]
+    #: Those of them that were sums, of rows that others had changed since they were read.
+    overtaken: list[Write] | tuple[()] = ()
     #: Writes that a savepoint has taken back.
     undone: list[Write]
     #: The versions before those.
@@ -87,7 +89,21 @@ class Written:
         """Has the transaction written the row, and in the version that it had promised?"""
         if self.decided:  # what is noted of the transaction before is kept for its error
             return False
-        return self.has_flushed(place) or any(place in stated.rows for stated in self.stated)
+        flushed = self.has_flushed(place)
+        if flushed and self.overtaken:
+            flushed = place in places_of(self.as_read())
+        return flushed or any(place in stated.rows for stated in self.stated)
+
+    def overtook(self, write: Write) -> None:
+        """The write was a sum, and its row not in the version that was read."""
+        if isinstance(self.overtaken, tuple):
+            self.overtaken = []
+        self.overtaken.append(write)
+
+    def as_read(self) -> list[Write]:
+        """The writes that found their rows in the version that they name."""
+        others = set(map(id, self.overtaken))
+        return [one for one in self.sent if id(one) not in others] if others else self.sent
 
     def refused(self, places: Collection[Place], start: int) -> None:
         """The flush that began when ``start`` writes were sent has not written these rows."""
@@ -186,3 +202,5 @@ class Written:
             self.moved, self.stated, self.compared = [], [], frozenset()
         if self.added_to:
             self.added_to = set()
+        if self.overtaken:
+            self.overtaken = ()

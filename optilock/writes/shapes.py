@@ -126,6 +126,7 @@ def shape_of(
     ignored = facts(mapper).ignored
     ignored_only = bool(changed) and changed <= ignored
     perhaps_ignored = not changed and bool(ignored) and (names_version or bool(given))
+    commuting = _commuting(mapper, sets, changed - ignored)
     return Shape(
         statement=statement,
         group=statement,
@@ -142,7 +143,8 @@ def shape_of(
         compares=facts(mapper).compares,
         ignored_only=ignored_only,
         perhaps_ignored=perhaps_ignored,
-        special=ignored_only or perhaps_ignored or facts(mapper).compares,
+        commuting=commuting,
+        special=ignored_only or perhaps_ignored or facts(mapper).compares or bool(commuting),
         touches=tuple(given.keys() - expressions.keys()),
     )
 
@@ -222,6 +224,16 @@ def _sets(
     if isinstance(statement, Delete):
         return {}
     return {name: table.c[name] for name in sorted(names - where)}
+
+
+def _commuting(
+    mapper: Mapper[Any], sets: Mapping[str, Column[Any]], changed: set[Column[Any]]
+) -> Mapping[str, Column[Any]]:
+    """The columns to which the difference may be added, if no other one counts; by parameter."""
+    commuting = facts(mapper).commuting
+    if not commuting or not changed or not changed <= commuting.intersection(sets.values()):
+        return {}
+    return {name: column for name, column in sets.items() if column in commuting}
 
 
 def _still(statement: Update, mapper: Mapper[Any], token: Column[Any]) -> Update:

@@ -198,6 +198,8 @@ class MariaDB(Database):
     )
     #: Access denied, to a database, a table, or an operation.
     forbidden = frozenset({1044, 1142, 1143, 1227, 1419})
+    #: CHECK of MariaDB and of MySQL, out of range in a column and in an expression, SIGNAL.
+    unstorable = frozenset({4025, 3819, 1264, 1690, 1644})
     causes_at_commit = MappingProxyType(
         {
             # Galera certifies at COMMIT: another node's commit was first

@@ -149,6 +149,8 @@ class SQLite(Database):
     drivers = ("sqlite3", "aiosqlite", "pysqlcipher3", "sqlcipher3")
     #: READONLY and AUTH.
     forbidden = frozenset({8, 23})
+    #: CONSTRAINT_CHECK, CONSTRAINT_TRIGGER.
+    unstorable = frozenset({275, 1811})
     causes = MappingProxyType(
         {
             # BUSY_SNAPSHOT: what was read is no longer the newest; no waiting helps
