@@ -141,10 +141,6 @@ class Database(RowLocks, Values):
         """Engine execution options with which every connection begins at ``level``."""
         return {"isolation_level": level}
 
-    def read_only_options(self) -> dict[str, Any]:
-        """Engine execution options with which every transaction begins read-only."""
-        return {}
-
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
         """Bring the transaction that has just begun to ``level``, and ask whether it is there.
 

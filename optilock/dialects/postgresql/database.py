@@ -30,7 +30,6 @@ from optilock.dialects.postgresql.migrations import (
 )
 from optilock.dialects.postgresql.sets import set_form
 from optilock.dialects.waiting import Wait
-from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
@@ -200,16 +199,13 @@ class PostgreSQL(Database):
 
     # -- isolation -------------------------------------------------------------------------------
 
-    def read_only_options(self) -> dict[str, Any]:
-        return {"postgresql_readonly": True}
-
     def begin_read_only(self, connection: Connection) -> None:
-        """The option above did it, in BEGIN itself; ask whether it is in force."""
-        if connection.exec_driver_sql("SHOW transaction_read_only").scalar() != "on":
-            raise ConfigurationError(
-                "the transaction should be read-only, but PostgreSQL says it is not: something"
-                " else sets postgresql_readonly on this connection; remove it."
-            )
+        """For this transaction alone.
+
+        After ``postgresql_readonly`` SQLAlchemy leaves READ WRITE on the pooled connection, which
+        overrules ``default_transaction_read_only``, and which a standby refuses.
+        """
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     errors_end = True
     release_may_fail_all = True
