@@ -185,6 +185,10 @@ class Database(RowLocks, Values):
         """Is ``error`` such a one?"""
         return False
 
+    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
+        """Does ``error`` say that the connection leads to a server that takes no writes?"""
+        return False
+
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
 
     def complete(self, connection: Connection, table: Table) -> None:

@@ -21,6 +21,7 @@ from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.postgresql.connects import may_pass
 from optilock.dialects.postgresql.messages import PostgreSQLMessages, told_process
 from optilock.dialects.postgresql.migrations import (
     NO_BUMP,
@@ -130,13 +131,18 @@ class PostgreSQL(Database):
             "57P03": Cause.CONNECTION_LOST,
             "57P05": Cause.CONNECTION_LOST,
             "25P03": Cause.CONNECTION_LOST,
+            # too many connections, of all or of this role: others come to their end
+            "53300": Cause.CONNECTION_LOST,
             "08": Cause.CONNECTION_LOST,
             # transaction_timeout: a limit that was set on purpose, as 57014 is
             "25P04": Cause.OTHER,
         }
     )
     # The server ended these while it waited for a statement, or never let us in.
-    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004"})
+    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004", "53300"})
+
+    def connect_may_pass(self, error: BaseException) -> bool:
+        return super().connect_may_pass(error) or may_pass(error)
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """SQLSTATE and its class: ``sqlstate``, psycopg2's ``pgcode``, pg8000's field ``C``."""
@@ -227,6 +233,23 @@ class PostgreSQL(Database):
                 return True
             raise
         return False
+
+    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
+        """A standby, which reports itself as one (from PostgreSQL 14).
+
+        A role or a transaction that may only read has the same SQLSTATE, and would have it again.
+        """
+        if "25006" not in self.codes(error):
+            return False
+        return _reported(connection.connection.driver_connection, "in_hot_standby") == "on"
+
+
+def _reported(driver: Any, parameter: str) -> str | None:
+    """What the server has told of it since; psycopg and asyncpg keep that."""
+    if hasattr(driver, "get_settings"):
+        return getattr(driver.get_settings(), parameter, None)
+    ask = getattr(getattr(driver, "info", None), "parameter_status", None)
+    return None if ask is None else ask(parameter)
 
 
 def _lock_timeout(connection: Connection, value: str) -> str:
