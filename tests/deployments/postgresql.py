@@ -74,7 +74,7 @@ class Node:
         with psycopg.connect(host="127.0.0.1", port=self.port, user="postgres") as connection:
             connection.autocommit = True
             for statement in statements:
-                cursor = connection.execute(statement)  # type: ignore[call-overload]
+                cursor = connection.execute(statement)
                 found = cursor.fetchone() if cursor.description else None
         return found and found[0]
 
