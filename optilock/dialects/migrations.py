@@ -239,18 +239,6 @@ class Ways:
     #: Execution options of the connection that works.
     options: Mapping[str, Any] = MappingProxyType({})
 
-    # -- one at a time -----------------------------------------------------------------------
-
-    def hold(self, connection: Connection, name: str) -> bool:
-        """Take the right to roll out, until the connection closes; False if somebody has it."""
-        raise ConfigurationError(
-            f"optilock cannot roll out versions on {connection.dialect.name}: add the column with"
-            " a migration of your own."
-        )
-
-    def release(self, connection: Connection) -> None:
-        """Give it back; what belongs to the connection goes when it is closed."""
-
     def prepare(self, connection: Connection) -> None:
         """Before the first transaction of the connection that works."""
 

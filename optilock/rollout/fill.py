@@ -9,7 +9,8 @@ others gives up at once, and is tried again (:class:`Attempts`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from optilock.dialects import Database, database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.migrations import Key, Target, Ways
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.rollout.claim import Claim
 from optilock.rollout.report import Progress
 from optilock.unit.backoff import full_jitter
 
@@ -141,10 +143,15 @@ class Attempts:
     lock_timeout: float
     #: Seconds to go on trying.
     patience: float
+    #: The right to work on the table, once it was taken; and the connection that locks it.
+    claim: Claim | None = None
+    beside: Connection | None = None
     waits: int = 0
 
-    def run(self, what: str, work: Callable[[Connection], T]) -> T:
+    def run(self, what: str, work: Callable[[Connection], T], *, long: bool = False) -> T:
         """Do ``work``, which is to do ``what``, in a transaction, and commit.
+
+        ``long``: it may go through the whole table.
 
         Raises:
             OptilockError: the lock was not to be had for as long as ``patience``, the user of the
@@ -158,7 +165,7 @@ class Attempts:
             reraise=True,
         )
         try:
-            result: T = retrying(self._once, work)
+            result: T = retrying(self._once, work, long)
         except DBAPIError as error:
             if self._database.forbids(error):
                 raise OptilockError(
@@ -179,10 +186,44 @@ class Attempts:
             ) from error
         return result
 
-    def _once(self, work: Callable[[Connection], T]) -> T:
+    def _once(self, work: Callable[[Connection], T], long: bool) -> T:
+        if self.claim is not None and (long or self.claim.is_due):
+            self._transact(self.claim.keep)
+        if self.claim is None or not long:
+            return self._transact(work)
+        with self.claim.locked(self.beside):
+            return self._transact(work)
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
         with self.connection.begin():
             self.ways.begin(self.connection, self.lock_timeout)
             return work(self.connection)
+
+    @contextmanager
+    def alone(self, claim: Claim) -> Iterator[None]:
+        """Work with the right to, which is given back at the end, whatever happens.
+
+        Raises:
+            OptilockError: somebody else works on the table.
+        """
+        self.run(f"create the table {claim.row.name}, in which a roll-out is noted", claim.make)
+        self.run(f"write the table {claim.row.name}, in which a roll-out is noted", claim.take)
+        self.claim = claim
+        try:
+            yield
+        finally:
+            self._give_back(claim)
+
+    def _give_back(self, claim: Claim) -> None:
+        """Drop the table, or let the next one have it; if neither can be done, its time ends it."""
+        self.claim = None
+        with suppress(DBAPIError, OptilockError):
+            self.connection.rollback()
+            self._transact(claim.keep)
+            try:
+                self._transact(claim.drop)
+            except DBAPIError:
+                self._transact(claim.free)
 
     def _waits(self, state: tenacity.RetryCallState) -> None:
         self.waits += 1

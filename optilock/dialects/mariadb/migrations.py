@@ -134,13 +134,6 @@ class MariaDBWays(Ways):
 
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
 
-    def hold(self, connection: Connection, name: str) -> bool:
-        taken = text("SELECT GET_LOCK(SHA1(:name), 0)")
-        return bool(connection.scalar(taken, {"name": f"optilock {name}"}) == 1)
-
-    def release(self, connection: Connection) -> None:
-        connection.execute(text("DO RELEASE_ALL_LOCKS()"))
-
     def prepare(self, connection: Connection) -> None:
         """With snapshot isolation a skipped row would be a conflict (error 1020) instead."""
         with suppress(DBAPIError):  # a server without the setting

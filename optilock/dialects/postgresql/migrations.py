@@ -17,6 +17,7 @@ validating one scans beside the writers
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, and_, func, literal_column, select, text, update
@@ -135,12 +136,7 @@ def version_trigger(names: Names) -> TriggerDDL:
 class PostgreSQLWays(Ways):
     speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
-    def hold(self, connection: Connection, name: str) -> bool:
-        held = select(func.pg_try_advisory_lock(func.hashtextextended(name, 0)))
-        return bool(connection.scalar(held))
-
-    def release(self, connection: Connection) -> None:
-        connection.execute(select(func.pg_advisory_unlock_all()))
+    options = MappingProxyType({"isolation_level": "READ COMMITTED"})
 
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """Only for this transaction: a pooler may hand the connection to somebody else."""
