@@ -10,6 +10,9 @@
 A unit adds one to the number of an account, and leaves a booking that names the unit. So a unit
 that was lost has no booking, one that was doubled has two, and one that was stored by half, or that
 overwrote another, leaves an account whose number is not that of its bookings.
+
+How it does so is a *story*: a generator of functions that each get the session of a transaction,
+and whose answers come back to it (:data:`STORIES`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -28,10 +32,33 @@ from sqlalchemy import Engine, String, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import CommitOutcomeUnknown, Versioned, unit_of_work
+from optilock import (
+    CommitOutcomeUnknown,
+    PreconditionFailed,
+    Versioned,
+    entities,
+    leases,
+    retry,
+    unit_of_work,
+)
+from optilock.tables.leases import leases as table_of_leases
 
-__all__ = ["Account", "Tally", "Verdict", "add", "awrite", "judge", "make", "write"]
+__all__ = [
+    "STORIES",
+    "Account",
+    "Base",
+    "Booking",
+    "Tally",
+    "Verdict",
+    "add",
+    "awrite",
+    "judge",
+    "make",
+    "write",
+]
 
+Step = Callable[[Session], Any]
+Story = Generator[Step, Any, None]
 _ACCOUNTS = 20
 #: Seconds for which a unit is tried.
 DEADLINE = 10.0
@@ -58,7 +85,9 @@ class Booking(Base):
 def make(engine: Engine) -> None:
     """The tables, new."""
     Base.metadata.drop_all(engine)
+    table_of_leases.drop(engine, checkfirst=True)
     Base.metadata.create_all(engine)
+    table_of_leases.create(engine)
     with Session(engine) as session, session.begin():
         session.add_all([Account(id=number) for number in range(1, _ACCOUNTS + 1)])
 
@@ -70,6 +99,48 @@ def add(session: Session, seen: list[int]) -> None:
     account.number += 1
 
 
+def _book(session: Session, unit: str, account: int) -> None:
+    session.get_one(Account, account).number += 1
+    session.add(Booking(unit=unit, account=account))
+
+
+def _plain(unit: str, account: int) -> Story:
+    yield lambda session: _book(session, unit, account)
+
+
+def _by_entities(unit: str, account: int) -> Story:
+    """Read in one transaction, and write in another what was read, and nothing newer."""
+
+    def write(session: Session) -> None:
+        values = {"number": number + 1}
+        entities.merge(session, Account, account, values, if_match=entities.Version(version))
+        session.add(Booking(unit=unit, account=account))
+
+    seen = select(Account.number, Account.version).where(Account.id == account)
+    number, version = yield lambda session: session.execute(seen).one()
+    yield write
+
+
+def _under_leases(unit: str, account: int) -> Story:
+    """Acquire, write and release in three transactions."""
+
+    def write(session: Session) -> None:
+        leases.use(session, lease, on=[Account])
+        _book(session, unit, account)
+
+    name = leases.Name(f"account {account}")
+    lease = yield lambda session: leases.acquire(session, name, 15)
+    yield write
+    yield lambda session: leases.release(session, lease)
+
+
+STORIES: dict[str, Callable[[str, int], Story]] = {
+    "units": _plain,
+    "entities": _by_entities,
+    "leases": _under_leases,
+}
+
+
 @dataclass
 class Tally:
     """How units ended, as their callers know it."""
@@ -77,7 +148,7 @@ class Tally:
     stored: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     #: The error, and after how many seconds it came.
-    refused: dict[str, tuple[BaseException, float]] = field(default_factory=dict)
+    refused: dict[str, tuple[str, float]] = field(default_factory=dict)
     #: Attempts beside the first ones.
     retries: int = 0
     longest: float = 0.0
@@ -98,34 +169,59 @@ class Tally:
         elif isinstance(error, CommitOutcomeUnknown):
             self.unknown.add(unit)
         else:
-            self.refused[unit] = error, seconds
+            self.refused[unit] = f"{type(error).__name__}: {error}", seconds
 
     def retried(self, event: Any) -> None:
         self.retries += 1
 
+    def add(self, other: Tally) -> None:
+        """What another process has counted."""
+        self.stored |= other.stored
+        self.unknown |= other.unknown
+        self.refused |= other.refused
+        self.retries += other.retries
+        self.longest = max(self.longest, other.longest)
+
+    @property
+    def policies(self) -> tuple[Any, dict[str, Any]]:
+        """How a story is told again, and the options of each of its units."""
+        patience: dict[str, Any] = {
+            "attempts": 10_000,
+            "deadline": DEADLINE,
+            "wait_max": LONGEST_WAIT,
+            "before_retry": self.retried,
+        }
+        return retry(on=(PreconditionFailed, leases.LeaseHeld), **patience), patience
+
 
 def write(
-    engine: Engine, seconds: float, *, writers: int = 8, meanwhile: Callable[[], object] = int
+    engine: Engine,
+    seconds: float,
+    *,
+    story: str = "units",
+    writers: int = 8,
+    meanwhile: Callable[[], object] = int,
 ) -> Tally:
     """Let threads write for so long; ``meanwhile`` is called beside them, and may take longer."""
     tally, until, over = Tally(), time.monotonic() + seconds, threading.Event()
+    again, patience = tally.policies
 
-    @unit_of_work(
-        engine,
-        attempts=10_000,
-        deadline=DEADLINE,
-        wait_max=LONGEST_WAIT,
-        before_retry=tally.retried,
-    )
-    def book(session: Session, unit: str, account: int) -> None:
-        session.get_one(Account, account).number += 1
-        session.add(Booking(unit=unit, account=account))
+    @unit_of_work(engine, **patience)
+    def in_unit(session: Session, step: Step) -> Any:
+        return step(session)
+
+    @again
+    def tell(unit: str, account: int) -> None:
+        steps, answer = STORIES[story](unit, account), None
+        with suppress(StopIteration):
+            while True:
+                answer = in_unit(steps.send(answer))
 
     def writer() -> None:
         while not over.is_set() or time.monotonic() < until:
             unit, began, failed = uuid4().hex, time.monotonic(), None
             try:
-                book(unit, random.randint(1, _ACCOUNTS))
+                tell(unit, random.randint(1, _ACCOUNTS))
             except Exception as error:
                 failed = error
             tally.note(unit, failed, time.monotonic() - began)
@@ -146,29 +242,31 @@ async def awrite(
     engine: AsyncEngine,
     seconds: float,
     *,
+    story: str = "units",
     writers: int = 8,
     meanwhile: Callable[[], object] = int,
 ) -> Tally:
     """The same by tasks; ``meanwhile`` runs in a thread."""
     tally, until = Tally(), time.monotonic() + seconds
+    again, patience = tally.policies
     beside = asyncio.create_task(asyncio.to_thread(meanwhile))
 
-    @unit_of_work(
-        engine,
-        attempts=10_000,
-        deadline=DEADLINE,
-        wait_max=LONGEST_WAIT,
-        before_retry=tally.retried,
-    )
-    async def book(session: AsyncSession, unit: str, account: int) -> None:
-        (await session.get_one(Account, account)).number += 1
-        session.add(Booking(unit=unit, account=account))
+    @unit_of_work(engine, **patience)
+    async def in_unit(session: AsyncSession, step: Step) -> Any:
+        return await session.run_sync(step)
+
+    @again
+    async def tell(unit: str, account: int) -> None:
+        steps, answer = STORIES[story](unit, account), None
+        with suppress(StopIteration):
+            while True:
+                answer = await in_unit(steps.send(answer))
 
     async def writer() -> None:
         while not beside.done() or time.monotonic() < until:
             unit, began, failed = uuid4().hex, time.monotonic(), None
             try:
-                await book(unit, random.randint(1, _ACCOUNTS))
+                await tell(unit, random.randint(1, _ACCOUNTS))
             except Exception as error:
                 failed = error
             tally.note(unit, failed, time.monotonic() - began)

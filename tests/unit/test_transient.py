@@ -265,6 +265,8 @@ CONNECTS = {
     f"connection failed: {AT}FATAL:  the database system is not yet accepting connections": True,
     f"connection failed: {AT}FATAL:  sorry, too many clients already": True,
     f'connection failed: {AT}FATAL:  too many connections for role "ada"': True,
+    f"connection failed: {AT}FATAL:  server login has been failing, try again later": True,
+    f"connection failed: {AT}FATAL:  no such database: shop": False,
     f'connection failed: {AT}FATAL:  password authentication failed for user "ada"': False,
     f'connection failed: {AT}FATAL:  database "shop" does not exist': False,
     f"connection failed: {AT}FATAL\u00a0:  le r\u00f4le \u00ab ada \u00bb n'existe pas": False,

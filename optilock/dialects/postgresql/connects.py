@@ -8,6 +8,9 @@ answer nobody was reached, or the server that was reached is not the one that wa
 known in English; a server with another ``lc_messages`` is not understood, and not asked again.
 
 A connect to several servers passes if it passes on one of them.
+
+PgBouncer answers in the same form, and gives all that it refuses one code (08P01), a database that
+it does not know as well as a server that is away: there the text decides, too.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["may_pass"]
+__all__ = ["may_pass", "tells_of_a_moment"]
 
 _ANSWER = re.compile(r": \S+\s?: {2}(.*)")
 _EACH_SERVER = re.compile(r"^- host: ", re.MULTILINE)
@@ -26,6 +29,14 @@ _OF_A_MOMENT = (
     "sorry, too many clients already",
     "remaining connection slots are reserved ",
     "too many connections for ",
+    # PgBouncer's
+    "server login has been failing",
+    "server conn crashed",
+    "server DNS lookup failed",
+    "pgbouncer cannot connect to server",
+    "client_login_timeout (server down)",
+    "no more connections allowed",
+    "query_wait_timeout",
 )
 #: Others are errors of the caller's: options that cannot be read, no password.
 _FAILED = {"OperationalError", "TargetServerAttributeNotMatched"}
@@ -44,4 +55,9 @@ def may_pass(error: BaseException) -> bool:
 
 def _passes(text: str) -> bool:
     answers = _ANSWER.findall(text)
-    return not answers or any(answer.startswith(_OF_A_MOMENT) for answer in answers)
+    return not answers or any(map(tells_of_a_moment, answers))
+
+
+def tells_of_a_moment(answer: str) -> bool:
+    """Is it one that another try may not get?"""
+    return any(words in answer for words in _OF_A_MOMENT)

@@ -10,7 +10,7 @@ from decimal import Decimal
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select, text, types
 from sqlalchemy.dialects.postgresql import insert
@@ -21,7 +21,7 @@ from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.postgresql.connects import may_pass
+from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.messages import PostgreSQLMessages, told_process
 from optilock.dialects.postgresql.migrations import (
     NO_BUMP,
@@ -32,6 +32,7 @@ from optilock.dialects.postgresql.migrations import (
 from optilock.dialects.postgresql.sets import set_form
 from optilock.dialects.waiting import Wait
 from optilock.http.limits import Limits
+from optilock.undocumented import while_connecting
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3
@@ -144,6 +145,13 @@ class PostgreSQL(Database):
     def connect_may_pass(self, error: BaseException) -> bool:
         return super().connect_may_pass(error) or may_pass(error)
 
+    def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
+        """PgBouncer has one code for all that it refuses."""
+        if while_connecting(error) and "08P01" in self._codes(error):
+            moment = tells_of_a_moment(str(error.orig))
+            return Cause.CONNECTION_LOST if moment else Cause.OTHER
+        return super().classify(error, at_commit=at_commit)
+
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """SQLSTATE and its class: ``sqlstate``, psycopg2's ``pgcode``, pg8000's field ``C``."""
         fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
@@ -182,10 +190,8 @@ class PostgreSQL(Database):
                 "A pooler stands between, and asyncpg prepares every statement under a number: with"
                 " transaction pooling the next transaction may be on another server connection,"
                 " where the number is free, or stands for another statement.",
-                "Set max_prepared_statements in PgBouncer 1.21 or later, or give the engine"
-                " poolclass=NullPool and connect_args with 'statement_cache_size': 0 and a"
-                " 'prepared_statement_name_func' that makes names of its own (SQLAlchemy's page on"
-                ' asyncpg, "Prepared Statement Name with PGBouncer").',
+                "Give the engine connect_args={'statement_cache_size': 0} (asyncpg 0.31 or later),"
+                " or set max_prepared_statements in PgBouncer 1.21 or later.",
             )
         elif getattr(driver, "prepare_threshold", None) is not None:
             yield Weakness(
@@ -261,7 +267,16 @@ def _lock_timeout(connection: Connection, value: str) -> str:
 
 
 def _numbers_its_statements(connection: Connection) -> bool:
-    """Is this asyncpg, without names of the application's own for prepared statements?"""
-    adapted = connection.connection.dbapi_connection
-    made = getattr(adapted, "_prepared_statement_name_func", None)
-    return made is not None and made() is None
+    """Does asyncpg prepare them under names that another client has for its own?
+
+    The server is asked whether this question is such a statement: what the settings of the driver
+    come to differs from version to version, and a pooler may rename them.
+    """
+    if not hasattr(connection.connection.driver_connection, "get_server_pid"):
+        return False
+    mark = uuid4().hex
+    asked = (
+        "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE starts_with(name, '__asyncpg_')"
+        f" AND position('{mark}' IN statement) > 0)"
+    )
+    return bool(connection.scalar(text(asked)))

@@ -111,7 +111,7 @@ def main() -> int:
     for kind in asked.kinds:
         tally, verdict = run(kind, asked.seconds, asked.every, asked.away)
         print(f"{kind}: {verdict}", flush=True)
-        errors = Counter(f"{type(e).__name__}: {str(e)[:160]!r}" for e, _ in tally.refused.values())
+        errors = Counter(error[:160] for error, _ in tally.refused.values())
         for error, count in errors.most_common(10):
             print(f"    {count} x {error}")
         worst = max(worst, bool(verdict.harm) or verdict.early > 0.01)
