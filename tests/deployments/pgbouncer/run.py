@@ -13,23 +13,17 @@ import argparse
 import asyncio
 import multiprocessing
 import sys
-import threading
-import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
-from uuid import uuid4
 
-from sqlalchemy import Engine, create_engine, select
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from optilock.queue import AsyncQueue, Queue
-from optilock.tables.queue import message_tables
+from tests.deployments.messages import messages
 from tests.deployments.pgbouncer.pooler import SETTINGS, Pooler, pooled
 from tests.deployments.writers import (
     STORIES,
-    Booking,
     Tally,
     Verdict,
     awrite,
@@ -38,7 +32,7 @@ from tests.deployments.writers import (
     write,
 )
 
-__all__ = ["DRIVERS", "messages", "written"]
+__all__ = ["DRIVERS", "written"]
 
 #: The ways to come: a driver, and whether its sessions are async.
 DRIVERS = {
@@ -85,72 +79,6 @@ async def _by_tasks(url: str, settings: Any, story: str, seconds: float) -> Tall
     return tally
 
 
-# -- messages --------------------------------------------------------------------------------------
-
-
-def messages(pooler: Pooler, way: str, count: int) -> Counter[str]:
-    """Send so many while a worker waits for them; how often each of them was booked."""
-    plain = create_engine(pooler.server.url)
-    make(plain)
-    metadata = message_tables().messages.metadata
-    metadata.drop_all(plain)
-    metadata.create_all(plain)
-    driver, is_async = DRIVERS[way]
-    url = pooler.url(driver)
-    sent = [uuid4().hex for _ in range(count)]
-    if is_async:
-        asyncio.run(_by_async_worker(create_async_engine(url, **SETTINGS[driver]), plain, sent))
-    else:
-        _by_worker(create_engine(url, **SETTINGS[driver]), plain, sent)
-    with Session(plain) as session:
-        found = Counter(session.scalars(select(Booking.unit)))
-    plain.dispose()
-    return Counter({unit: found[unit] for unit in sent})
-
-
-def _all_booked(plain: Engine, sent: list[str], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    with plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        booked = select(Booking.id)
-        while len(connection.execute(booked).all()) < len(sent) and time.monotonic() < until:
-            time.sleep(0.05)
-
-
-def _by_worker(engine: Engine, plain: Engine, sent: list[str]) -> None:
-    def handle(message: Any, session: Session) -> None:
-        session.add(Booking(unit=message.body, account=1))
-
-    with Queue(engine, "booked") as queue:
-        worker = queue.worker(handle, concurrency=3, sessions=sessionmaker(engine), signals=False)
-        running = threading.Thread(target=worker.run)
-        running.start()
-        time.sleep(0.3)  # it waits by now
-        for body in sent:
-            queue.send(body)
-        _all_booked(plain, sent)
-        worker.stop()
-        running.join()
-    engine.dispose()
-
-
-async def _by_async_worker(engine: AsyncEngine, plain: Engine, sent: list[str]) -> None:
-    async def handle(message: Any, session: Any) -> None:
-        session.add(Booking(unit=message.body, account=1))
-
-    async with AsyncQueue(engine, "booked") as queue:
-        worker = queue.worker(
-            handle, concurrency=3, sessions=async_sessionmaker(engine), signals=False
-        )
-        running = asyncio.create_task(worker.run())
-        await asyncio.sleep(0.3)
-        for body in sent:
-            await queue.send(body)
-        await asyncio.to_thread(_all_booked, plain, sent)
-        worker.stop()
-        await running
-    await engine.dispose()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("ways", nargs="*", default=[*DRIVERS])
@@ -168,9 +96,14 @@ def main() -> int:
                 errors = Counter(error[:160] for error, _ in tally.refused.values())
                 print(*(f"    {n} x {error}\n" for error, n in errors.most_common(5)), end="")
                 bad = bad or bool(verdict.harm or verdict.refused)
-            times = Counter(messages(pooler, way, 1_000).values())
-            print(f"{way}, messages, by how often they were booked: {dict(times)}", flush=True)
-            bad = bad or set(times) != {1}
+            driver, is_async = DRIVERS[way]
+            url, settings = pooler.url(driver), SETTINGS[driver]
+            times = Counter(messages(pooler.server.url, url, settings, 1_000, is_async=is_async))
+            print(
+                f"{way}, messages, by how often they were booked: {dict(Counter(times.values()))}",
+                flush=True,
+            )
+            bad = bad or {*times.values()} != {1}
         left = pooler.states() != before
         print("left on the pooler's connections:", pooler.states() if left else "nothing")
     return int(bad or left)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deployments.pgbouncer.run import DRIVERS, messages, written
+from tests.deployments.messages import messages
+from tests.deployments.pgbouncer.pooler import SETTINGS
+from tests.deployments.pgbouncer.run import DRIVERS, written
 from tests.deployments.writers import STORIES
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -29,5 +31,7 @@ def test_two_processes_whose_drivers_begin_to_count_at_one_do_not_meet(pooler, w
 
 @pytest.mark.parametrize("way", DRIVERS)
 def test_a_worker_gets_every_message_once(pooler, way):
-    booked = messages(pooler, way, 100)
+    driver, is_async = DRIVERS[way]
+    url, settings = pooler.url(driver), SETTINGS[driver]
+    booked = messages(pooler.server.url, url, settings, 100, is_async=is_async)
     assert {*booked.values()} == {1}

@@ -25,7 +25,7 @@ from tests.deployments.postgresql import primary
 from tests.deployments.writers import Tally, Verdict, awrite, judge, make, write
 from tests.failing_servers import restarted
 
-__all__ = ["KINDS", "Running", "run"]
+__all__ = ["ASYNC", "KINDS", "Running", "run"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ KINDS = {
     "pymysql": ("mysql+pymysql", _mariadb),
     "asyncmy": ("mysql+asyncmy", _mariadb),
 }
-_ASYNC = {"asyncpg", "asyncmy"}
+ASYNC = {"asyncpg", "asyncmy"}
 
 
 def run(kind: str, seconds: float, every: float, away: float) -> tuple[Tally, Verdict]:
@@ -82,7 +82,7 @@ def run(kind: str, seconds: float, every: float, away: float) -> tuple[Tally, Ve
             time.sleep(max(0.0, until - time.monotonic()))
 
         url = make_url(server.url).set(drivername=driver)
-        if kind in _ASYNC:
+        if kind in ASYNC:
             tally = asyncio.run(_by_tasks(url, seconds, restarts))
         else:
             engine = create_engine(url)

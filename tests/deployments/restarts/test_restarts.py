@@ -7,14 +7,15 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, select
+from sqlalchemy import create_engine, make_url, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from optilock import is_transient, unit_of_work
+from tests.deployments.messages import messages
 from tests.deployments.postgresql import Node, primary, url_of
-from tests.deployments.restarts.run import KINDS, run
+from tests.deployments.restarts.run import ASYNC, KINDS, run
 from tests.deployments.writers import Account, make
 
 
@@ -105,6 +106,22 @@ def test_asyncpg_waits_for_it_too(stopping):
     assert "the database system is shutting down" in str(errors[0])
     assert any(isinstance(error, OSError) for error in errors)
     assert number(node) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_goes_on_when_the_server_is_back_and_gets_every_message_once(kind):
+    driver, running = KINDS[kind]
+    with running() as server:
+        url = make_url(server.url).set(drivername=driver)
+        booked = messages(
+            server.url,
+            url.render_as_string(hide_password=False),
+            {},
+            60,
+            is_async=kind in ASYNC,
+            halfway=lambda: server.restart(1.0),
+        )
+    assert {*booked.values()} == {1}
 
 
 def test_a_server_that_is_full_may_have_room_later():
