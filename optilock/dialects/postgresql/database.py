@@ -124,6 +124,9 @@ class PostgreSQL(Database):
             "40001": Cause.CONFLICT,
             "40P01": Cause.DEADLOCK,
             "55P03": Cause.LOCK_TIMEOUT,
+            # Aurora DSQL, where a driver takes its own codes in place of 40001
+            "OC000": Cause.CONFLICT,
+            "OC001": Cause.CONFLICT,
             # CockroachDB: "result is ambiguous"
             "40003": Cause.UNKNOWN_OUTCOME,
             "08007": Cause.UNKNOWN_OUTCOME,
