@@ -189,6 +189,22 @@ class Database(RowLocks, Values):
         """Is ``error`` such a one?"""
         return False
 
+    # -- several servers that write the same rows --------------------------------------------------
+
+    def locks_are_local(self, connection: Connection) -> bool:
+        """Does a row that is locked on this server stay free on others that write it as well?
+
+        Then a conflict with them is told at COMMIT. It is found out once for an engine.
+        """
+        return False
+
+    def is_out(self, error: BaseException) -> bool:
+        """Does the server say that it cannot answer now, where another one of its cluster may?"""
+        return False
+
+    def see_all(self, connection: Connection) -> None:
+        """Let the reads that follow show what was committed before them on any of the servers."""
+
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
 
     def complete(self, connection: Connection, table: Table) -> None:

@@ -126,7 +126,7 @@ def check_before_commit(session: Session) -> None:
         raise conflict_before_commit(session) from error
     if moved:
         _raise(known, moved)
-    known.promises.clear()
+    known.promises.looked_at()
 
 
 def _kept(known: Watched) -> Iterator[Place]:

@@ -169,7 +169,7 @@ class Watched(Written):
                 self.committed()
             self.decided = self._forgotten = False
             self.connections, self._begun, self.autocommitting = [], [], ()
-            if self.promises:
+            if self.promises is not None:
                 self.promises.in_transaction(root)
             if self.overwritten:
                 self.overwritten.in_transaction(root)

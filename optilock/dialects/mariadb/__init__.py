@@ -2,7 +2,8 @@
 
 :mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`migrations`
 the triggers of versions, and how a table that is alive gets a version,
-:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues.
+:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues,
+:mod:`galera` what is different on a cluster.
 """
 
 from optilock.dialects.mariadb import clock as clock

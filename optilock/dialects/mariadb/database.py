@@ -33,6 +33,7 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
 from optilock.dialects.mariadb.rows import joined_rows
@@ -187,6 +188,8 @@ class MariaDB(Database):
             1053: Cause.CONNECTION_LOST,
             1927: Cause.CONNECTION_LOST,
             4031: Cause.CONNECTION_LOST,
+            # Galera: the node has lost the others, and another one may answer
+            1047: Cause.CONNECTION_LOST,
             # the drivers' own "already closed": PyMySQL and mysqlclient 0, mysql-connector -1
             0: Cause.CONNECTION_LOST,
             -1: Cause.CONNECTION_LOST,
@@ -198,7 +201,7 @@ class MariaDB(Database):
         {
             # Galera certifies at COMMIT: another node's commit was first
             1213: Cause.CONFLICT,
-            # Galera: the node has lost the others
+            # Galera: it has lost them while it asked
             1047: Cause.UNKNOWN_OUTCOME,
         }
     )
@@ -311,6 +314,18 @@ class MariaDB(Database):
         (https://mariadb.com/kb/en/mariadb-error-code-reference/).
         """
         return bool(error.args) and error.args[0] in (1020, 1213)
+
+    # -- a cluster -------------------------------------------------------------------------------
+
+    def locks_are_local(self, connection: Connection) -> bool:
+        return galera.is_node(connection)
+
+    def is_out(self, error: BaseException) -> bool:
+        return galera.number_of(error) == galera.NOT_PREPARED
+
+    def see_all(self, connection: Connection) -> None:
+        if galera.is_node(connection):
+            galera.see_what_others_have_committed(connection)
 
 
 def _refuse_writes_over_the_snapshot(connection: Connection) -> None:

@@ -83,9 +83,7 @@ class Node:
             if self._process is None or self._process.poll() is not None:
                 raise OptilockError(f"{self.name} ended:\n{self._last()}")
             if time.monotonic() > until:
-                raise OptilockError(
-                    f"{self.name} is {self.state()}:\n{self._last()}"
-                )
+                raise OptilockError(f"{self.name} is {self.state()}:\n{self._last()}")
             time.sleep(0.1)
 
     def _last(self) -> str:
