@@ -187,7 +187,7 @@ def inserted_in(transaction: SessionTransaction) -> Collection[State]:
 
 
 def was_committing(transaction: SessionTransaction) -> bool:
-    """Did the transaction, which failed, get as far as COMMIT? A flush that fails ends it sooner."""
+    """Did the transaction, which failed, get to COMMIT? A flush that fails ends it before."""
     return transaction._state is SessionTransactionState.PREPARED
 
 

@@ -42,6 +42,10 @@ _SEVERAL = object()
 class Owner(Protocol):
     """Whose session it is: a unit of work."""
 
+    @property
+    def read_only(self) -> bool:
+        """Does the database refuse every write of the transaction?"""
+
     def connected(self, connection: Connection, database: Database) -> None:
         """The transaction has begun on one more connection."""
 

@@ -248,6 +248,8 @@ class MariaDB(Database):
                 "Let SQLAlchemy make the connection, or give your creator= the flag"
                 " CLIENT.FOUND_ROWS.",
             )
+        if galera.is_node(connection):
+            yield from galera.weaknesses(connection)
         asked = text("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
         row = connection.execute(asked).first()
         if row is None or row[1] != "ON":
@@ -292,6 +294,8 @@ class MariaDB(Database):
     # -- isolation -------------------------------------------------------------------------------
 
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        if level == "SERIALIZABLE" and not read_only and galera.is_node(connection):
+            raise ConfigurationError(galera.NOT_SERIALIZABLE)
         super().begin_at(connection, level, read_only=read_only)
         if level == "REPEATABLE READ" and not read_only:
             _refuse_writes_over_the_snapshot(connection)

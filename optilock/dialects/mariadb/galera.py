@@ -19,16 +19,24 @@ meanwhile, and with 1047 once it has lost the others. Either way there is nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Dialect, text
 
+from optilock.dialects.base import Weakness
 from optilock.dialects.connections import undo_with
 
-__all__ = ["NOT_PREPARED", "is_node", "number_of", "see_what_others_have_committed"]
+__all__ = [
+    "NOT_PREPARED",
+    "NOT_SERIALIZABLE",
+    "is_node",
+    "number_of",
+    "see_what_others_have_committed",
+    "weaknesses",
+]
 
 #: Another transaction was first.
 _ABORTED = 1213
@@ -82,6 +90,37 @@ def _roll_back(original: Callable[[Any], None], dbapi_connection: Any) -> None:
             dbapi_connection.invalidate(error)  # the next one may reach a node that is well
         elif number != _ABORTED:
             raise
+
+
+NOT_SERIALIZABLE = (
+    "this is a node of a Galera cluster, where SERIALIZABLE holds between the transactions of one"
+    " node only: two nodes may each commit what the other one should have prevented. Give the rows"
+    " a version and verify(obj) those that were only read (or verify_reads=True), which holds"
+    " between nodes. If all who write use this one node, give the engine the level,"
+    " create_engine(..., isolation_level='SERIALIZABLE'), and leave isolation= out. With"
+    " read_only=True the level is not refused. Nothing was sent."
+)
+
+
+def weaknesses(connection: Connection) -> Iterator[Weakness]:
+    """What a program should know of a cluster, and what should be set there."""
+    yield Weakness(
+        "galera",
+        False,
+        "The server is a node of a Galera cluster (wsrep_on). Versions, touch(), and verify() with"
+        " its UPDATE hold between nodes. Isolation levels, lock() and other locks of rows hold on"
+        " one node only, and a conflict with another node is told at COMMIT.",
+        "See docs/deployments.md: use versions where you would lock, and units that run again.",
+    )
+    if not (connection.scalar(text("SELECT @@GLOBAL.wsrep_sync_wait")) or 0) & 1:
+        yield Weakness(
+            "galera-old-reads",
+            False,
+            "wsrep_sync_wait is off: a unit that runs again on another node, or the next request of"
+            " a client, may read rows as they were before the last COMMIT. No update is lost by"
+            " that, but the unit conflicts once more.",
+            "SET GLOBAL wsrep_sync_wait = 1, or send all requests of a client to one node.",
+        )
 
 
 def see_what_others_have_committed(connection: Connection) -> None:
