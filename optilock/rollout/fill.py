@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import tenacity
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import Database, database_of
@@ -57,10 +58,12 @@ class Filler:
                 raise OptilockError(
                     f"Rows of {self.target.table.fullname} are still without a version, because"
                     " another transaction has held them for more than"
-                    f" {self.attempts.patience:g} seconds. What was filled stays filled; end that"
-                    " transaction and run the roll-out again, it goes on from here."
+                    f" {self.attempts.patience:g} seconds{self.attempts.whose()}. What was filled"
+                    " stays filled; end that transaction and run the roll-out again, it goes on"
+                    " from here."
                 )
-            self.attempts.progress.waiting("rows are held by another transaction")
+            whose = self.attempts.whose()
+            self.attempts.progress.waiting(f"rows are held by another transaction{whose}")
             time.sleep(_LOOK_AGAIN)
 
     def _pass(self) -> int:
@@ -129,6 +132,9 @@ class Pace:
 
 
 T = TypeVar("T")
+#: After a wait for a lock it rests so many times as long: others may have queued behind it.
+_REST = 9
+_LONGEST_REST = 2.0
 _AGAIN = (Cause.LOCK_TIMEOUT, Cause.DEADLOCK, Cause.CONFLICT)
 
 
@@ -146,6 +152,8 @@ class Attempts:
     #: The right to work on the table, once it was taken; and the connection that locks it.
     claim: Claim | None = None
     beside: Connection | None = None
+    #: What is locked, once it is known.
+    table: Table | None = None
     waits: int = 0
 
     def run(self, what: str, work: Callable[[Connection], T], *, long: bool = False) -> T:
@@ -159,8 +167,9 @@ class Attempts:
         """
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._lock_was_held),
-            wait=full_jitter(0.1, 2.0),
-            stop=tenacity.stop_after_delay(self.patience),
+            wait=tenacity.wait_fixed(min(_REST * self.lock_timeout, _LONGEST_REST))
+            + full_jitter(0.1, 1.0),
+            stop=tenacity.stop_before_delay(self.patience),
             before_sleep=self._waits,
             reraise=True,
         )
@@ -181,8 +190,9 @@ class Attempts:
                 ) from error
             raise OptilockError(
                 f"A lock was not to be had within {self.lock_timeout:g} seconds, in"
-                f" {self.patience:g} seconds of trying: a transaction holds the table. What was"
-                " done stays done; run the roll-out again when that transaction is over."
+                f" {self.patience:g} seconds of trying: a transaction holds the table"
+                f"{self.whose()}. What was done stays done; run the roll-out again when that"
+                " transaction is over."
             ) from error
         return result
 
@@ -192,7 +202,13 @@ class Attempts:
         if self.claim is None or not long:
             return self._transact(work)
         with self.claim.locked(self.beside):
-            return self._transact(work)
+            return self._transact(partial(self._bounded, work, self.beside))
+
+    def _bounded(
+        self, work: Callable[[Connection], T], beside: Connection | None, connection: Connection
+    ) -> T:
+        with self.ways.bounded(connection, beside, self.lock_timeout):
+            return work(connection)
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
         with self.connection.begin():
@@ -221,16 +237,26 @@ class Attempts:
             self.connection.rollback()
             self._transact(claim.keep)
             try:
-                self._transact(claim.drop)
+                self._transact(partial(self._bounded, claim.drop, None))
             except DBAPIError:
                 self._transact(claim.free)
 
     def _waits(self, state: tenacity.RetryCallState) -> None:
         self.waits += 1
-        self.progress.waiting("somebody holds the lock")
+        self.progress.waiting(f"somebody holds the lock{self.whose()}")
+
+    def whose(self) -> str:
+        """Who has the table, for messages: a number that the server knows, where it tells."""
+        found = None
+        if self.table is not None:
+            with suppress(DBAPIError), self.connection.begin():
+                found = self.ways.holder(self.connection, self.table)
+        return "" if found is None else f": {found}"
 
     def _lock_was_held(self, error: BaseException) -> bool:
-        return isinstance(error, DBAPIError) and self._database.classify(error) in _AGAIN
+        if not isinstance(error, DBAPIError):
+            return False
+        return self._database.classify(error) in _AGAIN or self.ways.interrupted(error)
 
     @property
     def _database(self) -> Database:

@@ -135,6 +135,7 @@ class _Rollout:
         if self._is_done(target, guard) and not self._look(claim.is_left):
             return Report(seconds=time.monotonic() - started)
         with self.attempts.alone(claim):
+            self.attempts.table = target.table
             filler = self._steps(self._look(target_of, table, schema, token), guard)
         return Report(
             tuple(self.steps),
