@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Dialect, Engine
-from sqlalchemy.exc import DBAPIError, TimeoutError
+from sqlalchemy.exc import TimeoutError
 
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Step, Target, Ways
-from optilock.errors import ConfigurationError, OptilockError, described
+from optilock.errors import ConfigurationError, described
+from optilock.rollout.claim import claim_of
 from optilock.rollout.fill import Attempts, Filler, Pace
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import guard_of, missing, require_known, target_of
@@ -40,7 +41,7 @@ def roll_out(
     """Put the column of ``token`` on a table that others are writing.
 
     Args:
-        engine: a sync engine; one connection works, another one holds the right to.
+        engine: a sync engine; one connection works, another one holds the right to meanwhile.
         table: the table's name, without its schema.
         token: what the column is to be, ``Counter()`` unless said otherwise.
         rate: rows a second at most.
@@ -65,24 +66,36 @@ def roll_out(
     require_column(token)
     guarding = guard_of(table, token, schema, guard, ignore)
     ways = database_of(engine.dialect).rollout()
+    if ways.speaks is None:
+        raise ConfigurationError(
+            f"optilock cannot roll out versions on {engine.dialect.name}: add the column with a"
+            " migration of your own."
+        )
     wait, pace = in_seconds("lock_timeout", lock_timeout), Pace(rate=rate)
     patience = in_seconds("patience", patience)
-    with _alone(engine, ways, table, schema), _second(engine) as connection:
+    with engine.connect() as connection, _beside(engine, ways) as beside:
         working = connection.execution_options(**ways.options)
         ways.prepare(working)
         progress = Silent() if progress is None else progress
-        attempts = Attempts(working, ways, progress, wait, patience)
+        attempts = Attempts(working, ways, progress, wait, patience, beside=beside)
         return _Rollout(attempts, pace).run(table, schema, token, guarding)
 
 
-def _second(engine: Engine) -> Connection:
+@contextmanager
+def _beside(engine: Engine, ways: Ways) -> Iterator[Connection | None]:
+    """A connection that locks our claim while the other one works, where there are such locks."""
+    if database_of(engine.dialect).one_lock:
+        yield None
+        return
     try:
-        return engine.connect()
+        connection = engine.connect()
     except TimeoutError as error:
         raise ConfigurationError(
             "A roll-out takes two connections of its engine, and the pool gave one: make an engine"
             " for it with poolclass=NullPool."
         ) from error
+    with connection:
+        yield connection.execution_options(**ways.options)
 
 
 def require_column(token: object) -> None:
@@ -97,23 +110,6 @@ def require_column(token: object) -> None:
             f"{token!r} is a column that every table of PostgreSQL has: nothing has to be rolled"
             " out. Map the class with it, and be done."
         )
-
-
-@contextmanager
-def _alone(engine: Engine, ways: Ways, table: str, schema: str | None) -> Iterator[None]:
-    """Hold the right to roll out this table, on a connection of its own."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        within = schema or ways.current_schema(connection)
-        if not ways.hold(connection, f"roll-out of {within}.{table}"):
-            raise OptilockError(
-                f"Another roll-out of {table} is running. Two would only wait for each other:"
-                " let it finish, or end it; this one then goes on where it stood."
-            )
-        try:
-            yield
-        finally:
-            with suppress(DBAPIError):  # a connection that is lost has no right to give back
-                ways.release(connection)
 
 
 class _Rollout:
@@ -135,22 +131,12 @@ class _Rollout:
         self.ways.check(target)
         if guard is not None:
             require_known(guard, target)
-        if target.column is None:
-            self._do(
-                "add the column", f"change {table}", self.ways.add_column(target, self.dialect)
-            )
-            target = self._look(target_of, table, schema, token)
-        elif target.version.nullable and not target.has_default:
-            # Or rows without a version would come for as long as others insert.
-            self._change("set the default", target, self.ways.set_default)
-        for trigger in self._look(missing, target, guard):
-            step = self.ways.create_trigger(*trigger.statements)
-            self._do(trigger.step, f"create triggers on {table}", [step])
-        filler = Filler(self.attempts, target, self.pace)
-        if target.version.nullable:
-            self._begin("fill", self._look(self.ways.rows, target))
-            filler.run()
-            self._change("require it", target, self.ways.require)
+        claim = claim_of(table, schema or self._look(self.ways.current_schema))
+        if self._is_done(target, guard) and not self._look(claim.is_left):
+            return Report(seconds=time.monotonic() - started)
+        with self.attempts.alone(claim):
+            self.attempts.table = target.table
+            filler = self._steps(self._look(target_of, table, schema, token), guard)
         return Report(
             tuple(self.steps),
             filler.filled,
@@ -158,6 +144,29 @@ class _Rollout:
             self.attempts.waits,
             time.monotonic() - started,
         )
+
+    def _is_done(self, target: Target, guard: GuardTrigger | None) -> bool:
+        there = target.column is not None and not target.version.nullable
+        return there and not self._look(missing, target, guard)
+
+    def _steps(self, target: Target, guard: GuardTrigger | None) -> Filler:
+        """What is missing, one after another."""
+        if target.column is None:
+            self._change("add the column", target, self.ways.add_column)
+            table = target.table
+            target = self._look(target_of, table.name, table.schema, target.token)
+        elif target.version.nullable and not target.has_default:
+            # Or rows without a version would come for as long as others insert.
+            self._change("set the default", target, self.ways.set_default)
+        for trigger in self._look(missing, target, guard):
+            step = self.ways.create_trigger(*trigger.statements)
+            self._do(trigger.step, f"create triggers on {target.table.fullname}", [step])
+        filler = Filler(self.attempts, target, self.pace)
+        if target.version.nullable:
+            self._begin("fill", self._look(self.ways.rows, target))
+            filler.run()
+            self._change("require it", target, self.ways.require)
+        return filler
 
     def _look(self, ask: Callable[..., R], *given: Any) -> R:
         """Ask something of the database, in a transaction of its own."""
@@ -173,7 +182,7 @@ class _Rollout:
         if steps:
             self._begin(name)
         for step in steps:
-            self.attempts.run(what, step)
+            self.attempts.run(what, step, long=True)
 
     def _begin(self, name: str, total: int | None = None) -> None:
         self.steps.append(name)

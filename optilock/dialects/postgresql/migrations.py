@@ -17,9 +17,10 @@ validating one scans beside the writers
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, and_, func, literal_column, select, text, update
+from sqlalchemy import Connection, Dialect, Table, and_, func, literal_column, select, text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
@@ -132,20 +133,37 @@ def version_trigger(names: Names) -> TriggerDDL:
     )
 
 
+_HOLDER = text(
+    "SELECT a.pid, a.usename, a.application_name, a.state,"
+    " to_char(a.xact_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')"
+    " FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
+    " WHERE l.locktype = 'relation' AND l.relation = CAST(:name AS regclass) AND l.granted"
+    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND l.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 1"
+)
+
+
 class PostgreSQLWays(Ways):
     speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
-    def hold(self, connection: Connection, name: str) -> bool:
-        held = select(func.pg_try_advisory_lock(func.hashtextextended(name, 0)))
-        return bool(connection.scalar(held))
-
-    def release(self, connection: Connection) -> None:
-        connection.execute(select(func.pg_advisory_unlock_all()))
+    options = MappingProxyType({"isolation_level": "READ COMMITTED"})
 
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """Only for this transaction: a pooler may hand the connection to somebody else."""
         milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
         connection.execute(select(func.set_config("lock_timeout", milliseconds, True)))
+
+    def holder(self, connection: Connection, table: Table) -> str | None:
+        """Of another user's transaction only the number is shown."""
+        name = quoted_table(connection.dialect, table.name, table.schema)
+        found = connection.execute(_HOLDER, {"name": name}).first()
+        if found is None:
+            return None
+        number, *about, since = found
+        shown = ", ".join(one for one in about if one)
+        return f"backend {number} ({shown})" + (
+            f", in a transaction since {since} UTC" * bool(since)
+        )
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = target.names(dialect)
