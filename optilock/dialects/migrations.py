@@ -256,6 +256,20 @@ class Ways:
         """
         return nullcontext()
 
+    def nodes(self, connection: Connection, named: Sequence[str]) -> Sequence[str]:
+        """``host:port`` of every server that has the table, this one too; none: there is one.
+
+        ``named`` are those that the user has named.
+
+        Raises:
+            ConfigurationError: they are not all known, or would not all make the same changes.
+        """
+        return ()
+
+    def made(self, connection: Connection, table: Table) -> Mapping[str, object]:
+        """What this server has of the table, in words that can be compared with another one's."""
+        return {}
+
     def holder(self, connection: Connection, table: Table) -> str | None:
         """Whose transaction has the table, as far as the server tells; the oldest one."""
         return None

@@ -26,6 +26,7 @@ writing; their rows get the default.
 target        the table as it is now, and the triggers it lacks
 run           the steps, one after another
 claim         one roll-out of a table at a time, said by a row that needs no session
+nodes         the servers of a cluster, asked before and compared at the end
 fill          rows filled batch after batch, each in a short transaction that is tried again
 report        what the roll-out reports, while it runs and when it is over
 command       ``optilock migrate``

@@ -32,6 +32,7 @@ _NAME = "{task.description}"
     help="Also create the guard trigger, before the rows are filled.",
 )
 @click.option("--ignore", multiple=True, help="A column that does not count for the guard trigger.")
+@click.option("--node", multiple=True, help="host:port of each node of a Galera cluster.")
 @click.option("--rate", type=float, help="Rows a second at most.")
 @click.option("--lock-timeout", default=0.1, show_default=True, help="Seconds to wait for a lock.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to go on trying.")
@@ -43,6 +44,7 @@ def migrate(
     column: str,
     guard: Policy | None,
     ignore: tuple[str, ...],
+    node: tuple[str, ...],
     rate: float | None,
     lock_timeout: float,
     patience: float,
@@ -67,6 +69,7 @@ def migrate(
                 patience=patience,
                 guard=guard,
                 ignore=ignore,
+                nodes=node,
                 progress=_Bar(shown),
             )
     except ConfigurationError as error:

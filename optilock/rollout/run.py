@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy import Connection, Dialect, Engine, MetaData, Table
 from sqlalchemy.exc import TimeoutError
 
 from optilock.dialects import database_of
@@ -15,6 +15,7 @@ from optilock.dialects.migrations import Step, Target, Ways
 from optilock.errors import ConfigurationError, described
 from optilock.rollout.claim import claim_of
 from optilock.rollout.fill import Attempts, Filler, Pace
+from optilock.rollout.nodes import Nodes
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import guard_of, missing, require_known, target_of
 from optilock.session.connections import require_engine
@@ -36,6 +37,7 @@ def roll_out(
     patience: Seconds = 60,
     guard: Policy | None = None,
     ignore: Iterable[str] = (),
+    nodes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Put the column of ``token`` on a table that others are writing.
@@ -51,6 +53,8 @@ def roll_out(
         guard: what the guard trigger does that the table gets before it is filled, ``"bump"`` or
             ``"reject"`` (:mod:`optilock.tokens.guard_trigger`); None for no guard trigger.
         ignore: columns whose change does not count for the guard trigger.
+        nodes: of a Galera cluster, ``host:port`` of every node as it is reached from here; without
+            them those that the cluster tells.
 
     Raises:
         ConfigurationError: no such table or column, no primary key, a column of that name with
@@ -78,7 +82,10 @@ def roll_out(
         ways.prepare(working)
         progress = Silent() if progress is None else progress
         attempts = Attempts(working, ways, progress, wait, patience, beside=beside)
-        return _Rollout(attempts, pace).run(table, schema, token, guarding)
+        cluster = Nodes.of(engine, working, ways, nodes)
+        report = _Rollout(attempts, pace).run(table, schema, token, guarding)
+        cluster.compare(Table(table, MetaData(), schema=schema))
+        return report
 
 
 @contextmanager

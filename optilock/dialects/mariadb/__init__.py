@@ -3,7 +3,7 @@
 :mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`migrations`
 the triggers of versions, and how a table that is alive gets a version,
 :mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues,
-:mod:`galera` what is different on a cluster.
+:mod:`galera` what is different on a cluster, :mod:`galera_tables` what a migration does there.
 """
 
 from optilock.dialects.mariadb import clock as clock

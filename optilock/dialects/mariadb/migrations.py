@@ -12,7 +12,7 @@ metadata lock makes every later one wait behind it, so that is limited (:mod:`ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.connections import undo_with
+from optilock.dialects.mariadb import galera, galera_tables
 from optilock.dialects.mariadb.table_locks import INTERRUPTED, bounded, holder
 from optilock.dialects.migrations import (
     Filled,
@@ -146,7 +147,15 @@ class MariaDBWays(Ways):
     def bounded(
         self, connection: Connection, beside: Connection | None, seconds: float
     ) -> AbstractContextManager[None]:
+        if galera.is_node(connection):
+            return galera_tables.together(connection)
         return bounded(connection, beside, seconds)
+
+    def nodes(self, connection: Connection, named: Sequence[str]) -> Sequence[str]:
+        return galera_tables.nodes(connection, named) if galera.is_node(connection) else ()
+
+    def made(self, connection: Connection, table: Table) -> Mapping[str, object]:
+        return galera_tables.made(connection, table)
 
     def holder(self, connection: Connection, table: Table) -> str | None:
         return holder(connection, table)
