@@ -12,16 +12,16 @@ both are stored, nobody is on call any more: a write skew.
 from __future__ import annotations
 
 import argparse
-import threading
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy import Engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from optilock import ConcurrencyError, UnitOfWork, Versioned, is_transient, touch, verify
+from optilock import ConcurrencyError, Versioned, touch, verify
 from tests.deployments.galera.cluster import Cluster, running
+from tests.deployments.galera.together import at_once, causal_engines
 
 HOW = ("verify", "verify_reads", "touch", "lock", "nothing")
 
@@ -38,8 +38,7 @@ class Doctor(Versioned, Base):
 
 def rounds(cluster: Cluster, how: str, count: int) -> Counter[str]:
     """So many rounds: how many committed ``both``, ``one`` or ``none``, by which errors."""
-    causal = "init_command=SET SESSION wsrep_sync_wait=1"
-    engines = [create_engine(f"{node.url}?{causal}") for node in cluster.nodes[:2]]
+    engines = causal_engines(cluster)
     Base.metadata.create_all(engines[0])
     told: Counter[str] = Counter()
     for _ in range(count):
@@ -59,48 +58,23 @@ def _both_on_call(engine: Engine) -> None:
 
 
 def _round(engines: Sequence[Engine], how: str, told: Counter[str]) -> str:
-    together = threading.Barrier(2)
-    home: list[int] = []
+    def go_home(session: Session, number: int, meet: Callable[[], None]) -> None:
+        mine, other = (1, 2) if number == 0 else (2, 1)
+        lock: Any = {"read": True} if how == "lock" else None
+        colleague = session.get_one(Doctor, other, with_for_update=lock)
+        if how == "verify":
+            verify(colleague)
+        if how == "touch":
+            touch(colleague)
+        doctor = session.get_one(Doctor, mine)
+        meet()
+        if colleague.on_call:
+            doctor.on_call = False
 
-    def go_home(engine: Engine, mine: int, other: int) -> None:
-        try:
-            with UnitOfWork(sessionmaker(engine), verify_reads=how == "verify_reads") as session:
-                # The last thing before COMMIT, after all that is sent before it.
-                event.listen(session, "before_commit", lambda session: _meet(together))
-                if how == "lock":
-                    lock = {"read": True}
-                    colleague = session.get_one(Doctor, other, with_for_update=lock)
-                else:
-                    colleague = session.get_one(Doctor, other)
-                if how == "verify":
-                    verify(colleague)
-                if how == "touch":
-                    touch(colleague)
-                doctor = session.get_one(Doctor, mine)
-                _meet(together)
-                if colleague.on_call:
-                    doctor.on_call = False
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            told["conflict" if isinstance(error, ConcurrencyError) else "deadlock"] += 1
-        else:
-            home.append(mine)
-
-    threads = [
-        threading.Thread(target=go_home, args=(engine, *numbers))
-        for engine, numbers in zip(engines, ((1, 2), (2, 1)), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return ("none", "one", "both")[len(home)]
-
-
-def _meet(together: threading.Barrier) -> None:
-    with suppress(threading.BrokenBarrierError):
-        together.wait(timeout=2)
+    ended = at_once(engines, go_home, verify_reads=how == "verify_reads")
+    for error in ended.errors:
+        told["conflict" if isinstance(error, ConcurrencyError) else "deadlock"] += 1
+    return ("none", "one", "both")[len(ended.committed)]
 
 
 def main() -> None:

@@ -18,12 +18,18 @@ from optilock import (
     UnitOfWork,
     Versioned,
     etag_of,
+    leases,
     serializable,
+    shares,
     verify,
 )
 from optilock.check import check
+from optilock.leases import Leasable, Name
+from optilock.tables.leases import SET as leases_tables
+from optilock.tables.shares import SET as shares_tables
 from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
 from tests.deployments.galera.cluster import Cluster
+from tests.deployments.galera.together import at_once, causal_engines
 from tests.models import Account
 
 Engines = list[Engine]
@@ -72,6 +78,10 @@ class Native(_Seen, Base):
     __tablename__ = "natives_seen"
     revision: Mapped[int] = mapped_column()
     __mapper_args__ = {"version_id_col": revision}
+
+
+class Leased(Leasable, _Seen, Versioned, Base):
+    __tablename__ = "leased"
 
 
 class Moved(_Seen, Versioned, Base):
@@ -144,6 +154,40 @@ def test_a_read_only_unit_verifies_without_writing(engines: Engines, store: Stor
     store(Account(id=1))
     with UnitOfWork(engines[0], read_only=True) as session:
         verify(session.get_one(Account, 1))
+
+
+def test_of_two_nodes_that_open_a_name_at_once_one_has_it(cluster: Cluster) -> None:
+    engines = causal_engines(cluster)
+    shares_tables.tables.create_all(engines[0])
+
+    def open_it(session: Session, number: int, meet: object) -> None:
+        shares.open(session, "report", "RW", share="", seconds=30)
+
+    for _ in range(5):
+        ended = at_once(engines, open_it)
+        assert (len(ended.committed), len(ended.errors)) == (1, 1)
+        cluster.nodes[0].ask("DELETE FROM test.optilock_share_handles")
+        cluster.agree("SELECT 1")
+    for engine in engines:
+        engine.dispose()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["a name", "a row"])
+def test_of_two_nodes_that_acquire_a_lease_at_once_one_has_it(
+    cluster: Cluster, store: Store, named: bool
+) -> None:
+    store(Leased(id=1), Leased(id=2))
+    engines = causal_engines(cluster)
+    leases_tables.tables.create_all(engines[0])
+
+    def acquire(session: Session, number: int, meet: object) -> None:
+        of = Name("report") if named else session.get_one(Leased, 1)
+        leases.acquire(session, of, 30)
+
+    ended = at_once(engines, acquire)
+    assert (len(ended.committed), len(ended.errors)) == (1, 1)
+    for engine in engines:
+        engine.dispose()
 
 
 def test_serializable_is_refused_but_for_reading(engines: Engines) -> None:

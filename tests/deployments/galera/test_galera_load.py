@@ -24,7 +24,7 @@ def test_no_acknowledged_unit_is_lost_or_doubled_while_a_node_is_killed_and_come
 
 
 def test_without_a_version_units_are_lost(cluster: Cluster) -> None:
-    assert write(cluster, Bare, 4, kill=False).lost
+    assert write(cluster, Bare, 4, kills=0).lost
 
 
 @pytest.mark.parametrize("how", ["verify", "verify_reads", "touch"])

@@ -3,6 +3,7 @@
 ::
 
     python -m tests.deployments.galera.writers --seconds 60
+    python -m tests.deployments.galera.writers --seconds 60 --kills 3
     python -m tests.deployments.galera.writers --seconds 60 --bare     # without a version
 
 Each unit of work appends its own number to the list of a row, counts in that row, and moves one
@@ -124,8 +125,8 @@ def _connected(node: Node) -> Any:
         return None
 
 
-def write(cluster: Cluster, kind: type[Any], seconds: float, *, kill: bool = True) -> Told:
-    """Let the writers write for so long; the last node is killed after a quarter of that."""
+def write(cluster: Cluster, kind: type[Any], seconds: float, *, kills: int = 1) -> Told:
+    """Let the writers write for so long, while nodes are killed, one by one, and come back."""
     with Session(through_proxy(cluster, 0)) as session, session.begin():
         Base.metadata.create_all(session.connection())
         session.add_all([kind(id=number, units="") for number in range(ROWS)])
@@ -136,11 +137,12 @@ def write(cluster: Cluster, kind: type[Any], seconds: float, *, kill: bool = Tru
     ]
     for writer in writers:
         writer.start()
-    if kill:
-        time.sleep(seconds / 4)
-        cluster.nodes[-1].kill()
-        time.sleep(seconds / 4)
-        cluster.nodes[-1].start()
+    for number in range(kills):
+        node = cluster.nodes[-1 - number % 2]
+        time.sleep(seconds / kills / 4)
+        node.kill()
+        time.sleep(seconds / kills / 4)
+        node.start()
     for writer in writers:
         writer.join()
     rows: list[Any] = cluster.agree(f"SELECT units, n, money FROM {kind.__tablename__} ORDER BY id")
@@ -186,10 +188,12 @@ def _unit(engine: Engine, kind: type[Any]) -> Callable[[str, int, int], None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--kills", type=int, default=1, help="how often a node is killed")
     parser.add_argument("--bare", action="store_true", help="rows without a version")
     chosen = parser.parse_args()
     with running() as cluster:
-        print(write(cluster, Bare if chosen.bare else Row, chosen.seconds))
+        kind = Bare if chosen.bare else Row
+        print(write(cluster, kind, chosen.seconds, kills=chosen.kills))
 
 
 if __name__ == "__main__":
