@@ -267,6 +267,14 @@ class Ways:
     def check(self, target: Target) -> None:
         """Before anything is changed: raise ``ConfigurationError`` for what cannot be done."""
 
+    #: The longest name of a column, and of what it is so many.
+    longest_name: int = 1_000
+    letters = "characters"
+
+    def takes_name(self, name: str) -> bool:
+        """Is ``name`` short enough for a column?"""
+        return len(name) <= self.longest_name
+
     # -- the steps ---------------------------------------------------------------------------
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:

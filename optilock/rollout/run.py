@@ -14,7 +14,9 @@ from optilock.dialects import database_of
 from optilock.dialects.migrations import Step, Target, Ways
 from optilock.errors import ConfigurationError, described
 from optilock.rollout.claim import claim_of
-from optilock.rollout.fill import Attempts, Filler, Pace
+from optilock.rollout.fill import Attempts, Filler
+from optilock.rollout.pace import SHARE, Pace, pace_of
+from optilock.rollout.refusals import require_name, require_version
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import guard_of, missing, require_known, target_of
 from optilock.session.connections import require_engine
@@ -32,6 +34,8 @@ def roll_out(
     token: Token | None = None,
     schema: str | None = None,
     rate: float | None = None,
+    batch: int | None = None,
+    share: float = SHARE,
     lock_timeout: Seconds = 0.1,
     patience: Seconds = 60,
     guard: Policy | None = None,
@@ -45,6 +49,8 @@ def roll_out(
         table: the table's name, without its schema.
         token: what the column is to be, ``Counter()`` unless said otherwise.
         rate: rows a second at most.
+        batch: rows of a batch, however long it takes; None for as many as take 3 milliseconds.
+        share: the part of its time that it may work; the rest of it the server is the writers'.
         lock_timeout: seconds that a step waits for a lock, with others behind it, before it tries
             again later.
         patience: seconds to go on trying for one lock.
@@ -54,7 +60,7 @@ def roll_out(
 
     Raises:
         ConfigurationError: no such table or column, no primary key, a column of that name with
-            another type, a token that this database cannot make; nothing was changed.
+            another type or meaning, a token that this database cannot make; nothing was changed.
         OptilockError: another roll-out of the table runs; or a lock was not to be had; or the user
             may not change the table; or the database refused a step. What was done stays, and
             running it again goes on.
@@ -71,7 +77,7 @@ def roll_out(
             f"optilock cannot roll out versions on {engine.dialect.name}: add the column with a"
             " migration of your own."
         )
-    wait, pace = in_seconds("lock_timeout", lock_timeout), Pace(rate=rate)
+    wait, pace = in_seconds("lock_timeout", lock_timeout), pace_of(rate, batch, share)
     patience = in_seconds("patience", patience)
     with engine.connect() as connection, _beside(engine, ways) as beside:
         working = connection.execution_options(**ways.options)
@@ -126,8 +132,10 @@ class _Rollout:
         self, table: str, schema: str | None, token: Token, guard: GuardTrigger | None
     ) -> Report:
         started = time.monotonic()
-        target = self._look(target_of, table, schema, token)
         self.ways.first_of(token)
+        require_name(self.ways, token)
+        target = self._look(target_of, table, schema, token)
+        self._look(require_version, self.ways, target)
         self.ways.check(target)
         if guard is not None:
             require_known(guard, target)

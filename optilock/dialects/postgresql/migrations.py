@@ -147,6 +147,11 @@ class PostgreSQLWays(Ways):
     speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
+    longest_name = 63
+    letters = "bytes"
+
+    def takes_name(self, name: str) -> bool:
+        return len(name.encode()) <= self.longest_name
 
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """Only for this transaction: a pooler may hand the connection to somebody else."""
