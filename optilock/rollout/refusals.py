@@ -18,7 +18,7 @@ from optilock.dialects.migrations import Target, Ways
 from optilock.errors import ConfigurationError
 from optilock.tokens import Counter, Token
 
-__all__ = ["DEFAULT", "require_name", "require_version"]
+__all__ = ["DEFAULT", "require_all_rows", "require_name", "require_version"]
 
 #: In ``info`` of a reflected column: its default, as the database writes it.
 DEFAULT = "optilock_default"
@@ -31,6 +31,16 @@ def require_name(ways: Ways, token: Token) -> None:
         raise ConfigurationError(
             f"The column cannot be called {name!r}: this database takes names of 1 to"
             f" {ways.longest_name} {ways.letters}. Nothing was changed."
+        )
+
+
+def require_all_rows(connection: Connection, ways: Ways, target: Target) -> None:
+    """Refuse a user who may not see every row: what he does not see would get no version."""
+    if ways.hides_rows(connection, target):
+        raise ConfigurationError(
+            f"Row-level security may hide rows of {target.table.fullname} from this user, and they"
+            " would get no version. Nothing was changed: run this as a user whom it does not"
+            " concern (BYPASSRLS, or the table's owner unless it says FORCE ROW LEVEL SECURITY)."
         )
 
 
