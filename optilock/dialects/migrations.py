@@ -278,8 +278,20 @@ class Ways:
         """Is ``error`` what ends a statement that has waited for too long?"""
         return False
 
+    def hides_rows(self, connection: Connection, target: Target) -> bool:
+        """May the table have rows that this user does not see, and so cannot fill?"""
+        return False
+
     def check(self, target: Target) -> None:
         """Before anything is changed: raise ``ConfigurationError`` for what cannot be done."""
+
+    #: The longest name of a column, and of what it is so many.
+    longest_name: int = 1_000
+    letters = "characters"
+
+    def takes_name(self, name: str) -> bool:
+        """Is ``name`` short enough for a column?"""
+        return len(name) <= self.longest_name
 
     # -- the steps ---------------------------------------------------------------------------
 
@@ -307,6 +319,10 @@ class Ways:
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """NOT NULL, and the default."""
         raise NotImplementedError  # every engine has its own
+
+    def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """What :meth:`require` has left behind when it failed, and others would trip over."""
+        return []
 
     def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
         """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""

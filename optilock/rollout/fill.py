@@ -1,9 +1,8 @@
 """Filling: batch after batch in the order of the keys, each a short transaction of its own.
 
-A batch holds its row locks until it commits, so its size follows the time it takes. Between two
-batches the roll-out rests for a multiple of the time that it worked, so it rests longer where
-others keep the server busy; and longer still to keep a rate. A transaction that meets a lock of
-others gives up at once, and is tried again (:class:`Attempts`).
+How many rows a batch has, and how long the roll-out rests after it, is said by its pace
+(:mod:`optilock.rollout.pace`). A transaction that meets a lock of others gives up at once, and is
+tried again (:class:`Attempts`).
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from sqlalchemy.exc import DBAPIError
 from optilock.dialects import Database, database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.migrations import Key, Target, Ways
-from optilock.errors import ConfigurationError, OptilockError
-from optilock.rollout.claim import Claim
+from optilock.errors import OptilockError
+from optilock.rollout.claim import TERM, Claim
+from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress
 from optilock.unit.backoff import full_jitter
 
@@ -79,7 +79,7 @@ class Filler:
             self.batches += 1
             self.attempts.progress.filled(rows)
             size = self.pace.next(size, seconds)
-            time.sleep(self.pace.rest(rows, seconds))
+            self.attempts.rest(self.pace.rest(rows, seconds))
 
     def _batch(self, after: Key | None, size: int) -> tuple[int, Key | None]:
         return self.attempts.run(
@@ -90,45 +90,6 @@ class Filler:
     def _is_left(self) -> bool:
         with self.attempts.connection.begin():
             return self.attempts.ways.is_left(self.attempts.connection, self.target)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """``seconds`` for a batch, its limits in rows, and rows a second at most."""
-
-    seconds: float = 0.003
-    smallest: int = 100
-    largest: int = 5_000
-    rate: float | None = None
-    #: The part of the time that is spent working; the rest of it the processor is the writers'.
-    share: float = 0.15
-
-    def __post_init__(self) -> None:
-        if self.rate is not None and not self.rate > 0:
-            raise ConfigurationError(
-                f"rate={self.rate!r}: write rows a second, more than 0, or None for no limit."
-            )
-
-    def first(self) -> int:
-        """The size of the first batch."""
-        return self._within(500)
-
-    def next(self, size: int, seconds: float) -> int:
-        """The size after a batch of ``size`` that took ``seconds``; at most twice as many."""
-        if seconds <= 0:
-            return self._within(2 * size)
-        return self._within(min(2 * size, int(size * self.seconds / seconds)))
-
-    def rest(self, rows: int, seconds: float) -> float:
-        """Seconds to wait after a batch."""
-        rest = seconds * (1 - self.share) / self.share
-        if self.rate is None:
-            return rest
-        return max(rest, rows / self.rate - seconds)
-
-    def _within(self, size: int) -> int:
-        size = max(self.smallest, min(self.largest, size))
-        return size if self.rate is None else max(1, min(size, int(self.rate)))
 
 
 T = TypeVar("T")
@@ -214,6 +175,14 @@ class Attempts:
         with self.connection.begin():
             self.ways.begin(self.connection, self.lock_timeout)
             return work(self.connection)
+
+    def rest(self, seconds: float) -> None:
+        """Do nothing, and keep the claim."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, TERM / 3))
+            if left > TERM / 3 and self.claim is not None:
+                self.run("claim the table on", lambda connection: None)
 
     @contextmanager
     def alone(self, claim: Claim) -> Iterator[None]:

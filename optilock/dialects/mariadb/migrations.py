@@ -133,6 +133,7 @@ class MariaDBWays(Ways):
     speaks = mysql.dialect()
     brackets = True
     commits_each_step = True
+    longest_name = 64
 
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
 
