@@ -31,6 +31,7 @@ from sqlalchemy.event.registry import _EventKey
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import InstanceState, Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.attributes import manager_of_class
+from sqlalchemy.orm.session import SessionTransactionState
 from sqlalchemy.pool.base import _ConnectionRecord
 from sqlalchemy.types import TypeEngine
 from sqlalchemy.util import LRUCache, concurrency
@@ -203,6 +204,11 @@ def run_of(query_or_state: Any) -> int | None:
 def inserted_in(transaction: SessionTransaction) -> Collection[State]:
     """The objects whose rows the transaction, or the savepoint, has inserted."""
     return transaction._new
+
+
+def was_committing(transaction: SessionTransaction) -> bool:
+    """Did the transaction, which failed, get to COMMIT? A flush that fails ends it before."""
+    return transaction._state is SessionTransactionState.PREPARED
 
 
 def deleted_in(transaction: SessionTransaction) -> Collection[State]:

@@ -185,9 +185,24 @@ class Database(RowLocks, Values):
         """Is ``error`` such a one?"""
         return False
 
-    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
-        """Does ``error`` say that the connection leads to a server that takes no writes?"""
+    # -- several servers that write the same rows --------------------------------------------------
+
+    def locks_are_local(self, connection: Connection) -> bool:
+        """Does a row that is locked on this server stay free on others that write it as well?
+
+        Then a conflict with them is told at COMMIT. It is found out once for an engine.
+        """
         return False
+
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
+        """Does the server say that it cannot do that, where another one may?
+
+        A node that has lost its cluster; a standby that is asked to write.
+        """
+        return False
+
+    def see_all(self, connection: Connection) -> None:
+        """Let the reads that follow show what was committed before them on any of the servers."""
 
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
 

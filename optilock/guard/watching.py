@@ -42,7 +42,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, disarm
 from optilock.guard.deletes import check_before
-from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
+from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit, keep_sides
 from optilock.guard.ended import remember as remember_ours
 from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.mapped_classes import read_versions_with_rows
@@ -281,8 +281,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
         if connection not in known.connections:
             database = database_of(connection.dialect)
             known.connected(connection)
-            if database.errors_end:
-                watch_errors(connection, database)
+            if database.errors_end and watch_errors(connection, database) and not known.sides:
+                known.sides = {}
             if database.autocommits(connection):
                 known.autocommitting = (*known.autocommitting, connection)
             if known.owner is not None:
@@ -329,6 +329,8 @@ def _after_flush(session: Session, uow: Any) -> None:
         try:
             if running.broken is not None:
                 raise running.broken
+            if running.known.sides is not None:
+                keep_sides(running)
             if running.waiting:
                 drain_all(running)
             if running.skipped or running.misses:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Dialect, Engine
-from sqlalchemy.exc import TimeoutError
+from sqlalchemy import Connection, Dialect, Engine, MetaData, Table
+from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Step, Target, Ways
-from optilock.errors import ConfigurationError, described
+from optilock.errors import ConfigurationError, OptilockError, described
 from optilock.rollout.claim import claim_of
-from optilock.rollout.fill import Attempts, Filler, Pace
+from optilock.rollout.fill import Attempts, Filler
+from optilock.rollout.nodes import Nodes
+from optilock.rollout.pace import SHARE, Pace, pace_of
+from optilock.rollout.refusals import require_all_rows, require_name, require_version
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import guard_of, missing, require_known, target_of
 from optilock.session.connections import require_engine
@@ -23,6 +27,10 @@ from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
 R = TypeVar("R")
+#: How often the last step is tried where rows without a version come meanwhile.
+_AGAIN = 3
+#: Seconds to go on trying to undo it.
+_SHORT = 5.0
 
 
 def roll_out(
@@ -32,10 +40,13 @@ def roll_out(
     token: Token | None = None,
     schema: str | None = None,
     rate: float | None = None,
+    batch: int | None = None,
+    share: float = SHARE,
     lock_timeout: Seconds = 0.1,
     patience: Seconds = 60,
     guard: Policy | None = None,
     ignore: Iterable[str] = (),
+    nodes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Put the column of ``token`` on a table that others are writing.
@@ -45,16 +56,20 @@ def roll_out(
         table: the table's name, without its schema.
         token: what the column is to be, ``Counter()`` unless said otherwise.
         rate: rows a second at most.
+        batch: rows of a batch, however long it takes; None for as many as take 3 milliseconds.
+        share: the part of its time that it may work; the rest of it the server is the writers'.
         lock_timeout: seconds that a step waits for a lock, with others behind it, before it tries
             again later.
         patience: seconds to go on trying for one lock.
         guard: what the guard trigger does that the table gets before it is filled, ``"bump"`` or
             ``"reject"`` (:mod:`optilock.tokens.guard_trigger`); None for no guard trigger.
         ignore: columns whose change does not count for the guard trigger.
+        nodes: of a Galera cluster, ``host:port`` of every node as it is reached from here; without
+            them those that the cluster tells.
 
     Raises:
         ConfigurationError: no such table or column, no primary key, a column of that name with
-            another type, a token that this database cannot make; nothing was changed.
+            another type or meaning, a token that this database cannot make; nothing was changed.
         OptilockError: another roll-out of the table runs; or a lock was not to be had; or the user
             may not change the table; or the database refused a step. What was done stays, and
             running it again goes on.
@@ -71,14 +86,17 @@ def roll_out(
             f"optilock cannot roll out versions on {engine.dialect.name}: add the column with a"
             " migration of your own."
         )
-    wait, pace = in_seconds("lock_timeout", lock_timeout), Pace(rate=rate)
+    wait, pace = in_seconds("lock_timeout", lock_timeout), pace_of(rate, batch, share)
     patience = in_seconds("patience", patience)
     with engine.connect() as connection, _beside(engine, ways) as beside:
         working = connection.execution_options(**ways.options)
         ways.prepare(working)
         progress = Silent() if progress is None else progress
         attempts = Attempts(working, ways, progress, wait, patience, beside=beside)
-        return _Rollout(attempts, pace).run(table, schema, token, guarding)
+        cluster = Nodes.of(engine, working, ways, nodes)
+        report = _Rollout(attempts, pace).run(table, schema, token, guarding)
+        cluster.compare(Table(table, MetaData(), schema=schema))
+        return report
 
 
 @contextmanager
@@ -126,15 +144,19 @@ class _Rollout:
         self, table: str, schema: str | None, token: Token, guard: GuardTrigger | None
     ) -> Report:
         started = time.monotonic()
-        target = self._look(target_of, table, schema, token)
         self.ways.first_of(token)
+        require_name(self.ways, token)
+        target = self._look(target_of, table, schema, token)
+        self._look(require_version, self.ways, target)
         self.ways.check(target)
         if guard is not None:
             require_known(guard, target)
+        self._look(require_all_rows, self.ways, target)
         claim = claim_of(table, schema or self._look(self.ways.current_schema))
         if self._is_done(target, guard) and not self._look(claim.is_left):
             return Report(seconds=time.monotonic() - started)
         with self.attempts.alone(claim):
+            self.attempts.table = target.table
             filler = self._steps(self._look(target_of, table, schema, token), guard)
         return Report(
             tuple(self.steps),
@@ -164,8 +186,32 @@ class _Rollout:
         if target.version.nullable:
             self._begin("fill", self._look(self.ways.rows, target))
             filler.run()
-            self._change("require it", target, self.ways.require)
+            self._require(target, filler)
         return filler
+
+    def _require(self, target: Target, filler: Filler) -> None:
+        """The last step; whatever ends it leaves a table that every program can write."""
+        steps = self.ways.require(target, self.dialect)
+        for left in reversed(range(_AGAIN)):
+            try:
+                return self._do("require it", f"change {target.table.fullname}", steps)
+            except BaseException as error:
+                self._undo_require(target)
+                if not (left and isinstance(error, OptilockError) and self._is_left(target)):
+                    raise
+            filler.run()  # somebody has written a row without a version meanwhile
+
+    def _undo_require(self, target: Target) -> None:
+        undoing = replace(self.attempts, patience=min(self.attempts.patience, _SHORT))
+        with suppress(DBAPIError, OptilockError):
+            undoing.connection.rollback()
+            for step in self.ways.undo_require(target, self.dialect):
+                undoing.run("undo the last step", step, long=True)
+
+    def _is_left(self, target: Target) -> bool:
+        with suppress(DBAPIError):
+            return self._look(self.ways.is_left, target)
+        return False
 
     def _look(self, ask: Callable[..., R], *given: Any) -> R:
         """Ask something of the database, in a transaction of its own."""
@@ -184,5 +230,6 @@ class _Rollout:
             self.attempts.run(what, step, long=True)
 
     def _begin(self, name: str, total: int | None = None) -> None:
-        self.steps.append(name)
+        if name not in self.steps:
+            self.steps.append(name)
         self.attempts.progress.step(name, total)

@@ -120,7 +120,7 @@ CAUSES: list[tuple[Exception, Cause]] = [
     (mariadb(1203), Cause.CONNECTION_LOST),
     (mariadb(1045), Cause.OTHER),
     (mariadb(1180), Cause.UNKNOWN_OUTCOME),
-    (mariadb(1047), Cause.OTHER),
+    (mariadb(1047), Cause.CONNECTION_LOST),
     (mariadb(1062), Cause.OTHER),
     (driver_error("asyncmy.errors", 1020, "text"), Cause.CONFLICT),
     (driver_error("mysql.connector.errors", "text", errno=1213, sqlstate="40001"), Cause.DEADLOCK),

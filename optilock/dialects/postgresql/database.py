@@ -243,7 +243,7 @@ class PostgreSQL(Database):
             raise
         return False
 
-    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
         """A standby, which reports itself as one (from PostgreSQL 14).
 
         A role or a transaction that may only read has the same SQLSTATE, and would have it again.

@@ -166,6 +166,55 @@ class TestRefused:
         roll_out(engine, "parcels", token=Unique())
         works(engine)
 
+    def test_a_program_that_takes_a_version_away_is_waited_for(self, engine, table):
+        """A row without a version, after all were filled."""
+
+        class Takes(Silent):
+            left = 2
+
+            def step(self, name: str, total: int | None = None) -> None:
+                if name == "require it" and self.left:
+                    self.left -= 1
+                    send(engine, "UPDATE parcels SET version = NULL WHERE id = 2")
+
+        report = roll_out(engine, "parcels", token=Unique(), progress=Takes())
+        assert report.steps[-2:] == ("fill", "require it")
+        assert None not in [version for (version,) in rows(engine, "version")]
+        works(engine)
+
+    @pytest.mark.engines("postgresql", "mariadb")
+    def test_one_that_does_so_for_ever_ends_it_and_goes_on_writing(self, engine, table):
+        class Takes(Silent):
+            def step(self, name: str, total: int | None = None) -> None:
+                if name == "require it":
+                    send(engine, "UPDATE parcels SET version = NULL WHERE id = 3")
+
+        with pytest.raises(OptilockError, match="did not change parcels"):
+            roll_out(engine, "parcels", token=Unique(), progress=Takes())
+        works(engine)
+        roll_out(engine, "parcels", token=Unique())
+        works(engine)
+
+    @pytest.mark.engines("postgresql")
+    @pytest.mark.parametrize("at", ["VALIDATE", "SET NOT NULL"])
+    def test_nothing_is_left_of_a_last_step_that_fails(self, engine, table, at):
+        fails = [True]
+
+        @event.listens_for(engine, "before_cursor_execute", retval=True)
+        def fail(connection: Any, cursor: Any, sql: str, *more: Any) -> Any:
+            if at in sql and fails.pop():
+                sql = "SELECT 1 / 0"
+            return sql, more[0]
+
+        with pytest.raises(OptilockError, match="did not change parcels"):
+            roll_out(engine, "parcels", token=Unique())
+        event.remove(engine, "before_cursor_execute", fail)
+        assert inspect(engine).get_check_constraints("parcels") == []
+        send(engine, "UPDATE parcels SET version = NULL WHERE id = 3")
+        works(engine)
+        roll_out(engine, "parcels", token=Unique())
+        works(engine)
+
     @pytest.mark.engines("postgresql")
     @pytest.mark.parametrize("at", ["add the column", "fill", "require it"])
     def test_a_server_that_ends_all_connections(self, engine, database, table, at):
@@ -289,6 +338,27 @@ class TestRights:
             roll_out(user, "parcels", **GUARDED)
         assert "owner" in str(caught.value)
         assert shape(engine, "parcels") == before
+
+    @pytest.mark.engines("postgresql")
+    def test_who_may_not_see_every_row_is_told_so(self, engine, table, weak):
+        """The rows that are hidden would get no version, and nobody could write them any more."""
+        user = weak("SELECT, INSERT, UPDATE", owner=True)
+        send(
+            engine,
+            "ALTER TABLE parcels ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE parcels FORCE ROW LEVEL SECURITY",
+            "CREATE POLICY low ON parcels USING (id < 3)",
+        )
+        before = shape(engine, "parcels")
+        with pytest.raises(ConfigurationError, match="Row-level security may hide rows of parcels"):
+            roll_out(user, "parcels", token=Unique())
+        assert shape(engine, "parcels") == before
+        works(engine)
+        send(engine, "ALTER TABLE parcels NO FORCE ROW LEVEL SECURITY")
+        send(engine, "GRANT UPDATE, SELECT ON parcels TO optilock_roller")
+        roll_out(user, "parcels", token=Unique())
+        _as_before(engine)
+        works(engine)
 
     @pytest.mark.engines("mariadb")
     @each_way
