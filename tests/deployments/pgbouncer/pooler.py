@@ -101,6 +101,7 @@ def pooled(size: int = 2, **settings: str) -> Iterator[Pooler]:
             "server_login_retry = 0.2\n"
             "ignore_startup_parameters = extra_float_digits,options\n"
             f"logfile = {user.folder}/server.log\n"
+            f"pidfile = {user.folder}/pid\n"  # by which it is ended if we are killed
         )
         program = find("pgbouncer")
         assert program is not None
