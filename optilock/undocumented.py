@@ -31,6 +31,8 @@ from sqlalchemy.event.registry import _EventKey
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import InstanceState, Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.attributes import manager_of_class
+from sqlalchemy.orm.session import SessionTransactionState
+from sqlalchemy.pool.base import _ConnectionRecord
 from sqlalchemy.types import TypeEngine
 from sqlalchemy.util import LRUCache, concurrency
 
@@ -56,6 +58,25 @@ def in_greenlet() -> bool:
         return bool(asked())
     before = importlib.import_module("sqlalchemy.util._concurrency_py3k")
     return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+def while_connecting(error: BaseException) -> bool:
+    """Did it come out of a pool that was making a connection?
+
+    Asyncpg raises the operating system's own errors there, and nothing else tells them from others.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is _connects:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+_connects = vars(_ConnectionRecord)["_ConnectionRecord__connect"].__code__
 
 
 # -- objects and sessions -------------------------------------------------------------------------
@@ -183,6 +204,11 @@ def run_of(query_or_state: Any) -> int | None:
 def inserted_in(transaction: SessionTransaction) -> Collection[State]:
     """The objects whose rows the transaction, or the savepoint, has inserted."""
     return transaction._new
+
+
+def was_committing(transaction: SessionTransaction) -> bool:
+    """Did the transaction, which failed, get to COMMIT? A flush that fails ends it before."""
+    return transaction._state is SessionTransactionState.PREPARED
 
 
 def deleted_in(transaction: SessionTransaction) -> Collection[State]:

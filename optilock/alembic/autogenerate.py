@@ -23,6 +23,7 @@ from optilock import tokens
 from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operation import VersionOperation
+from optilock.rollout.claim import PREFIX as CLAIM
 from optilock.schema import Expected, expected, is_version
 from optilock.session.caller import level_of_caller
 from optilock.tables import VERSION_TABLE, table_sets
@@ -112,7 +113,9 @@ def _drops_one(operation: Any, own: Collection[str]) -> bool:
     if isinstance(operation, ops.ModifyTableOps):
         drops = all(isinstance(one, ops.DropIndexOp) for one in operation.ops)
         return drops and operation.table_name in own
-    return isinstance(operation, ops.DropTableOp) and operation.table_name in own
+    if not isinstance(operation, ops.DropTableOp):
+        return False
+    return operation.table_name in own or operation.table_name.startswith(CLAIM)
 
 
 def _wanted(context: AutogenContext) -> dict[Key, Expected]:

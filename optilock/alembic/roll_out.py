@@ -33,6 +33,7 @@ from optilock.alembic.operation import Call, VersionOperation, connection_of, wa
 from optilock.alembic.version_column import VersionColumn
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
+from optilock.rollout.pace import SHARE, pace_of
 from optilock.rollout.report import Silent
 from optilock.rollout.run import require_column, roll_out
 from optilock.rollout.target import guard_of, require_present
@@ -56,6 +57,8 @@ class _RollOperation(VersionOperation):
         guard: Policy | None = None,
         ignore: Iterable[str] = (),
         rate: float | None = None,
+        batch: int | None = None,
+        share: float = SHARE,
         lock_timeout: Seconds = _LOCK_TIMEOUT,
         patience: Seconds = _PATIENCE,
         schema: str | None = None,
@@ -64,8 +67,11 @@ class _RollOperation(VersionOperation):
         self.table = table
         self.token = token
         self.guard = guard_of(table, token, schema, guard, ignore)
+        pace_of(rate, batch, share)
         self.pace: dict[str, Any] = {
             "rate": rate,
+            "batch": batch,
+            "share": share,
             "lock_timeout": in_seconds("lock_timeout", lock_timeout),
             "patience": in_seconds("patience", patience),
         }
@@ -103,6 +109,8 @@ class RollOutVersionColumn(_RollOperation):
         guard: Policy | None = None,
         ignore: Iterable[str] = (),
         rate: float | None = None,
+        batch: int | None = None,
+        share: float = SHARE,
         lock_timeout: Seconds = _LOCK_TIMEOUT,
         patience: Seconds = _PATIENCE,
         schema: str | None = None,
@@ -113,6 +121,8 @@ class RollOutVersionColumn(_RollOperation):
             guard: the policy of the guard trigger that comes with it; None for no such trigger.
             ignore: columns whose change does not count for the guard trigger.
             rate: rows a second at most.
+            batch: rows of a batch; None for as many as take 3 milliseconds.
+            share: the part of its time that it may work.
             lock_timeout: seconds that a step waits for a lock before it tries again later.
             patience: seconds to go on trying for one lock.
 
@@ -129,6 +139,8 @@ class RollOutVersionColumn(_RollOperation):
                 guard=guard,
                 ignore=ignore,
                 rate=rate,
+                batch=batch,
+                share=share,
                 lock_timeout=lock_timeout,
                 patience=patience,
                 schema=schema,
@@ -136,7 +148,8 @@ class RollOutVersionColumn(_RollOperation):
         )
 
     def call(self) -> Call:
-        call, usual = super().call(), {"lock_timeout": _LOCK_TIMEOUT, "patience": _PATIENCE}
+        call = super().call()
+        usual = {"share": SHARE, "lock_timeout": _LOCK_TIMEOUT, "patience": _PATIENCE}
         pace = {n: None if value == usual.get(n) else value for n, value in self.pace.items()}
         return Call(call.name, call.arguments, {**call.options, **pace})
 

@@ -166,10 +166,6 @@ class Database(RowLocks, Values):
         """Engine execution options with which every connection begins at ``level``."""
         return {"isolation_level": level}
 
-    def read_only_options(self) -> dict[str, Any]:
-        """Engine execution options with which every transaction begins read-only."""
-        return {}
-
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
         """Bring the transaction that has just begun to ``level``, and ask whether it is there.
 
@@ -241,6 +237,25 @@ class Database(RowLocks, Values):
     def ends_transaction(self, error: BaseException) -> bool:
         """Is ``error`` such a one?"""
         return False
+
+    # -- several servers that write the same rows --------------------------------------------------
+
+    def locks_are_local(self, connection: Connection) -> bool:
+        """Does a row that is locked on this server stay free on others that write it as well?
+
+        Then a conflict with them is told at COMMIT. It is found out once for an engine.
+        """
+        return False
+
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
+        """Does the server say that it cannot do that, where another one may?
+
+        A node that has lost its cluster; a standby that is asked to write.
+        """
+        return False
+
+    def see_all(self, connection: Connection) -> None:
+        """Let the reads that follow show what was committed before them on any of the servers."""
 
     # -- how a table is changed while it is written (asked by optilock.rollout) ------------------
 

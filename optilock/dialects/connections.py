@@ -19,6 +19,10 @@ So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for 
 back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
 no error.
 
+**Elsewhere.** A write that a standby refuses, or a node that has lost its cluster, says that the
+connection leads to the wrong server. SQLAlchemy is told that it is lost, and its pool's others with
+it: the next attempt connects anew, and may find one that can do it.
+
 **Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
 is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
 that swallows the error and commits would believe that its work is stored. So from the first error
@@ -32,7 +36,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
@@ -42,22 +46,30 @@ from optilock.undocumented import demand_rollback, listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
 _ENDED = "_optilock_ended"
-_watched: WeakSet[Dialect] = WeakSet()
+#: Are the locks of its server known to that server alone?
+_watched: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
 
 
-def watch_errors(connection: Connection, database: Database) -> None:
-    """From here on, remember on ``connection`` the error that ends its transaction."""
+def watch_errors(connection: Connection, database: Database) -> bool:
+    """From here on, remember on ``connection`` the error that ends its transaction.
+
+    ``True`` says that a conflict with the writers of another server is told at COMMIT.
+    """
     if not hasattr(connection, _ENDED):
         setattr(connection, _ENDED, (None, None))
     dialect = connection.dialect
-    if dialect in _watched:
-        return
-    _watched.add(dialect)
+    known = _watched.get(dialect)
+    if known is not None:
+        return known
+    _watched[dialect] = local = database.locks_are_local(connection)
 
     @event.listens_for(connection.engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:
         given = context.connection
         if given is None or _ENDED not in given.__dict__ or context.is_disconnect:
+            return
+        if database.is_out(given, context.original_exception):
+            context.is_disconnect = True  # the pool connects anew, perhaps to another server
             return
         outside = context.statement is not None and not given.in_nested_transaction()
         if database.commits_in_silence and outside:
@@ -73,6 +85,8 @@ def watch_errors(connection: Connection, database: Database) -> None:
             context.invalidate_pool_on_disconnect = False  # the others are as good as before
         elif outside:  # COMMIT has ended it anyway
             demand_rollback(given)
+
+    return local
 
 
 def _is_release(statement: str | None) -> bool:

@@ -6,6 +6,7 @@ One class for each, and each engine's file overrides what differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.quoting import plain, quoted, quoted_table, sql_of
 from optilock.errors import ConfigurationError, OptilockError
@@ -255,26 +257,57 @@ class Ways:
     #: Execution options of the connection that works.
     options: Mapping[str, Any] = MappingProxyType({})
 
-    # -- one at a time -----------------------------------------------------------------------
-
-    def hold(self, connection: Connection, name: str) -> bool:
-        """Take the right to roll out, until the connection closes; False if somebody has it."""
-        raise ConfigurationError(
-            f"optilock cannot roll out versions on {connection.dialect.name}: add the column with"
-            " a migration of your own."
-        )
-
-    def release(self, connection: Connection) -> None:
-        """Give it back; what belongs to the connection goes when it is closed."""
-
     def prepare(self, connection: Connection) -> None:
         """Before the first transaction of the connection that works."""
 
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """At the start of each transaction: do not wait longer than this, in seconds."""
 
+    def bounded(
+        self, connection: Connection, beside: Connection | None, seconds: float
+    ) -> AbstractContextManager[None]:
+        """For the length of a block that changes a table: what :meth:`begin` cannot limit.
+
+        ``beside`` is another connection that may be asked, also by a thread.
+        """
+        return nullcontext()
+
+    def nodes(self, connection: Connection, named: Sequence[str]) -> Sequence[str]:
+        """``host:port`` of every server that has the table, this one too; none: there is one.
+
+        ``named`` are those that the user has named.
+
+        Raises:
+            ConfigurationError: they are not all known, or would not all make the same changes.
+        """
+        return ()
+
+    def made(self, connection: Connection, table: Table) -> Mapping[str, object]:
+        """What this server has of the table, in words that can be compared with another one's."""
+        return {}
+
+    def holder(self, connection: Connection, table: Table) -> str | None:
+        """Whose transaction has the table, as far as the server tells; the oldest one."""
+        return None
+
+    def interrupted(self, error: DBAPIError) -> bool:
+        """Is ``error`` what ends a statement that has waited for too long?"""
+        return False
+
+    def hides_rows(self, connection: Connection, target: Target) -> bool:
+        """May the table have rows that this user does not see, and so cannot fill?"""
+        return False
+
     def check(self, target: Target) -> None:
         """Before anything is changed: raise ``ConfigurationError`` for what cannot be done."""
+
+    #: The longest name of a column, and of what it is so many.
+    longest_name: int = 1_000
+    letters = "characters"
+
+    def takes_name(self, name: str) -> bool:
+        """Is ``name`` short enough for a column?"""
+        return len(name) <= self.longest_name
 
     # -- the steps ---------------------------------------------------------------------------
 
@@ -302,6 +335,10 @@ class Ways:
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """NOT NULL, and the default."""
         raise NotImplementedError  # every engine has its own
+
+    def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """What :meth:`require` has left behind when it failed, and others would trip over."""
+        return []
 
     def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
         """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""

@@ -10,7 +10,8 @@ the others fill in and read.
     :mod:`refusals` has the reasons: nobody has read the row, its connection is in AUTOCOMMIT mode,
     or two classes have one table. :mod:`no_bump` refuses rows whose version cannot be kept.
 *some rows are judged before anything is sent*
-    :mod:`deletes`, with their :mod:`dependents`, and rows under :mod:`promises`.
+    :mod:`deletes`, with their :mod:`dependents`, and rows under :mod:`promises`, which are written
+    as they are where a lock is not enough (:mod:`certified`).
 *SQLAlchemy sends a statement*
     :mod:`route` decides which way the statement goes. Some have a way of their own: rows whose
     values are compared (:mod:`compares`), rows that are added to (:mod:`commuting`), link rows

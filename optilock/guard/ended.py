@@ -26,6 +26,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -41,7 +42,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import Write, first_expected
-from optilock.dialects import database_of_error
+from optilock.dialects import database_of, database_of_error
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.guard.records import Flush, in_sqlalchemys_words
@@ -52,7 +53,7 @@ from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_s
 from optilock.session.connections import connection_apart, engine_to_write
 from optilock.session.records import Promise, conflict_of
 from optilock.session.watched import Watched, known_of, watched
-from optilock.undocumented import inserted_by, is_over
+from optilock.undocumented import inserted_by, is_over, was_committing
 
 _log = logging.getLogger("optilock")
 #: Old releases of SQLAlchemy stumble over their own rollback after a refused PREPARE.
@@ -71,6 +72,15 @@ def remember(flush: Flush) -> None:
     if flush.uow is not None and not flush.wanted:
         states = {state: doomed for state, (doomed, _) in flush.uow.states.items()}
         flush.wanted = _attempts_in(states, [*flush.known.sent, *flush.held()])
+
+
+def keep_sides(flush: Flush) -> None:
+    """Keep our sides of the rows for a conflict that is told at COMMIT, when nobody has them."""
+    remember(flush)
+    sides = flush.known.sides
+    assert sides is not None
+    for attempt in flush.wanted:
+        sides[attempt.place] = _joined(sides.get(attempt.place), attempt)
 
 
 def clear(connections: Iterable[Connection]) -> None:
@@ -111,6 +121,13 @@ def _attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attemp
             filled_in = computed.get(place, ())
             attempts.append(attempt_of(state, action, version, computed=filled_in))
     return attempts
+
+
+def _joined(first: Attempt | None, then: Attempt) -> Attempt:
+    """Our side of a row that is written twice: what was read first, and what is wanted last."""
+    if first is None:
+        return then
+    return replace(then, original=first.original, changes={**first.changes, **then.changes})
 
 
 def _attempt_of_write(write: Write) -> Attempt:
@@ -280,7 +297,9 @@ def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], C
 
 def _tried(known: Watched) -> list[Attempt]:
     """Our side of every row of the transaction: written, still to be written, only promised."""
-    attempts = {attempt.place: attempt for attempt in known.wanted or ()}
+    attempts = dict(known.sides or {})
+    for attempt in known.wanted or ():
+        attempts[attempt.place] = _joined(attempts.get(attempt.place), attempt)
     for write in (*known.sent, *known.undone):
         attempt = _attempt_of_write(write)
         attempts.setdefault(attempt.place, attempt)
@@ -291,7 +310,7 @@ def _tried(known: Watched) -> list[Attempt]:
 
 def _promised(known: Watched) -> list[Attempt]:
     """Rows that were only read, and must not have moved either."""
-    return [promised_side(promise) for promise in (known.promises or {}).values()]
+    return [] if known.promises is None else [promised_side(one) for one in known.promises.all()]
 
 
 def promised_side(promise: Promise) -> Attempt:
@@ -310,9 +329,10 @@ def _moved(
     for attempt in attempts:
         by_mapper.setdefault(attempt.mapper, []).append(attempt)
     for mapper, some in by_mapper.items():
-        stored = read_stored(
-            connection_for(mapper), mapper, [attempt.identity for attempt in some], lock=False
-        )
+        connection = connection_for(mapper)
+        database_of(connection.dialect).see_all(connection)
+        identities = [attempt.identity for attempt in some]
+        stored = read_stored(connection, mapper, identities, lock=False)
         for attempt in some:
             row = stored.get(attempt.identity)
             if has_moved(attempt, row):
@@ -365,8 +385,8 @@ def _tell_release(savepoint: SessionTransaction, reasons: Iterable[DBAPIError]) 
 def _tell_commit(transaction: SessionTransaction, reasons: Iterable[DBAPIError]) -> None:
     """Raise the conflict behind these errors, if there is one, with the transaction ended."""
     session = transaction.session
-    # A flush that failed has made the transaction inactive.
-    refused = [c for c in known_of(session).connections if transaction.is_active and _refused(c)]
+    held = known_of(session).connections if was_committing(transaction) else ()
+    refused = [connection for connection in held if _refused(connection)]
     clear(refused)
     for reason in reasons:
         if ended_by_conflict(reason, at_commit=bool(refused)):

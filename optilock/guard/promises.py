@@ -3,7 +3,8 @@
 Before a flush: an object that was read again since, and now holds a newer version, must not be
 written, because the promise was made for the older one. Before COMMIT: rows that were promised and
 not written are read with a shared lock, one statement a table, in the order of their keys, so that
-the answer stays true until the transaction is over.
+the answer stays true until the transaction is over. Where a lock does not reach all writers, on a
+Galera cluster, they are written as well (:mod:`optilock.guard.certified`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
@@ -21,6 +23,7 @@ from optilock.conditions.write import first_expected
 from optilock.dialects import database_of
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, Entry
+from optilock.guard.certified import write_as_they_are
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
 from optilock.mapped import Place, State, facts, place_of
@@ -33,7 +36,7 @@ from optilock.rows.sides import (
 from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
 from optilock.session.records import Promise, Promises, conflict_of
-from optilock.session.watched import Watched, watched
+from optilock.session.watched import Watched, known_of, watched
 from optilock.undocumented import marked_deleted
 from optilock.writes.send import expected_version
 
@@ -126,7 +129,7 @@ def check_before_commit(session: Session) -> None:
         raise conflict_before_commit(session) from error
     if moved:
         _raise(known, moved)
-    known.promises.clear()
+    known.promises.looked_at()
 
 
 def _kept(known: Watched) -> Iterator[Place]:
@@ -156,8 +159,8 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
     token = facts(mapper).token
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
-    identities = [one.identity for one in some]
-    found = read_stored(connection, mapper, identities, only=(token,), share=True)
+    identities, written = [one.identity for one in some], _must_write(session, connection)
+    found = read_stored(connection, mapper, identities, only=(token,), share=not written)
     moved: dict[Mapper[Any], list[Promise]] = {}
     for one in some:
         row = found.get(one.identity)
@@ -167,6 +170,15 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
         stored = read_stored(connection, of_class, [one.identity for one in rows], share=True)
         for one in rows:
             yield entry_of(_attempt(session, one), stored.get(one.identity))
+    if written and not moved:
+        write_as_they_are(connection, mapper, some)
+
+
+def _must_write(session: Session, connection: Connection) -> bool:
+    """Are there writers whom a lock does not reach? Who writes nothing is in nobody's way."""
+    owner = known_of(session).owner
+    local = database_of(connection.dialect).locks_are_local(connection)
+    return local and not (owner is not None and owner.read_only)
 
 
 def _attempt(session: Session, promised: Promise) -> Attempt:

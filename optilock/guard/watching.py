@@ -43,7 +43,7 @@ from optilock.guard.commuting import back_to_what_was_read
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, disarm
 from optilock.guard.deletes import check_before
-from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit
+from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit, keep_sides
 from optilock.guard.ended import remember as remember_ours
 from optilock.guard.last import is_last, send_last
 from optilock.guard.listeners import listen, write_by_hand
@@ -283,8 +283,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
         if connection not in known.connections:
             database = database_of(connection.dialect)
             known.connected(connection)
-            if database.errors_end:
-                watch_errors(connection, database)
+            if database.errors_end and watch_errors(connection, database) and not known.sides:
+                known.sides = {}
             if database.autocommits(connection):
                 known.autocommitting = (*known.autocommitting, connection)
             if known.owner is not None:
@@ -333,6 +333,8 @@ def _after_flush(session: Session, uow: Any) -> None:
         try:
             if running.broken is not None:
                 raise running.broken
+            if running.known.sides is not None:
+                keep_sides(running)
             if running.waiting and not (running.last and send_last(running)):
                 drain_all(running)
             if running.skipped or running.misses:

@@ -24,7 +24,11 @@ writing; their rows get the default.
 
 ============  ======================================================================================
 target        the table as it is now, and the triggers it lacks
+refusals      what is refused before anything is changed
 run           the steps, one after another
+claim         one roll-out of a table at a time, said by a row that needs no session
+nodes         the servers of a cluster, asked before and compared at the end
+pace          how many rows at a time, and how long to rest
 fill          rows filled batch after batch, each in a short transaction that is tried again
 report        what the roll-out reports, while it runs and when it is over
 command       ``optilock migrate``

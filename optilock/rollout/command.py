@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.rollout.pace import SHARE
 from optilock.rollout.report import TOKENS, Report
 from optilock.rollout.run import roll_out
 from optilock.tokens.guard_trigger import Policy
@@ -32,7 +33,12 @@ _NAME = "{task.description}"
     help="Also create the guard trigger, before the rows are filled.",
 )
 @click.option("--ignore", multiple=True, help="A column that does not count for the guard trigger.")
+@click.option("--node", multiple=True, help="host:port of each node of a Galera cluster.")
 @click.option("--rate", type=float, help="Rows a second at most.")
+@click.option("--batch", type=int, help="Rows a batch, however long that takes.")
+@click.option(
+    "--share", default=SHARE, show_default=True, help="Of its time, to work; 1: no rests."
+)
 @click.option("--lock-timeout", default=0.1, show_default=True, help="Seconds to wait for a lock.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to go on trying.")
 def migrate(
@@ -43,7 +49,10 @@ def migrate(
     column: str,
     guard: Policy | None,
     ignore: tuple[str, ...],
+    node: tuple[str, ...],
     rate: float | None,
+    batch: int | None,
+    share: float,
     lock_timeout: float,
     patience: float,
 ) -> None:
@@ -63,10 +72,13 @@ def migrate(
                 token=TOKENS[token](column=column) if column != "version" else TOKENS[token](),
                 schema=schema,
                 rate=rate,
+                batch=batch,
+                share=share,
                 lock_timeout=lock_timeout,
                 patience=patience,
                 guard=guard,
                 ignore=ignore,
+                nodes=node,
                 progress=_Bar(shown),
             )
     except ConfigurationError as error:

@@ -1,26 +1,29 @@
 """Filling: batch after batch in the order of the keys, each a short transaction of its own.
 
-A batch holds its row locks until it commits, so its size follows the time it takes. Between two
-batches the roll-out rests for a multiple of the time that it worked, so it rests longer where
-others keep the server busy; and longer still to keep a rate. A transaction that meets a lock of
-others gives up at once, and is tried again (:class:`Attempts`).
+How many rows a batch has, and how long the roll-out rests after it, is said by its pace
+(:mod:`optilock.rollout.pace`). A transaction that meets a lock of others gives up at once, and is
+tried again (:class:`Attempts`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import tenacity
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import Database, database_of
 from optilock.dialects.causes import Cause
 from optilock.dialects.migrations import Key, Target, Ways
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.errors import OptilockError
+from optilock.rollout.claim import TERM, Claim
+from optilock.rollout.pace import Pace
 from optilock.rollout.report import Progress
 from optilock.unit.backoff import full_jitter
 
@@ -55,10 +58,12 @@ class Filler:
                 raise OptilockError(
                     f"Rows of {self.target.table.fullname} are still without a version, because"
                     " another transaction has held them for more than"
-                    f" {self.attempts.patience:g} seconds. What was filled stays filled; end that"
-                    " transaction and run the roll-out again, it goes on from here."
+                    f" {self.attempts.patience:g} seconds{self.attempts.whose()}. What was filled"
+                    " stays filled; end that transaction and run the roll-out again, it goes on"
+                    " from here."
                 )
-            self.attempts.progress.waiting("rows are held by another transaction")
+            whose = self.attempts.whose()
+            self.attempts.progress.waiting(f"rows are held by another transaction{whose}")
             time.sleep(_LOOK_AGAIN)
 
     def _pass(self) -> int:
@@ -74,7 +79,7 @@ class Filler:
             self.batches += 1
             self.attempts.progress.filled(rows)
             size = self.pace.next(size, seconds)
-            time.sleep(self.pace.rest(rows, seconds))
+            self.attempts.rest(self.pace.rest(rows, seconds))
 
     def _batch(self, after: Key | None, size: int) -> tuple[int, Key | None]:
         return self.attempts.run(
@@ -87,46 +92,10 @@ class Filler:
             return self.attempts.ways.is_left(self.attempts.connection, self.target)
 
 
-@dataclass(frozen=True)
-class Pace:
-    """``seconds`` for a batch, its limits in rows, and rows a second at most."""
-
-    seconds: float = 0.003
-    smallest: int = 100
-    largest: int = 5_000
-    rate: float | None = None
-    #: The part of the time that is spent working; the rest of it the processor is the writers'.
-    share: float = 0.15
-
-    def __post_init__(self) -> None:
-        if self.rate is not None and not self.rate > 0:
-            raise ConfigurationError(
-                f"rate={self.rate!r}: write rows a second, more than 0, or None for no limit."
-            )
-
-    def first(self) -> int:
-        """The size of the first batch."""
-        return self._within(500)
-
-    def next(self, size: int, seconds: float) -> int:
-        """The size after a batch of ``size`` that took ``seconds``; at most twice as many."""
-        if seconds <= 0:
-            return self._within(2 * size)
-        return self._within(min(2 * size, int(size * self.seconds / seconds)))
-
-    def rest(self, rows: int, seconds: float) -> float:
-        """Seconds to wait after a batch."""
-        rest = seconds * (1 - self.share) / self.share
-        if self.rate is None:
-            return rest
-        return max(rest, rows / self.rate - seconds)
-
-    def _within(self, size: int) -> int:
-        size = max(self.smallest, min(self.largest, size))
-        return size if self.rate is None else max(1, min(size, int(self.rate)))
-
-
 T = TypeVar("T")
+#: After a wait for a lock it rests so many times as long: others may have queued behind it.
+_REST = 9
+_LONGEST_REST = 2.0
 _AGAIN = (Cause.LOCK_TIMEOUT, Cause.DEADLOCK, Cause.CONFLICT)
 
 
@@ -141,10 +110,17 @@ class Attempts:
     lock_timeout: float
     #: Seconds to go on trying.
     patience: float
+    #: The right to work on the table, once it was taken; and the connection that locks it.
+    claim: Claim | None = None
+    beside: Connection | None = None
+    #: What is locked, once it is known.
+    table: Table | None = None
     waits: int = 0
 
-    def run(self, what: str, work: Callable[[Connection], T]) -> T:
+    def run(self, what: str, work: Callable[[Connection], T], *, long: bool = False) -> T:
         """Do ``work``, which is to do ``what``, in a transaction, and commit.
+
+        ``long``: it may go through the whole table.
 
         Raises:
             OptilockError: the lock was not to be had for as long as ``patience``, the user of the
@@ -152,13 +128,14 @@ class Attempts:
         """
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._lock_was_held),
-            wait=full_jitter(0.1, 2.0),
-            stop=tenacity.stop_after_delay(self.patience),
+            wait=tenacity.wait_fixed(min(_REST * self.lock_timeout, _LONGEST_REST))
+            + full_jitter(0.1, 1.0),
+            stop=tenacity.stop_before_delay(self.patience),
             before_sleep=self._waits,
             reraise=True,
         )
         try:
-            result: T = retrying(self._once, work)
+            result: T = retrying(self._once, work, long)
         except DBAPIError as error:
             if self._database.forbids(error):
                 raise OptilockError(
@@ -174,22 +151,81 @@ class Attempts:
                 ) from error
             raise OptilockError(
                 f"A lock was not to be had within {self.lock_timeout:g} seconds, in"
-                f" {self.patience:g} seconds of trying: a transaction holds the table. What was"
-                " done stays done; run the roll-out again when that transaction is over."
+                f" {self.patience:g} seconds of trying: a transaction holds the table"
+                f"{self.whose()}. What was done stays done; run the roll-out again when that"
+                " transaction is over."
             ) from error
         return result
 
-    def _once(self, work: Callable[[Connection], T]) -> T:
+    def _once(self, work: Callable[[Connection], T], long: bool) -> T:
+        if self.claim is not None and (long or self.claim.is_due):
+            self._transact(self.claim.keep)
+        if self.claim is None or not long:
+            return self._transact(work)
+        with self.claim.locked(self.beside):
+            return self._transact(partial(self._bounded, work, self.beside))
+
+    def _bounded(
+        self, work: Callable[[Connection], T], beside: Connection | None, connection: Connection
+    ) -> T:
+        with self.ways.bounded(connection, beside, self.lock_timeout):
+            return work(connection)
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
         with self.connection.begin():
             self.ways.begin(self.connection, self.lock_timeout)
             return work(self.connection)
 
+    def rest(self, seconds: float) -> None:
+        """Do nothing, and keep the claim."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, TERM / 3))
+            if left > TERM / 3 and self.claim is not None:
+                self.run("claim the table on", lambda connection: None)
+
+    @contextmanager
+    def alone(self, claim: Claim) -> Iterator[None]:
+        """Work with the right to, which is given back at the end, whatever happens.
+
+        Raises:
+            OptilockError: somebody else works on the table.
+        """
+        self.run(f"create the table {claim.row.name}, in which a roll-out is noted", claim.make)
+        self.run(f"write the table {claim.row.name}, in which a roll-out is noted", claim.take)
+        self.claim = claim
+        try:
+            yield
+        finally:
+            self._give_back(claim)
+
+    def _give_back(self, claim: Claim) -> None:
+        """Drop the table, or let the next one have it; if neither can be done, its time ends it."""
+        self.claim = None
+        with suppress(DBAPIError, OptilockError):
+            self.connection.rollback()
+            self._transact(claim.keep)
+            try:
+                self._transact(partial(self._bounded, claim.drop, None))
+            except DBAPIError:
+                self._transact(claim.free)
+
     def _waits(self, state: tenacity.RetryCallState) -> None:
         self.waits += 1
-        self.progress.waiting("somebody holds the lock")
+        self.progress.waiting(f"somebody holds the lock{self.whose()}")
+
+    def whose(self) -> str:
+        """Who has the table, for messages: a number that the server knows, where it tells."""
+        found = None
+        if self.table is not None:
+            with suppress(DBAPIError), self.connection.begin():
+                found = self.ways.holder(self.connection, self.table)
+        return "" if found is None else f": {found}"
 
     def _lock_was_held(self, error: BaseException) -> bool:
-        return isinstance(error, DBAPIError) and self._database.classify(error) in _AGAIN
+        if not isinstance(error, DBAPIError):
+            return False
+        return self._database.classify(error) in _AGAIN or self.ways.interrupted(error)
 
     @property
     def _database(self) -> Database:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy import Connection, Dialect, Engine, MetaData, Table
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Step, Target, Ways
 from optilock.errors import ConfigurationError, OptilockError, described
-from optilock.rollout.fill import Attempts, Filler, Pace
+from optilock.rollout.claim import claim_of
+from optilock.rollout.fill import Attempts, Filler
+from optilock.rollout.nodes import Nodes
+from optilock.rollout.pace import SHARE, Pace, pace_of
+from optilock.rollout.refusals import require_all_rows, require_name, require_version
 from optilock.rollout.report import Progress, Report, Silent
 from optilock.rollout.target import guard_of, missing, require_known, target_of
 from optilock.session.connections import require_engine
@@ -22,6 +27,10 @@ from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
 R = TypeVar("R")
+#: How often the last step is tried where rows without a version come meanwhile.
+_AGAIN = 3
+#: Seconds to go on trying to undo it.
+_SHORT = 5.0
 
 
 def roll_out(
@@ -31,29 +40,36 @@ def roll_out(
     token: Token | None = None,
     schema: str | None = None,
     rate: float | None = None,
+    batch: int | None = None,
+    share: float = SHARE,
     lock_timeout: Seconds = 0.1,
     patience: Seconds = 60,
     guard: Policy | None = None,
     ignore: Iterable[str] = (),
+    nodes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Put the column of ``token`` on a table that others are writing.
 
     Args:
-        engine: a sync engine; one connection works, another one holds the right to.
+        engine: a sync engine; one connection works, another one holds the right to meanwhile.
         table: the table's name, without its schema.
         token: what the column is to be, ``Counter()`` unless said otherwise.
         rate: rows a second at most.
+        batch: rows of a batch, however long it takes; None for as many as take 3 milliseconds.
+        share: the part of its time that it may work; the rest of it the server is the writers'.
         lock_timeout: seconds that a step waits for a lock, with others behind it, before it tries
             again later.
         patience: seconds to go on trying for one lock.
         guard: what the guard trigger does that the table gets before it is filled, ``"bump"`` or
             ``"reject"`` (:mod:`optilock.tokens.guard_trigger`); None for no guard trigger.
         ignore: columns whose change does not count for the guard trigger.
+        nodes: of a Galera cluster, ``host:port`` of every node as it is reached from here; without
+            them those that the cluster tells.
 
     Raises:
         ConfigurationError: no such table or column, no primary key, a column of that name with
-            another type, a token that this database cannot make; nothing was changed.
+            another type or meaning, a token that this database cannot make; nothing was changed.
         OptilockError: another roll-out of the table runs; or a lock was not to be had; or the user
             may not change the table; or the database refused a step. What was done stays, and
             running it again goes on.
@@ -65,24 +81,39 @@ def roll_out(
     require_column(token)
     guarding = guard_of(table, token, schema, guard, ignore)
     ways = database_of(engine.dialect).rollout()
-    wait, pace = in_seconds("lock_timeout", lock_timeout), Pace(rate=rate)
+    if ways.speaks is None:
+        raise ConfigurationError(
+            f"optilock cannot roll out versions on {engine.dialect.name}: add the column with a"
+            " migration of your own."
+        )
+    wait, pace = in_seconds("lock_timeout", lock_timeout), pace_of(rate, batch, share)
     patience = in_seconds("patience", patience)
-    with _alone(engine, ways, table, schema), _second(engine) as connection:
+    with engine.connect() as connection, _beside(engine, ways) as beside:
         working = connection.execution_options(**ways.options)
         ways.prepare(working)
         progress = Silent() if progress is None else progress
-        attempts = Attempts(working, ways, progress, wait, patience)
-        return _Rollout(attempts, pace).run(table, schema, token, guarding)
+        attempts = Attempts(working, ways, progress, wait, patience, beside=beside)
+        cluster = Nodes.of(engine, working, ways, nodes)
+        report = _Rollout(attempts, pace).run(table, schema, token, guarding)
+        cluster.compare(Table(table, MetaData(), schema=schema))
+        return report
 
 
-def _second(engine: Engine) -> Connection:
+@contextmanager
+def _beside(engine: Engine, ways: Ways) -> Iterator[Connection | None]:
+    """A connection that locks our claim while the other one works, where there are such locks."""
+    if database_of(engine.dialect).one_lock:
+        yield None
+        return
     try:
-        return engine.connect()
+        connection = engine.connect()
     except TimeoutError as error:
         raise ConfigurationError(
             "A roll-out takes two connections of its engine, and the pool gave one: make an engine"
             " for it with poolclass=NullPool."
         ) from error
+    with connection:
+        yield connection.execution_options(**ways.options)
 
 
 def require_column(token: object) -> None:
@@ -99,23 +130,6 @@ def require_column(token: object) -> None:
         )
 
 
-@contextmanager
-def _alone(engine: Engine, ways: Ways, table: str, schema: str | None) -> Iterator[None]:
-    """Hold the right to roll out this table, on a connection of its own."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        within = schema or ways.schema_of(connection, table) or ways.current_schema(connection)
-        if not ways.hold(connection, f"roll-out of {within}.{table}"):
-            raise OptilockError(
-                f"Another roll-out of {table} is running. Two would only wait for each other:"
-                " let it finish, or end it; this one then goes on where it stood."
-            )
-        try:
-            yield
-        finally:
-            with suppress(DBAPIError):  # a connection that is lost has no right to give back
-                ways.release(connection)
-
-
 class _Rollout:
     """One roll-out on one connection."""
 
@@ -130,27 +144,20 @@ class _Rollout:
         self, table: str, schema: str | None, token: Token, guard: GuardTrigger | None
     ) -> Report:
         started = time.monotonic()
-        target = self._look(target_of, table, schema, token)
         self.ways.first_of(token)
+        require_name(self.ways, token)
+        target = self._look(target_of, table, schema, token)
+        self._look(require_version, self.ways, target)
         self.ways.check(target)
         if guard is not None:
             require_known(guard, target)
-        if target.column is None:
-            self._do(
-                "add the column", f"change {table}", self.ways.add_column(target, self.dialect)
-            )
-            target = self._look(target_of, table, schema, token)
-        elif target.version.nullable and not target.has_default:
-            # Or rows without a version would come for as long as others insert.
-            self._change("set the default", target, self.ways.set_default)
-        for trigger in self._look(missing, target, guard):
-            step = self.ways.create_trigger(*trigger.statements)
-            self._do(trigger.step, f"create triggers on {table}", [step])
-        filler = Filler(self.attempts, target, self.pace)
-        if target.version.nullable:
-            self._begin("fill", self._look(self.ways.rows, target))
-            filler.run()
-            self._change("require it", target, self.ways.require)
+        self._look(require_all_rows, self.ways, target)
+        claim = claim_of(table, target.table.schema or self._look(self.ways.current_schema))
+        if self._is_done(target, guard) and not self._look(claim.is_left):
+            return Report(seconds=time.monotonic() - started)
+        with self.attempts.alone(claim):
+            self.attempts.table = target.table
+            filler = self._steps(self._look(target_of, table, schema, token), guard)
         return Report(
             tuple(self.steps),
             filler.filled,
@@ -158,6 +165,53 @@ class _Rollout:
             self.attempts.waits,
             time.monotonic() - started,
         )
+
+    def _is_done(self, target: Target, guard: GuardTrigger | None) -> bool:
+        there = target.column is not None and not target.version.nullable
+        return there and not self._look(missing, target, guard)
+
+    def _steps(self, target: Target, guard: GuardTrigger | None) -> Filler:
+        """What is missing, one after another."""
+        if target.column is None:
+            self._change("add the column", target, self.ways.add_column)
+            table = target.table
+            target = self._look(target_of, table.name, table.schema, target.token)
+        elif target.version.nullable and not target.has_default:
+            # Or rows without a version would come for as long as others insert.
+            self._change("set the default", target, self.ways.set_default)
+        for trigger in self._look(missing, target, guard):
+            step = self.ways.create_trigger(*trigger.statements)
+            self._do(trigger.step, f"create triggers on {target.table.fullname}", [step])
+        filler = Filler(self.attempts, target, self.pace)
+        if target.version.nullable:
+            self._begin("fill", self._look(self.ways.rows, target))
+            filler.run()
+            self._require(target, filler)
+        return filler
+
+    def _require(self, target: Target, filler: Filler) -> None:
+        """The last step; whatever ends it leaves a table that every program can write."""
+        steps = self.ways.require(target, self.dialect)
+        for left in reversed(range(_AGAIN)):
+            try:
+                return self._do("require it", f"change {target.table.fullname}", steps)
+            except BaseException as error:
+                self._undo_require(target)
+                if not (left and isinstance(error, OptilockError) and self._is_left(target)):
+                    raise
+            filler.run()  # somebody has written a row without a version meanwhile
+
+    def _undo_require(self, target: Target) -> None:
+        undoing = replace(self.attempts, patience=min(self.attempts.patience, _SHORT))
+        with suppress(DBAPIError, OptilockError):
+            undoing.connection.rollback()
+            for step in self.ways.undo_require(target, self.dialect):
+                undoing.run("undo the last step", step, long=True)
+
+    def _is_left(self, target: Target) -> bool:
+        with suppress(DBAPIError):
+            return self._look(self.ways.is_left, target)
+        return False
 
     def _look(self, ask: Callable[..., R], *given: Any) -> R:
         """Ask something of the database, in a transaction of its own."""
@@ -173,8 +227,9 @@ class _Rollout:
         if steps:
             self._begin(name)
         for step in steps:
-            self.attempts.run(what, step)
+            self.attempts.run(what, step, long=True)
 
     def _begin(self, name: str, total: int | None = None) -> None:
-        self.steps.append(name)
+        if name not in self.steps:
+            self.steps.append(name)
         self.attempts.progress.step(name, total)

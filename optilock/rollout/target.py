@@ -18,10 +18,10 @@ from optilock.dialects import database_of
 from optilock.dialects.migrations import Found, GuardTriggers, Target
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import keys_without_rowid, trigger_ddl, trigger_name
+from optilock.rollout.refusals import DEFAULT
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
 
-_DEFAULT = "optilock_default"
 _GENERATED = "optilock_generated"
 
 
@@ -57,7 +57,7 @@ def target_of(connection: Connection, name: str, schema: str | None, token: Toke
             " cannot use. Nothing was changed. Give the version another name, or drop"
             " the column if nobody needs it."
         )
-    has_default = column is not None and column.info[_DEFAULT] is not None
+    has_default = column is not None and column.info[DEFAULT] is not None
     return Target(table, token, column, has_default)
 
 
@@ -71,7 +71,7 @@ def _reflected(connection: Connection, name: str, schema: str | None) -> Table:
             found["type"],
             nullable=found["nullable"],
             comment=found.get("comment"),
-            info={_DEFAULT: found["default"], _GENERATED: "computed" in found},
+            info={DEFAULT: found["default"], _GENERATED: "computed" in found},
         )
         for found in seen.get_columns(name, schema=schema)
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import inspect
@@ -99,7 +100,23 @@ class OfOneTransaction(dict[Place, T]):
 
 
 class Promises(OfOneTransaction[Promise]):
-    """The promises of one transaction, by row."""
+    """The promises of one transaction, by row, as far as nobody has looked at the rows."""
+
+    #: The others: they hold until COMMIT, which may still tell that one was broken.
+    _looked_at: Mapping[Place, Promise] = MappingProxyType({})
+
+    def looked_at(self) -> None:
+        """The rows are as they were promised, and stay so."""
+        self._looked_at = {**self._looked_at, **self}
+        self.clear()
+
+    def all(self) -> Iterable[Promise]:
+        return {**self._looked_at, **self}.values()
+
+    def in_transaction(self, root: SessionTransaction | None) -> None:
+        if self._root is not None and root is not self._root:
+            self._looked_at = {}
+        super().in_transaction(root)
 
     def add(self, promise: Promise) -> None:
         """What was promised first counts; a demand makes it a demand."""
@@ -112,14 +129,14 @@ class Promises(OfOneTransaction[Promise]):
 
     def demand(self, place: Place) -> bool:
         """Has a client named the version of this row?"""
-        promise = self.get(place)
+        promise = self.get(place) or self._looked_at.get(place)
         return promise is not None and promise.demanded
 
 
 def conflict_of(entries: Iterable[Entry[Any]], promises: Promises | None) -> ConcurrencyError:
     """The error for these rows: ``PreconditionFailed`` when one of them was demanded."""
     found = tuple(entries)
-    if promises and any(promises.demand(_place(entry)) for entry in found):
+    if promises is not None and any(promises.demand(_place(entry)) for entry in found):
         return PreconditionFailed(found)
     return ConcurrencyError(found)
 

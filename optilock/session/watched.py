@@ -43,6 +43,10 @@ _SEVERAL = object()
 class Owner(Protocol):
     """Whose session it is: a unit of work."""
 
+    @property
+    def read_only(self) -> bool:
+        """Does the database refuse every write of the transaction?"""
+
     def connected(self, connection: Connection, database: Database) -> None:
         """The transaction has begun on one more connection."""
 
@@ -197,7 +201,7 @@ class Watched(Written):
                 self.committed()
             self.decided = self._forgotten = False
             self.connections, self._begun, self.autocommitting = [], [], ()
-            if self.promises:
+            if self.promises is not None:
                 self.promises.in_transaction(root)
             if self.overwritten:
                 self.overwritten.in_transaction(root)

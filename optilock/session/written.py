@@ -29,6 +29,8 @@ class Written:
     undone_before: dict[Place, Any]
     #: Objects whose version a statement has moved.
     moved: list[Moved]
+    #: Our sides of the rows that it has written, where a conflict may be told at COMMIT.
+    sides: dict[Place, Any] | None = None
     #: The UPDATE statements of the running transaction.
     stated: list[Stated]
     #: Classes that statements have inserted rows of, since the last savepoint began.
@@ -195,6 +197,8 @@ class Written:
         """What was written is stored."""
         self.decided = self._forgotten = True
         self.sent, self._counted, self._before = [], 0, None
+        if self.sides is not None:
+            self.sides = None
         if self._flushed or self._savepoints or self.departed or self.undone or self.undone_before:
             self._flushed, self._savepoints, self.departed = set(), {}, []
             self.undone, self.undone_before = [], {}

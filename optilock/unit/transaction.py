@@ -156,6 +156,10 @@ class OwnTransaction:
             self._routes[bind] = with_options(bind, wanted) if wanted else bind
         return self._routes[bind]
 
+    @property
+    def read_only(self) -> bool:
+        return self.options.read_only
+
     def connected(self, connection: Connection, database: Database) -> None:
         self.connections.append(connection)
         if database.errors_end:

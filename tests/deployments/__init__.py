@@ -44,5 +44,7 @@ def missing(item: pytest.Item) -> str | None:
 
 
 def find(program: str) -> str | None:
-    """Where it is: daemons are seldom on the PATH of a plain user."""
+    """Where it is: daemons are seldom on the PATH of a plain user. A library is where it is."""
+    if Path(program).is_absolute():
+        return program if Path(program).exists() else None
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/libexec")

@@ -126,6 +126,21 @@ def test_nothing_is_made_where_there_is_no_database(shop):
         assert not list(shop.glob("typo*"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--rate", "inf"), ("--rate", "nan"), ("--share", "2"), ("--batch", "0"), ("--column", "id")],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(shop, words):
+    before = (shop / "shop.db").read_bytes()
+    ended = optilock(shop, "migrate", "pages", "--url", "sqlite:///shop.db", *words)
+    assert ended.exit_code == 2
+    assert ended.stderr.strip().startswith("optilock migrate: ")
+    assert "Traceback" not in ended.stderr
+    assert "Nothing was changed" in " ".join(ended.stderr.split())
+    assert (shop / "shop.db").read_bytes() == before
+
+
 def test_a_file_uri_is_a_file_like_any_other(shop):
     done = optilock(shop, "migrate", "pages", "--url", "sqlite:///file:shop.db?mode=rw&uri=true")
     assert done.exit_code == 0, done.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from optilock.rollout.fill import Pace
+from optilock import ConfigurationError
+from optilock.rollout.pace import Pace, pace_of
 
 
 def test_a_batch_that_took_too_long_is_followed_by_a_smaller_one():
@@ -37,3 +40,31 @@ def test_a_rate_makes_it_rest_longer():
 def test_a_busy_server_is_given_longer_rests():
     assert Pace().rest(100, 0.02) > 0.1
     assert Pace().rest(100, 0.04) == pytest.approx(2 * Pace().rest(100, 0.02))
+
+
+def test_a_batch_that_was_asked_for_has_that_many_rows_however_long_it_takes():
+    pace = pace_of(None, 2000, 0.15)
+    assert pace.first() == pace.next(2000, 9.0) == pace.next(2000, 1e-9) == 2000
+    assert pace_of(500, 2000, 1).first() == 500
+
+
+def test_who_may_work_all_the_time_does_not_rest():
+    assert pace_of(None, None, 1).rest(100, 0.5) == 0
+
+
+@pytest.mark.parametrize("rate", [0, -1, math.inf, math.nan, True, "9"])
+def test_a_rate_is_a_number_of_rows(rate):
+    with pytest.raises(ConfigurationError, match="rate="):
+        pace_of(rate, None, 0.15)
+
+
+@pytest.mark.parametrize("batch", [0, -1, 10_001, 5.0, True, "9"])
+def test_a_batch_is_a_number_of_rows(batch):
+    with pytest.raises(ConfigurationError, match="batch="):
+        pace_of(None, batch, 0.15)
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.1, math.inf, math.nan, True])
+def test_a_share_is_a_part_of_the_time(share):
+    with pytest.raises(ConfigurationError, match="share="):
+        pace_of(None, None, share)

@@ -1,8 +1,10 @@
 """MariaDB and MySQL.
 
 :mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`migrations`
-the triggers of versions, and how a table that is alive gets a version,
-:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues.
+the triggers of versions, and how a table that is alive gets a version, :mod:`table_locks` for how
+long it is waited for,
+:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues,
+:mod:`galera` what is different on a cluster, :mod:`galera_tables` what a migration does there.
 :mod:`catalogue` what its tables have, and :mod:`weak` what makes versions weaker there.
 """
 

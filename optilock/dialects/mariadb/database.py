@@ -34,6 +34,7 @@ from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import BEGINS
+from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.catalogue import MariaDBCatalogue
 from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
@@ -188,9 +189,14 @@ class MariaDB(Database):
             2006: Cause.CONNECTION_LOST,
             2013: Cause.CONNECTION_LOST,
             2055: Cause.CONNECTION_LOST,
+            # too many connections, of all or of this user
+            1040: Cause.CONNECTION_LOST,
+            1203: Cause.CONNECTION_LOST,
             1053: Cause.CONNECTION_LOST,
             1927: Cause.CONNECTION_LOST,
             4031: Cause.CONNECTION_LOST,
+            # Galera: the node has lost the others, and another one may answer
+            1047: Cause.CONNECTION_LOST,
             # the drivers' own "already closed": PyMySQL and mysqlclient 0, mysql-connector -1
             0: Cause.CONNECTION_LOST,
             -1: Cause.CONNECTION_LOST,
@@ -204,12 +210,12 @@ class MariaDB(Database):
         {
             # Galera certifies at COMMIT: another node's commit was first
             1213: Cause.CONFLICT,
-            # Galera: the node has lost the others
+            # Galera: it has lost them while it asked
             1047: Cause.UNKNOWN_OUTCOME,
         }
     )
     # Never connected, or thrown out while idle.
-    lost_before_commit = frozenset({2002, 2003, 4031})
+    lost_before_commit = frozenset({2002, 2003, 4031, 1040, 1203})
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """The number alone: the same SQLSTATE stands for different things here."""
@@ -256,6 +262,8 @@ class MariaDB(Database):
     # -- isolation -------------------------------------------------------------------------------
 
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        if level == "SERIALIZABLE" and not read_only and galera.is_node(connection):
+            raise ConfigurationError(galera.NOT_SERIALIZABLE)
         super().begin_at(connection, level, read_only=read_only)
         if level == "REPEATABLE READ" and not read_only:
             _refuse_writes_over_the_snapshot(connection)
@@ -299,6 +307,18 @@ class MariaDB(Database):
         (https://mariadb.com/kb/en/mariadb-error-code-reference/).
         """
         return bool(error.args) and error.args[0] in (1020, 1213)
+
+    # -- a cluster -------------------------------------------------------------------------------
+
+    def locks_are_local(self, connection: Connection) -> bool:
+        return galera.is_node(connection)
+
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
+        return galera.number_of(error) == galera.NOT_PREPARED
+
+    def see_all(self, connection: Connection) -> None:
+        if galera.is_node(connection):
+            galera.see_what_others_have_committed(connection)
 
 
 def _refuse_writes_over_the_snapshot(connection: Connection) -> None:

@@ -5,24 +5,26 @@ UPDATE changes, and one with some by the names of those that count. Values are c
 too, because a collation takes 'a' and 'A' for the same.
 
 A roll-out: adding the column is INSTANT, setting a default INPLACE, and NOT NULL is an online
-rebuild (LOCK=NONE), which a table with a stored generated column or a FULLTEXT index does not have.
-NOWAIT, because a statement that waits for the table's metadata lock makes every later one wait
-behind it (https://mariadb.com/kb/en/innodb-online-ddl-overview/).
+rebuild (LOCK=NONE), which a table with a stored generated column or a FULLTEXT index does not have
+(https://mariadb.com/kb/en/innodb-online-ddl-overview/). A statement that waits for the table's
+metadata lock makes every later one wait behind it, so that is limited (:mod:`table_locks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, String, text, update
+from sqlalchemy import Connection, Dialect, String, Table, text, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from optilock.dialects.connections import undo_with
+from optilock.dialects.mariadb import galera, galera_tables
+from optilock.dialects.mariadb.table_locks import INTERRUPTED, bounded, holder
 from optilock.dialects.migrations import (
     Filled,
     Found,
@@ -140,31 +142,42 @@ class MariaDBWays(Ways):
     speaks = mysql.dialect()
     brackets = True
     commits_each_step = True
+    longest_name = 64
 
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
-
-    def hold(self, connection: Connection, name: str) -> bool:
-        taken = text("SELECT GET_LOCK(SHA1(:name), 0)")
-        return bool(connection.scalar(taken, {"name": f"optilock {name}"}) == 1)
-
-    def release(self, connection: Connection) -> None:
-        connection.execute(text("DO RELEASE_ALL_LOCKS()"))
 
     def prepare(self, connection: Connection) -> None:
         """With snapshot isolation a skipped row would be a conflict (error 1020) instead."""
         with suppress(DBAPIError):  # a server without the setting
             connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = OFF")
             undo_with(connection, "SET SESSION innodb_snapshot_isolation = DEFAULT")
+        undo_with(connection, "SET SESSION lock_wait_timeout = DEFAULT")
         connection.rollback()
 
-    def begin(self, connection: Connection, lock_timeout: float) -> None:
-        """Row locks are skipped, not waited for; table locks are asked for with NOWAIT."""
+    def bounded(
+        self, connection: Connection, beside: Connection | None, seconds: float
+    ) -> AbstractContextManager[None]:
+        if galera.is_node(connection):
+            return galera_tables.together(connection)
+        return bounded(connection, beside, seconds)
+
+    def nodes(self, connection: Connection, named: Sequence[str]) -> Sequence[str]:
+        return galera_tables.nodes(connection, named) if galera.is_node(connection) else ()
+
+    def made(self, connection: Connection, table: Table) -> Mapping[str, object]:
+        return galera_tables.made(connection, table)
+
+    def holder(self, connection: Connection, table: Table) -> str | None:
+        return holder(connection, table)
+
+    def interrupted(self, error: DBAPIError) -> bool:
+        return _code(error) == INTERRUPTED
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = target.names(dialect)
         kind = target.token.type().compile(dialect)
         return [
-            sends(f"ALTER TABLE {table} NOWAIT ADD COLUMN {column} {kind} NULL"),
+            sends(f"ALTER TABLE {table} ADD COLUMN {column} {kind} NULL"),
             *self.set_default(target, dialect),
         ]
 
@@ -172,20 +185,7 @@ class MariaDBWays(Ways):
         """A step of its own, so an interrupted roll-out may have left the column without."""
         table, column = target.names(dialect)
         first = self.first_of(target.token)
-        return [sends(f"ALTER TABLE {table} NOWAIT ALTER COLUMN {column} SET DEFAULT {first}")]
-
-    def create_trigger(self, *statements: str) -> Step:
-        """CREATE TRIGGER has no NOWAIT; the session has."""
-        create = super().create_trigger(*statements)
-
-        def step(connection: Connection) -> None:
-            connection.exec_driver_sql("SET SESSION lock_wait_timeout = 0")
-            try:
-                create(connection)
-            finally:
-                connection.exec_driver_sql("SET SESSION lock_wait_timeout = DEFAULT")
-
-        return step
+        return [sends(f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {first}")]
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         """Lock what nobody holds, then write it.
@@ -211,7 +211,7 @@ class MariaDBWays(Ways):
 
         def step(connection: Connection) -> None:
             try:
-                connection.exec_driver_sql(f"ALTER TABLE {table} WAIT 1 {change}, LOCK=NONE")
+                connection.exec_driver_sql(f"ALTER TABLE {table} {change}, LOCK=NONE")
             except DBAPIError as error:
                 if _code(error) not in _NOT_ONLINE:
                     raise

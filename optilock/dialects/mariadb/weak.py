@@ -59,9 +59,38 @@ def no_snapshot_isolation(server: Server) -> Iterator[Weakness]:
         )
 
 
+def node_of_a_cluster(server: Server) -> Iterator[Weakness]:
+    """What should a program know of a cluster?"""
+    if server.variables.get("wsrep_on") == "ON":
+        yield Weakness(
+            "galera",
+            False,
+            "The server is a node of a Galera cluster (wsrep_on). Versions, touch(), and verify()"
+            " with its UPDATE hold between nodes. Isolation levels, lock() and other locks of rows"
+            " hold on one node only, and a conflict with another node is told at COMMIT.",
+            "See docs/deployments.md: use versions where you would lock, and units that run again.",
+        )
+
+
+def old_reads(server: Server) -> Iterator[Weakness]:
+    """Does a read on one node wait for what was committed on another one?"""
+    waits = server.variables.get("wsrep_sync_wait", "0")
+    if server.variables.get("wsrep_on") == "ON" and not int(waits) & 1:
+        yield Weakness(
+            "galera-old-reads",
+            False,
+            "wsrep_sync_wait is off: a unit that runs again on another node, or the next request of"
+            " a client, may read rows as they were before the last COMMIT. No update is lost by"
+            " that, but the unit conflicts once more.",
+            "SET GLOBAL wsrep_sync_wait = 1, or send all requests of a client to one node.",
+        )
+
+
 OF_SERVER: tuple[Callable[[Server], Iterator[Weakness]], ...] = (
     counts_changed_rows,
     no_snapshot_isolation,
+    node_of_a_cluster,
+    old_reads,
 )
 
 # -- of one table ---------------------------------------------------------------------------------

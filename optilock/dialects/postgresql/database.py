@@ -32,6 +32,7 @@ from optilock.dialects.locks import BEGINS
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
+from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.cursors import open_line
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.messages import PostgreSQLMessages
@@ -48,6 +49,7 @@ from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
+from optilock.undocumented import while_connecting
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3
@@ -151,6 +153,9 @@ class PostgreSQL(Database):
             "40001": Cause.CONFLICT,
             "40P01": Cause.DEADLOCK,
             "55P03": Cause.LOCK_TIMEOUT,
+            # Aurora DSQL, where a driver takes its own codes in place of 40001
+            "OC000": Cause.CONFLICT,
+            "OC001": Cause.CONFLICT,
             # CockroachDB: "result is ambiguous"
             "40003": Cause.UNKNOWN_OUTCOME,
             "08007": Cause.UNKNOWN_OUTCOME,
@@ -159,13 +164,25 @@ class PostgreSQL(Database):
             "57P03": Cause.CONNECTION_LOST,
             "57P05": Cause.CONNECTION_LOST,
             "25P03": Cause.CONNECTION_LOST,
+            # too many connections, of all or of this role: others come to their end
+            "53300": Cause.CONNECTION_LOST,
             "08": Cause.CONNECTION_LOST,
             # transaction_timeout: a limit that was set on purpose, as 57014 is
             "25P04": Cause.OTHER,
         }
     )
     # The server ended these while it waited for a statement, or never let us in.
-    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004"})
+    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004", "53300"})
+
+    def connect_may_pass(self, error: BaseException) -> bool:
+        return super().connect_may_pass(error) or may_pass(error)
+
+    def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
+        """PgBouncer has one code for all that it refuses."""
+        if while_connecting(error) and "08P01" in self._codes(error):
+            moment = tells_of_a_moment(str(error.orig))
+            return Cause.CONNECTION_LOST if moment else Cause.OTHER
+        return super().classify(error, at_commit=at_commit)
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """SQLSTATE and its class: ``sqlstate``, psycopg2's ``pgcode``, pg8000's field ``C``."""
@@ -205,16 +222,13 @@ class PostgreSQL(Database):
 
     # -- isolation -------------------------------------------------------------------------------
 
-    def read_only_options(self) -> dict[str, Any]:
-        return {"postgresql_readonly": True}
-
     def begin_read_only(self, connection: Connection) -> None:
-        """The option above did it, in BEGIN itself; ask whether it is in force."""
-        if connection.exec_driver_sql("SHOW transaction_read_only").scalar() != "on":
-            raise ConfigurationError(
-                "the transaction should be read-only, but PostgreSQL says it is not: something"
-                " else sets postgresql_readonly on this connection; remove it."
-            )
+        """For this transaction alone.
+
+        After ``postgresql_readonly`` SQLAlchemy leaves READ WRITE on the pooled connection, which
+        overrules ``default_transaction_read_only``, and which a standby refuses.
+        """
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     def refuse_pipeline(self, dialect: Dialect) -> None:
         if not _is_psycopg(dialect):
@@ -275,6 +289,23 @@ class PostgreSQL(Database):
                 return True
             raise
         return False
+
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
+        """A standby, which reports itself as one (from PostgreSQL 14).
+
+        A role or a transaction that may only read has the same SQLSTATE, and would have it again.
+        """
+        if "25006" not in self.codes(error):
+            return False
+        return _reported(connection.connection.driver_connection, "in_hot_standby") == "on"
+
+
+def _reported(driver: Any, parameter: str) -> str | None:
+    """What the server has told of it since; psycopg and asyncpg keep that."""
+    if hasattr(driver, "get_settings"):
+        return getattr(driver.get_settings(), parameter, None)
+    ask = getattr(getattr(driver, "info", None), "parameter_status", None)
+    return None if ask is None else ask(parameter)
 
 
 def _lock_timeout(connection: Connection, value: str) -> str:

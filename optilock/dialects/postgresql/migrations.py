@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, and_, func, literal_column, select, text, update
+from sqlalchemy import Connection, Dialect, Table, and_, func, literal_column, select, text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
@@ -180,21 +181,42 @@ _ELSEWHERE = (
     " AND n.nspname IS DISTINCT FROM current_schema()"
 )
 
+_HOLDER = text(
+    "SELECT a.pid, a.usename, a.application_name, a.state,"
+    " to_char(a.xact_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')"
+    " FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
+    " WHERE l.locktype = 'relation' AND l.relation = CAST(:name AS regclass) AND l.granted"
+    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND l.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 1"
+)
+
 
 class PostgreSQLWays(Ways):
     speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
-    def hold(self, connection: Connection, name: str) -> bool:
-        held = select(func.pg_try_advisory_lock(func.hashtextextended(name, 0)))
-        return bool(connection.scalar(held))
+    options = MappingProxyType({"isolation_level": "READ COMMITTED"})
+    longest_name = 63
+    letters = "bytes"
 
-    def release(self, connection: Connection) -> None:
-        connection.execute(select(func.pg_advisory_unlock_all()))
+    def takes_name(self, name: str) -> bool:
+        return len(name.encode()) <= self.longest_name
 
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """Only for this transaction: a pooler may hand the connection to somebody else."""
         milliseconds = f"{max(1, round(lock_timeout * 1000))}ms"
         connection.execute(select(func.set_config("lock_timeout", milliseconds, True)))
+
+    def holder(self, connection: Connection, table: Table) -> str | None:
+        """Of another user's transaction only the number is shown."""
+        name = quoted_table(connection.dialect, table.name, table.schema)
+        found = connection.execute(_HOLDER, {"name": name}).first()
+        if found is None:
+            return None
+        number, *about, since = found
+        shown = ", ".join(one for one in about if one)
+        return f"backend {number} ({shown})" + (
+            f", in a transaction since {since} UTC" * bool(since)
+        )
 
     def add_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         table, column = target.names(dialect)
@@ -235,8 +257,7 @@ class PostgreSQLWays(Ways):
         return (0, None) if row is None else (row[0], tuple(row[1:]))
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
-        table, column = target.names(dialect)
-        check = dialect.identifier_preparer.quote(f"optilock_{target.name}_is_there"[:63])
+        (table, column), check = target.names(dialect), _check(target, dialect)
         alter = f"ALTER TABLE {table}"
         return [
             sends(
@@ -250,6 +271,17 @@ class PostgreSQLWays(Ways):
                 f"{alter} DROP CONSTRAINT {check}",
             ),
         ]
+
+    def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """The CHECK: an UPDATE of a row that has no version would fail, whatever it changes."""
+        table, _ = target.names(dialect)
+        return [sends(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {_check(target, dialect)}")]
+
+    def hides_rows(self, connection: Connection, target: Target) -> bool:
+        """Row-level security, of which table owners and superusers are usually free."""
+        name = quoted_table(connection.dialect, target.table.name, target.table.schema)
+        asked = text("SELECT row_security_active(CAST(:name AS regclass))")
+        return bool(connection.scalar(asked, {"name": name}))
 
     def current_schema(self, connection: Connection) -> str | None:
         found: str | None = connection.scalar(text("SELECT current_schema()"))
@@ -268,3 +300,9 @@ class PostgreSQLWays(Ways):
             {"name": table},
         )
         return found if found is not None and found > 0 else None
+
+
+def _check(target: Target, dialect: Dialect) -> str:
+    """The name of the CHECK that stands for NOT NULL until the column has that."""
+    name = f"optilock_{target.name}_is_there".encode()[:63].decode(errors="ignore")
+    return dialect.identifier_preparer.quote(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from sqlalchemy import Connection, text
 
@@ -26,9 +27,10 @@ class Setting(NamedTuple):
 class Server(NamedTuple):
     """What was read of a connection."""
 
-    #: The driver's own connection, and what SQLAlchemy makes of it.
+    #: The driver's own connection.
     driver: Any
-    adapted: Any
+    #: Does asyncpg prepare under names that another client has for its own?
+    numbered: bool
     #: The number of the process that answers.
     process: int
     settings: Mapping[str, Setting]
@@ -57,7 +59,7 @@ def weak_settings(connection: Connection) -> Iterator[Weakness]:
     rows = connection.execute(text(_SETTINGS)).all()
     server = Server(
         connection.connection.driver_connection,
-        connection.connection.dbapi_connection,
+        _numbers_its_statements(connection),
         rows[0][3],
         {name: Setting(value, source) for name, value, source, _ in rows},
         tuple((of, setting) for of, setting in connection.execute(text(_STORED))),
@@ -71,17 +73,15 @@ def pooled_prepared(server: Server) -> Iterator[Weakness]:
     told = told_process(server.driver)
     if told is None or told == server.process:
         return
-    if _numbers_its_statements(server.adapted):
+    if server.numbered:
         yield Weakness(
             "pooled-prepared",
             False,
             "A pooler stands between, and asyncpg prepares every statement under a number: with"
             " transaction pooling the next transaction may be on another server connection,"
             " where the number is free, or stands for another statement.",
-            "Set max_prepared_statements in PgBouncer 1.21 or later, or give the engine"
-            " poolclass=NullPool and connect_args with 'statement_cache_size': 0 and a"
-            " 'prepared_statement_name_func' that makes names of its own (SQLAlchemy's page on"
-            ' asyncpg, "Prepared Statement Name with PGBouncer").',
+            "Give the engine connect_args={'statement_cache_size': 0} (asyncpg 0.31 or later), or"
+            " set max_prepared_statements in PgBouncer 1.21 or later.",
         )
     elif getattr(server.driver, "prepare_threshold", None) is not None:
         yield Weakness(
@@ -95,10 +95,20 @@ def pooled_prepared(server: Server) -> Iterator[Weakness]:
         )
 
 
-def _numbers_its_statements(adapted: Any) -> bool:
-    """Is this asyncpg, without names of the application's own for prepared statements?"""
-    made = getattr(adapted, "_prepared_statement_name_func", None)
-    return made is not None and made() is None
+def _numbers_its_statements(connection: Connection) -> bool:
+    """Does asyncpg prepare them under names that another client has for its own?
+
+    The server is asked whether this question is such a statement: what the settings of the driver
+    come to differs from version to version, and a pooler may rename them.
+    """
+    if not hasattr(connection.connection.driver_connection, "get_server_pid"):
+        return False
+    mark = uuid4().hex
+    asked = (
+        "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE starts_with(name, '__asyncpg_')"
+        f" AND position('{mark}' IN statement) > 0)"
+    )
+    return bool(connection.scalar(text(asked)))
 
 
 _REPLICA = (

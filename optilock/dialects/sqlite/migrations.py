@@ -12,11 +12,8 @@ own SQL text, so that constraints, indexes and triggers are what they were.
 
 from __future__ import annotations
 
-import os
 import re
-import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Dialect, func, select, text, update
@@ -37,7 +34,7 @@ from optilock.dialects.migrations import (
     sends,
 )
 from optilock.dialects.quoting import literal, quoted
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
@@ -144,38 +141,10 @@ class SQLiteWays(Ways):
     brackets = True
     makes_tables_anew = True
 
-    def hold(self, connection: Connection, name: str) -> bool:
-        """A lock on a file of its own beside the database: it goes when the process goes."""
-        path = _beside(connection)
-        if path is None:
-            return True
-        try:
-            beside = sqlite3.connect(path, timeout=0, isolation_level=None)
-        except sqlite3.OperationalError as error:
-            raise OptilockError(
-                f"The folder of the database may not be written ({path!r} cannot be made), and"
-                " SQLite needs that for every change. Nothing was changed: run this as the user who"
-                " owns the folder."
-            ) from error
-        try:
-            beside.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError:
-            beside.close()
-            return False
-        connection.info["optilock.rollout"] = beside
-        return True
-
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """Take the write lock now: a later attempt to get it could only fail."""
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {max(1, round(lock_timeout * 1000))}")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def release(self, connection: Connection) -> None:
-        beside = connection.info.pop("optilock.rollout", None)
-        if beside is not None:
-            with suppress(OSError):
-                os.unlink(_beside(connection) or "")
-            beside.close()
 
     def prepare(self, connection: Connection) -> None:
         """Or dropping the old table would delete what refers to its rows."""
@@ -282,13 +251,6 @@ class SQLiteWays(Ways):
 
     def rows(self, connection: Connection, target: Target) -> int | None:
         return connection.scalar(select(func.count()).select_from(target.table))
-
-
-def _beside(connection: Connection) -> str | None:
-    """The file that is locked; none for a database in memory, which nobody else has."""
-    main = text("SELECT file FROM pragma_database_list WHERE name = 'main'")
-    path = connection.scalar(main)  # not of the URL, which may be a file: URI
-    return f"{path}-optilock-rollout" if path else None
 
 
 def _columns(connection: Connection, target: Target) -> list[tuple[str, Any]]:

@@ -354,10 +354,91 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_changed(engine, parcels, 
     assert _triggers(engine) == []
 
 
-@pytest.mark.parametrize("rate", [0, -1])
-def test_a_rate_is_more_than_nothing(engine, parcels, rate):
-    with pytest.raises(ConfigurationError, match="rate"):
-        roll_out(engine, "parcels", rate=rate)
+@pytest.mark.parametrize(
+    "options",
+    [{"rate": 0}, {"rate": float("inf")}, {"rate": float("nan")}, {"batch": 0}, {"share": 2.0}],
+    ids=str,
+)
+def test_a_pace_that_makes_no_sense_is_refused_and_nothing_is_changed(engine, parcels, options):
+    parcels(1)
+    before = _shape(engine)
+    with pytest.raises(ConfigurationError, match=f"^{next(iter(options))}="):
+        roll_out(engine, "parcels", **options)
+    assert _shape(engine) == before
+    assert inspect(engine).get_table_names() == ["parcels"]
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.parametrize("name", ["v" * 65, "ü" * 65], ids=["long", "bytes"])
+def test_a_name_that_the_database_would_cut_is_refused_and_nothing_is_changed(
+    engine, parcels, name
+):
+    parcels(1)
+    before = _shape(engine)
+    with pytest.raises(ConfigurationError, match="cannot be called"):
+        roll_out(engine, "parcels", token=Unique(column=name))
+    assert _shape(engine) == before
+    assert inspect(engine).get_table_names() == ["parcels"]
+
+
+@pytest.mark.parametrize("name", ["v" * 63, "ü" * 31])
+def test_the_longest_name_that_it_takes(engine, parcels, name):
+    roll_out_of(engine, parcels, name)
+
+
+def roll_out_of(engine, parcels, name):
+    parcels(1)
+    roll_out(engine, "parcels", token=Unique(column=name))
+    assert column(engine, name)["nullable"] is False
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ("BIGINT NOT NULL, CONSTRAINT one_each UNIQUE (other)", "it is unique"),
+        ("BIGINT REFERENCES areas (id)", "it refers to another table"),
+        ("BIGINT DEFAULT 0", "its default is"),
+        ("BIGINT NOT NULL DEFAULT 7", "its default is"),
+        ("BIGINT GENERATED ALWAYS AS (id + 1) STORED", "the database makes its values"),
+        ("BIGINT", "it has values and no default"),
+    ],
+)
+def test_a_column_of_another_meaning_is_refused_and_nothing_is_changed(engine, declared, says):
+    mariadb, sqlite = (engine.dialect.name == name for name in ("mysql", "sqlite"))
+    if mariadb and "REFERENCES" in declared:
+        declared = "BIGINT, FOREIGN KEY (other) REFERENCES areas (id)"
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE areas (id BIGINT PRIMARY KEY)"))
+        connection.execute(text(f"CREATE TABLE parcels (id BIGINT PRIMARY KEY, other {declared})"))
+        if "GENERATED" in declared:
+            connection.execute(text("INSERT INTO parcels (id) VALUES (1)"))
+        else:
+            connection.execute(text("INSERT INTO areas VALUES (5)"))
+            connection.execute(text("INSERT INTO parcels VALUES (1, 5)"))
+    before = _shape(engine)
+    token = Counter(column="other")
+    if sqlite and declared == "BIGINT":  # has no step that sets a default, so nothing can be told
+        assert roll_out(engine, "parcels", token=token).filled == 0
+        return
+    with pytest.raises(ConfigurationError, match=f"is no version: {says}"):
+        roll_out(engine, "parcels", token=token)
+    assert _shape(engine) == before
+    with engine.connect() as connection:
+        assert "optilock" not in str(inspect(connection).get_table_names())
+
+
+def test_the_key_is_no_version(engine, parcels):
+    parcels(1)
+    with pytest.raises(ConfigurationError, match="belongs to the primary key"):
+        roll_out(engine, "parcels", token=Counter(column="id"))
+
+
+def test_a_share_and_a_batch_make_it_faster(engine, parcels):
+    parcels(3000)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE parcels ADD COLUMN version BIGINT"))
+    report = roll_out(engine, "parcels", batch=1000, share=1)
+    assert (report.filled, report.batches) == (3000, 3)
 
 
 def test_rows_are_counted_once_more(engine, parcels):

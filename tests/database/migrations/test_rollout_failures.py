@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -22,8 +23,7 @@ from optilock import (
 )
 from optilock.check import check
 from optilock.dialects.quoting import plain, quoted
-from optilock.dialects.sqlite import migrations as sqlite_rollout
-from optilock.rollout import roll_out
+from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import migrate, revise, shape
 
@@ -70,7 +70,8 @@ class TestKilled:
     """SIGKILL at each COMMIT in turn, and run again."""
 
     @each_way
-    def test_it_goes_on_from_every_step(self, engine, options):
+    def test_it_goes_on_from_every_step(self, engine, options, monkeypatch):
+        monkeypatch.setattr(claim, "TERM", 0.5)  # or every one had to be waited for
         _create(engine)
         roll_out(engine, "parcels", **options)
         wanted = shape(engine, "parcels")
@@ -112,15 +113,17 @@ def _roll_out_until(url: Any, options: dict[str, Any], commits: int) -> None:
 
 
 def _again(engine: Engine, options: dict[str, Any]) -> None:
-    """A server may need a moment to see that the first one is gone."""
-    for attempt in range(1000):
+    """The claim of the first one ends by itself."""
+    for attempt in range(100):
         try:
             roll_out(engine, "parcels", **options)
         except OptilockError as error:
-            if "Another roll-out" not in str(error) or attempt == 999:
+            if "Another roll-out" not in str(error) or attempt == 99:
                 raise
-        else:
+        if not inspect(engine).has_table("optilock_rollout_of_parcels"):
             return
+        time.sleep(0.05)
+    raise AssertionError("something is left")
 
 
 class TestHeld:
@@ -129,7 +132,8 @@ class TestHeld:
     @pytest.mark.parametrize(
         "at", ["add the column", "create the guard trigger", "fill", "require it"]
     )
-    def test_the_step_gives_up_and_the_next_run_goes_on(self, engine, table, at):
+    def test_the_step_gives_up_and_the_next_run_goes_on(self, engine, table, at, monkeypatch):
+        monkeypatch.setattr(claim, "TERM", 0.5)  # on SQLite nobody can end it while that is held
         holder = engine.connect()
 
         class Holds(Silent):
@@ -142,7 +146,7 @@ class TestHeld:
         holder.rollback()
         holder.close()
         works(engine)
-        roll_out(engine, "parcels", **GUARDED)
+        _again(engine, GUARDED)
         works(engine)
         assert None not in [version for (version,) in rows(engine, "version")]
 
@@ -158,6 +162,55 @@ class TestRefused:
         assert "not now" not in str(caught.value)
         on = " ON parcels" if engine.dialect.name == "postgresql" else ""
         send(engine, f"DROP TRIGGER refuses{on}")
+        works(engine)
+        roll_out(engine, "parcels", token=Unique())
+        works(engine)
+
+    def test_a_program_that_takes_a_version_away_is_waited_for(self, engine, table):
+        """A row without a version, after all were filled."""
+
+        class Takes(Silent):
+            left = 2
+
+            def step(self, name: str, total: int | None = None) -> None:
+                if name == "require it" and self.left:
+                    self.left -= 1
+                    send(engine, "UPDATE parcels SET version = NULL WHERE id = 2")
+
+        report = roll_out(engine, "parcels", token=Unique(), progress=Takes())
+        assert report.steps[-2:] == ("fill", "require it")
+        assert None not in [version for (version,) in rows(engine, "version")]
+        works(engine)
+
+    @pytest.mark.engines("postgresql", "mariadb")
+    def test_one_that_does_so_for_ever_ends_it_and_goes_on_writing(self, engine, table):
+        class Takes(Silent):
+            def step(self, name: str, total: int | None = None) -> None:
+                if name == "require it":
+                    send(engine, "UPDATE parcels SET version = NULL WHERE id = 3")
+
+        with pytest.raises(OptilockError, match="did not change parcels"):
+            roll_out(engine, "parcels", token=Unique(), progress=Takes())
+        works(engine)
+        roll_out(engine, "parcels", token=Unique())
+        works(engine)
+
+    @pytest.mark.engines("postgresql")
+    @pytest.mark.parametrize("at", ["VALIDATE", "SET NOT NULL"])
+    def test_nothing_is_left_of_a_last_step_that_fails(self, engine, table, at):
+        fails = [True]
+
+        @event.listens_for(engine, "before_cursor_execute", retval=True)
+        def fail(connection: Any, cursor: Any, sql: str, *more: Any) -> Any:
+            if at in sql and fails.pop():
+                sql = "SELECT 1 / 0"
+            return sql, more[0]
+
+        with pytest.raises(OptilockError, match="did not change parcels"):
+            roll_out(engine, "parcels", token=Unique())
+        event.remove(engine, "before_cursor_execute", fail)
+        assert inspect(engine).get_check_constraints("parcels") == []
+        send(engine, "UPDATE parcels SET version = NULL WHERE id = 3")
         works(engine)
         roll_out(engine, "parcels", token=Unique())
         works(engine)
@@ -235,6 +288,9 @@ class TestRights:
             pytest.skip("SQLite has no users")
 
         def weak(rights: str, *, owner: bool = False) -> Engine:
+            noted = claim.claim_of("parcels", None)
+            with engine.begin() as connection:
+                noted.make(connection)
             if family == "postgresql":
                 send(engine, "CREATE ROLE optilock_roller")
                 send(engine, "GRANT USAGE ON SCHEMA public TO optilock_roller")
@@ -243,6 +299,7 @@ class TestRights:
                     send(engine, "ALTER TABLE parcels OWNER TO optilock_roller")
                     send(engine, "REVOKE ALL ON parcels FROM optilock_roller")
                 send(engine, f"GRANT {rights} ON parcels TO optilock_roller")
+                send(engine, f"ALTER TABLE {noted.row.name} OWNER TO optilock_roller")
                 user = create_engine(engine.url)
                 event.listen(user, "connect", _become)
             else:
@@ -250,6 +307,8 @@ class TestRights:
                 if owner:
                     rights = f"{rights}, ALTER"
                 send(engine, f"GRANT {rights} ON `{engine.url.database}`.* TO optilock_roller")
+                both = f"`{engine.url.database}`.{noted.row.name} TO optilock_roller"
+                send(engine, f"GRANT SELECT, INSERT, UPDATE, DROP ON {both}")
                 user = create_engine(engine.url.set(username="optilock_roller", password="w"))
             made.append(user)
             return user
@@ -263,6 +322,15 @@ class TestRights:
         else:
             send(engine, "DROP USER optilock_roller")
 
+    def test_who_may_not_create_tables_is_told_of_which(self, engine, table, weak):
+        user = weak("SELECT, INSERT, UPDATE", owner=True)
+        send(engine, "DROP TABLE optilock_rollout_of_parcels")
+        before = shape(engine, "parcels")
+        with pytest.raises(OptilockError, match="not create the table optilock_rollout_of_parcels"):
+            roll_out(user, "parcels", token=Unique())
+        assert shape(engine, "parcels") == before
+        _as_before(engine)
+
     def test_who_may_not_alter_the_table_changes_nothing(self, engine, table, weak):
         before = shape(engine, "parcels")
         user = weak("SELECT, INSERT, UPDATE")
@@ -270,6 +338,27 @@ class TestRights:
             roll_out(user, "parcels", **GUARDED)
         assert "owner" in str(caught.value)
         assert shape(engine, "parcels") == before
+
+    @pytest.mark.engines("postgresql")
+    def test_who_may_not_see_every_row_is_told_so(self, engine, table, weak):
+        """The rows that are hidden would get no version, and nobody could write them any more."""
+        user = weak("SELECT, INSERT, UPDATE", owner=True)
+        send(
+            engine,
+            "ALTER TABLE parcels ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE parcels FORCE ROW LEVEL SECURITY",
+            "CREATE POLICY low ON parcels USING (id < 3)",
+        )
+        before = shape(engine, "parcels")
+        with pytest.raises(ConfigurationError, match="Row-level security may hide rows of parcels"):
+            roll_out(user, "parcels", token=Unique())
+        assert shape(engine, "parcels") == before
+        works(engine)
+        send(engine, "ALTER TABLE parcels NO FORCE ROW LEVEL SECURITY")
+        send(engine, "GRANT UPDATE, SELECT ON parcels TO optilock_roller")
+        roll_out(user, "parcels", token=Unique())
+        _as_before(engine)
+        works(engine)
 
     @pytest.mark.engines("mariadb")
     @each_way
@@ -493,11 +582,12 @@ class TestKinds:
         works(engine)
 
     @pytest.mark.engines("sqlite-wal")
-    def test_a_folder_that_may_not_be_written(self, engine, table, monkeypatch):
-        """Nobody who is root is kept from it, so the lock is asked for where there is no folder."""
-        monkeypatch.setattr(sqlite_rollout, "_beside", lambda connection: "/nowhere/shop.db-lock")
+    def test_a_database_that_may_not_be_written(self, engine, table):
+        """Nobody who is root is kept from a file, so the connection says it."""
+        event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA query_only = ON"))
+        engine.dispose()
         before = shape(engine, "parcels")
-        with pytest.raises(OptilockError, match="folder of the database"):
+        with pytest.raises(OptilockError, match="create the table optilock_rollout_of_parcels"):
             roll_out(engine, "parcels", token=Unique())
         assert shape(engine, "parcels") == before
 

@@ -1,0 +1,38 @@
+"""Many writers on all nodes, and decisions that two nodes make at once.
+
+The longer forms are programs: ``python -m tests.deployments.galera.writers --seconds 60``, and
+``python -m tests.deployments.galera.skews --rounds 200``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deployments.galera.cluster import Cluster
+from tests.deployments.galera.skews import rounds
+from tests.deployments.galera.writers import ROWS, START, Bare, Row, write
+
+
+def test_no_acknowledged_unit_is_lost_or_doubled_while_a_node_is_killed_and_comes_back(
+    cluster: Cluster,
+) -> None:
+    told = write(cluster, Row, 16)
+    assert len(told.acknowledged) > 100
+    assert (told.lost, told.doubled, told.half_done) == ([], [], []), str(told)
+    assert told.counted == told.stored.total()
+    assert told.money == ROWS * START
+
+
+def test_without_a_version_units_are_lost(cluster: Cluster) -> None:
+    assert write(cluster, Bare, 4, kills=0).lost
+
+
+@pytest.mark.parametrize("how", ["verify", "verify_reads", "touch"])
+def test_no_two_nodes_decide_on_what_the_other_one_changes(cluster: Cluster, how: str) -> None:
+    told = rounds(cluster, how, 60)
+    assert told["both"] == 0, told
+    assert told["one"] > 30, told
+
+
+def test_a_lock_of_a_row_does_not_reach_the_other_node(cluster: Cluster) -> None:
+    assert rounds(cluster, "lock", 20)["both"] > 0
