@@ -174,7 +174,7 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["speed"])
-    assert "there are overhead, batch, overlap" in capsys.readouterr().err
+    assert "there are overhead, pipelined, batch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
