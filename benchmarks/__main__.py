@@ -29,9 +29,9 @@ __all__ = ["BENCHMARKS", "main"]
 #: Every benchmark: a module of this package with ``run(place, plan)``.
 BENCHMARKS = (
     "overhead",
-    "pipelined",
     "batch",
     "overlap",
+    "pipelined",
     "rollout",
     "guard_trigger",
     "entities",
