@@ -51,6 +51,7 @@ from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestam
 from optilock.unit.isolation import Isolation
 from optilock.unit.parts import Part
 from optilock.unit.retry import retry, retrying
+from optilock.unit.running import attempt_number
 from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable, unit_of_work
 from optilock.versioned import Versioned
 
@@ -98,6 +99,7 @@ __all__ = [
     "Versioned",
     "add_delta",
     "apply",
+    "attempt_number",
     "bulk_delete",
     "bulk_update",
     "client_wins",

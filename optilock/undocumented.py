@@ -32,6 +32,7 @@ from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import InstanceState, Mapper, Session, SessionTransaction, loading, mapperlib
 from sqlalchemy.orm.attributes import manager_of_class
 from sqlalchemy.orm.session import SessionTransactionState
+from sqlalchemy.pool.base import _ConnectionRecord
 from sqlalchemy.types import TypeEngine
 from sqlalchemy.util import LRUCache, concurrency
 
@@ -57,6 +58,25 @@ def in_greenlet() -> bool:
         return bool(asked())
     before = importlib.import_module("sqlalchemy.util._concurrency_py3k")
     return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+def while_connecting(error: BaseException) -> bool:
+    """Did it come out of a pool that was making a connection?
+
+    Asyncpg raises the operating system's own errors there, and nothing else tells them from others.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is _connects:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+_connects = vars(_ConnectionRecord)["_ConnectionRecord__connect"].__code__
 
 
 # -- objects and sessions -------------------------------------------------------------------------

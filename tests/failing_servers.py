@@ -50,8 +50,8 @@ def frozen(engine: Engine) -> Iterator[None]:
 
 
 @contextmanager
-def restarted(engine: Engine) -> Iterator[None]:
-    """The server ends, and all connections with it; and it is started again as it was."""
+def restarted(engine: Engine, *, away: float = 0.0) -> Iterator[None]:
+    """The server ends, and all connections with it; ``away`` seconds later it is started again."""
     process = _process(engine)
     command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[:-1]
     folder, owner = Path(f"/proc/{process}/cwd").resolve(), os.stat(f"/proc/{process}")
@@ -62,6 +62,7 @@ def restarted(engine: Engine) -> Iterator[None]:
     # Whoever is killed outright leaves children (PostgreSQL), or what it has not synced (MariaDB).
     os.kill(process, signal.SIGQUIT if postgresql else signal.SIGTERM)
     _wait(lambda: not Path(f"/proc/{process}/exe").is_symlink() or not _lives(process))
+    time.sleep(away)
     with tempfile.TemporaryFile() as output:
         again = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, **identity)
         engine.dispose()

@@ -141,10 +141,6 @@ class Database(RowLocks, Values):
         """Engine execution options with which every connection begins at ``level``."""
         return {"isolation_level": level}
 
-    def read_only_options(self) -> dict[str, Any]:
-        """Engine execution options with which every transaction begins read-only."""
-        return {}
-
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
         """Bring the transaction that has just begun to ``level``, and ask whether it is there.
 
@@ -189,6 +185,13 @@ class Database(RowLocks, Values):
         """Is ``error`` such a one?"""
         return False
 
+    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
+        """Does ``error`` say that another server should be asked?
+
+        Because this one takes no writes, or has lost the others of its cluster.
+        """
+        return False
+
     # -- several servers that write the same rows --------------------------------------------------
 
     def locks_are_local(self, connection: Connection) -> bool:
@@ -196,10 +199,6 @@ class Database(RowLocks, Values):
 
         Then a conflict with them is told at COMMIT. It is found out once for an engine.
         """
-        return False
-
-    def is_out(self, error: BaseException) -> bool:
-        """Does the server say that it cannot answer now, where another one of its cluster may?"""
         return False
 
     def see_all(self, connection: Connection) -> None:

@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from optilock.undocumented import while_connecting
+
 
 class Cause(Enum):
     """What a driver's error says about the transaction it came from."""
@@ -84,7 +86,15 @@ class ErrorCodes:
         cause = next((known[code] for code in codes if code in known), None)
         if cause is not None:
             return cause
-        return Cause.CONNECTION_LOST if error.connection_invalidated else Cause.OTHER
+        lost = error.connection_invalidated or (not codes and self._connects_later(error))
+        return Cause.CONNECTION_LOST if lost else Cause.OTHER
+
+    def _connects_later(self, error: DBAPIError) -> bool:
+        return while_connecting(error) and any(map(self.connect_may_pass, error_chain(error.orig)))
+
+    def connect_may_pass(self, error: BaseException) -> bool:
+        """May a connect that ended with ``error``, which has no code, succeed when tried again?"""
+        return isinstance(error, OSError)
 
     def rolled_back(self, error: DBAPIError) -> bool:
         """Does this error, raised by COMMIT, prove that nothing was stored?
@@ -93,7 +103,7 @@ class ErrorCodes:
         whether the work was stored or not.
         """
         codes = self._codes(error)
-        if not self.lost_before_commit.isdisjoint(codes):
+        if while_connecting(error) or not self.lost_before_commit.isdisjoint(codes):
             return True
         if error.connection_invalidated:
             return False

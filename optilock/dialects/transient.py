@@ -16,7 +16,12 @@
 Rule: the driver decides which database it is, and then only its codes count: SQLSTATE, error
 number, extended result code. Never the exception's class, because plain conflicts come as
 ``OperationalError``, ``InternalError`` and ``DatabaseError``; never its text, except for DuckDB,
-which has nothing else. The codes of each engine are in its file in ``optilock/dialects``.
+which has nothing else, and for connects that psycopg could not make, which carry no code. The codes
+of each engine are in its file in ``optilock/dialects``.
+
+A connect that failed has done nothing, and is transient when the server was not reached, was
+starting or stopping, or had no connection left. Asyncpg raises the operating system's own error
+there; it counts, and an ``OSError`` from anywhere else does not.
 
 Edges: an error that COMMIT may have raised, and that leaves open whether the work is stored, is
 not transient: running it again could apply it twice. SQLAlchemy names no statement in the errors
@@ -31,6 +36,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
 from optilock.errors import NotWritten, PreconditionFailed
+from optilock.undocumented import while_connecting
 
 __all__ = ["Cause", "cause_of", "commit_outcome_unknown", "ended_by_conflict", "is_transient"]
 
@@ -41,7 +47,8 @@ def is_transient(error: BaseException) -> bool:
     """Is it worth running the whole unit of work again?
 
     True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
-    timeouts, and connections lost before COMMIT. False for everything else, among it
+    timeouts, connections lost before COMMIT, and connects that found no server. False for
+    everything else, among it a password or a database that the server does not know,
     ``PreconditionFailed``, ``NotWritten``, ``CommitOutcomeUnknown``, a statement timeout and a
     violated constraint.
     """
@@ -50,8 +57,13 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, StaleDataError):
         return True
     if not isinstance(error, DBAPIError):
-        return False
+        return while_connecting(error) and cause_of(_wrapped(error)) in _PASSING
     return cause_of(error) in _PASSING and not _may_be_stored(error)
+
+
+def _wrapped(error: BaseException) -> DBAPIError:
+    """As SQLAlchemy wraps what it knows for an error of the driver."""
+    return DBAPIError(None, None, error).with_traceback(error.__traceback__)
 
 
 def ended_by_conflict(error: BaseException, *, at_commit: bool = False) -> bool:
@@ -75,6 +87,8 @@ def commit_outcome_unknown(error: BaseException) -> bool:
     """
     if isinstance(error, DBAPIError):
         return _may_be_stored(error)
+    if while_connecting(error):
+        return False
     return not isinstance(error, Exception) or isinstance(error, (OSError, EOFError))
 
 

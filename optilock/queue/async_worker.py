@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from optilock.queue import told
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
 from optilock.queue.holding import (
@@ -126,7 +124,9 @@ class AsyncWorker:
             try:
                 self._waiter = await self._queue.waiter()
                 return
-            except DBAPIError as error:
+            except Exception as error:
+                if not passes(error):
+                    raise
                 told.no_answer(self._queue.name, error)
 
     async def _receive(self) -> bool:

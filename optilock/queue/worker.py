@@ -28,8 +28,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from optilock.queue import told
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
 from optilock.queue.holding import (
@@ -135,7 +133,9 @@ class Worker:
             try:
                 self._waiter = self._queue.waiter()
                 return
-            except DBAPIError as error:
+            except Exception as error:
+                if not passes(error):
+                    raise
                 told.no_answer(self._queue.name, error)
 
     def _room(self) -> int:

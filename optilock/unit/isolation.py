@@ -61,12 +61,7 @@ class AtLevel(Part, option="isolation"):
         return database_of(engine.dialect).level_options(self.level)
 
     def begin(self, session: Session) -> None:
-        if isinstance(session.bind, Connection):
-            raise ConfigurationError(
-                "this session is bound to a Connection, whose transaction may have begun, so its"
-                " isolation level cannot be set: bind the sessionmaker to an Engine, or leave"
-                " isolation= out."
-            )
+        _refuse_connections(session, "its isolation level cannot be set", "isolation=")
 
     def connected(self, session: Session, connection: Connection) -> None:
         database = database_of(connection.dialect)
@@ -76,8 +71,8 @@ class AtLevel(Part, option="isolation"):
 class ReadOnly(Part, option="read_only"):
     """The part of units that only read: the database refuses their writes."""
 
-    def engine_options(self, engine: Engine) -> Mapping[str, Any]:
-        return database_of(engine.dialect).read_only_options()
+    def begin(self, session: Session) -> None:
+        _refuse_connections(session, "it cannot be made read-only", "read_only=True")
 
     def connected(self, session: Session, connection: Connection) -> None:
         database_of(connection.dialect).begin_read_only(connection)
@@ -91,3 +86,11 @@ class ReadOnly(Part, option="read_only"):
                 f"this unit of work is read_only=True, but objects were changed in it ({names}):"
                 " change them in a unit that may write, or expunge them first."
             )
+
+
+def _refuse_connections(session: Session, why: str, option: str) -> None:
+    if isinstance(session.bind, Connection):
+        raise ConfigurationError(
+            "this session is bound to a Connection, whose transaction may have begun, so"
+            f" {why}: bind the sessionmaker to an Engine, or leave {option} out."
+        )

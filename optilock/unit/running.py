@@ -8,6 +8,7 @@ parent. So each entry knows its owner, and a copy in other hands finds nothing::
     find(sessions, UnitOfWork)       # the unit; None in a child task or another thread
     inside_unit()                    # True; False there
     leave(running)
+    attempt_number()                 # 1; 2 in the attempt after a conflict
 
 A unit that was left is gone from every copy, too. ``leave`` may be called from another context
 than ``enter`` (generators of web frameworks do that).
@@ -107,6 +108,21 @@ def current_attempt() -> RunningAttempt | None:
     """The attempt that runs here; ``None`` without a retry."""
     found = _attempt.get()
     return found if found is not None and found.owner is _here() else None
+
+
+def attempt_number() -> int:
+    """The number of the attempt that runs here, from 1; 1 where nothing is run again.
+
+    For a session that reads from a standby: the attempt after a conflict reads from the primary, or
+    it might get the same old row again::
+
+        class Routing(Session):
+            def get_bind(self, mapper=None, *, clause=None, **options):
+                writes = self._flushing or isinstance(clause, (Update, Delete, Insert))
+                return primary if writes or attempt_number() > 1 else standby
+    """
+    attempt = current_attempt()
+    return 1 if attempt is None else attempt.number
 
 
 def _ours() -> list[Running]:

@@ -62,6 +62,7 @@ NAMES = {
     "Versioned",
     "add_delta",
     "apply",
+    "attempt_number",
     "bulk_delete",
     "bulk_update",
     "client_wins",

@@ -96,6 +96,9 @@ CAUSES: list[tuple[Exception, Cause]] = [
     (postgresql("57P02"), Cause.CONNECTION_LOST),
     (postgresql("25P03"), Cause.CONNECTION_LOST),
     (postgresql("08006"), Cause.CONNECTION_LOST),
+    (postgresql("53300"), Cause.CONNECTION_LOST),
+    (postgresql("28P01"), Cause.OTHER),
+    (postgresql("3D000"), Cause.OTHER),
     (postgresql("08007"), Cause.UNKNOWN_OUTCOME),
     (postgresql("40003"), Cause.UNKNOWN_OUTCOME),
     (postgresql("57014"), Cause.OTHER),
@@ -111,6 +114,9 @@ CAUSES: list[tuple[Exception, Cause]] = [
     (mariadb(1205), Cause.LOCK_TIMEOUT),
     (mariadb(2006), Cause.CONNECTION_LOST),
     (mariadb(2013), Cause.CONNECTION_LOST),
+    (mariadb(1040), Cause.CONNECTION_LOST),
+    (mariadb(1203), Cause.CONNECTION_LOST),
+    (mariadb(1045), Cause.OTHER),
     (mariadb(1180), Cause.UNKNOWN_OUTCOME),
     (mariadb(1047), Cause.CONNECTION_LOST),
     (mariadb(1062), Cause.OTHER),
@@ -235,9 +241,75 @@ def test_an_invalidated_connection_without_a_code_is_a_lost_connection() -> None
     assert is_transient(error)
 
 
-def test_a_refused_connection_without_a_code_is_not_transient() -> None:
-    """PostgreSQL's drivers give no code, and the text is that of a database that is not there."""
-    assert not is_transient(at_commit(psycopg.OperationalError("connection refused")))
+def out_of_connecting(orig: BaseException) -> BaseException:
+    """What comes out of an engine whose driver raises it."""
+
+    def connect() -> Any:
+        raise orig
+
+    engine = create_engine("postgresql+psycopg://", creator=connect)
+    with pytest.raises(type(orig) if isinstance(orig, OSError) else DBAPIError) as raised:
+        engine.connect()
+    return raised.value
+
+
+AT = 'connection to server at "10.0.0.7", port 5432 failed: '
+CONNECTS = {
+    f"connection failed: {AT}Connection refused\n\tIs the server running on that host": True,
+    f"connection failed: {AT}server closed the connection unexpectedly": True,
+    f"connection failed: {AT}session is read-only": True,
+    "failed to resolve host 'db': [Errno -3] Temporary failure in name resolution": True,
+    "connection timeout expired": True,
+    f"connection failed: {AT}FATAL:  the database system is starting up": True,
+    f"connection failed: {AT}FATAL:  the database system is shutting down": True,
+    f"connection failed: {AT}FATAL:  the database system is not yet accepting connections": True,
+    f"connection failed: {AT}FATAL:  sorry, too many clients already": True,
+    f'connection failed: {AT}FATAL:  too many connections for role "ada"': True,
+    f"connection failed: {AT}FATAL:  server login has been failing, try again later": True,
+    f"connection failed: {AT}FATAL:  no such database: shop": False,
+    f'connection failed: {AT}FATAL:  password authentication failed for user "ada"': False,
+    f'connection failed: {AT}FATAL:  database "shop" does not exist': False,
+    f"connection failed: {AT}FATAL\u00a0:  le r\u00f4le \u00ab ada \u00bb n'existe pas": False,
+    f'connection failed: {AT}FATAL:  no pg_hba.conf entry for host "10.0.0.8"': False,
+    "Multiple connection attempts failed. All failures were:\n"
+    f"- host: a, port: 5432, hostaddr: 10.0.0.7: {AT}FATAL:  the database system is starting up\n"
+    f'- host: b, port: 5432, hostaddr: 10.0.0.8: {AT}FATAL:  role "ada" does not exist': True,
+    "Multiple connection attempts failed. All failures were:\n"
+    f'- host: a, port: 5432, hostaddr: 10.0.0.7: {AT}FATAL:  role "ada" does not exist\n'
+    f'- host: b, port: 5432, hostaddr: 10.0.0.8: {AT}FATAL:  role "ada" does not exist': False,
+}
+
+
+@pytest.mark.parametrize(("text", "passes"), CONNECTS.items(), ids=map(told, CONNECTS))
+def test_a_connect_without_a_code_is_judged_by_what_the_server_has_answered(
+    text: str, passes: bool
+) -> None:
+    error = out_of_connecting(psycopg.OperationalError(text))
+
+    assert is_transient(error) is passes
+    assert not commit_outcome_unknown(error)
+
+
+def test_a_connect_that_the_caller_has_asked_for_wrongly_is_not_transient() -> None:
+    assert not is_transient(out_of_connecting(psycopg.ProgrammingError("invalid option")))
+
+
+def test_the_operating_systems_own_error_counts_where_a_connection_is_made_and_only_there() -> None:
+    refused = ConnectionRefusedError(111, "Connect call failed")
+    assert not is_transient(refused)
+    assert commit_outcome_unknown(refused)
+
+    error = out_of_connecting(refused)
+    assert is_transient(error)
+    assert not commit_outcome_unknown(error)
+
+
+def test_the_text_of_a_refused_connect_does_not_count_anywhere_else() -> None:
+    """It has no statement, as an error of COMMIT has none."""
+    error = at_commit(psycopg.OperationalError(f"connection failed: {AT}Connection refused"))
+
+    assert not is_transient(error)
+    assert commit_outcome_unknown(error)
 
 
 def test_a_refused_connection_with_a_code_is_transient() -> None:

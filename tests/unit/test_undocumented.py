@@ -103,6 +103,18 @@ def test_nothing_else_of_it_is_used():
     assert found <= {"counting.py: _statements", "autogenerate.py: _repr_type"}  # Alembic's
 
 
+def test_an_error_of_a_pool_that_was_making_a_connection_is_known():
+    def refuse():
+        raise OSError
+
+    with pytest.raises(OSError) as of_a_pool:  # noqa: PT011
+        create_engine("sqlite://", creator=refuse).connect()
+    assert undocumented.while_connecting(of_a_pool.value)
+    with pytest.raises(OSError) as of_another:  # noqa: PT011
+        refuse()
+    assert not undocumented.while_connecting(of_another.value)
+
+
 def test_what_is_kept_with_a_mapping_goes_when_it_changes():
     class Own(DeclarativeBase):
         pass

@@ -185,6 +185,9 @@ class MariaDB(Database):
             2006: Cause.CONNECTION_LOST,
             2013: Cause.CONNECTION_LOST,
             2055: Cause.CONNECTION_LOST,
+            # too many connections, of all or of this user
+            1040: Cause.CONNECTION_LOST,
+            1203: Cause.CONNECTION_LOST,
             1053: Cause.CONNECTION_LOST,
             1927: Cause.CONNECTION_LOST,
             4031: Cause.CONNECTION_LOST,
@@ -206,7 +209,7 @@ class MariaDB(Database):
         }
     )
     # Never connected, or thrown out while idle.
-    lost_before_commit = frozenset({2002, 2003, 4031})
+    lost_before_commit = frozenset({2002, 2003, 4031, 1040, 1203})
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """The number alone: the same SQLSTATE stands for different things here."""
@@ -324,7 +327,7 @@ class MariaDB(Database):
     def locks_are_local(self, connection: Connection) -> bool:
         return galera.is_node(connection)
 
-    def is_out(self, error: BaseException) -> bool:
+    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
         return galera.number_of(error) == galera.NOT_PREPARED
 
     def see_all(self, connection: Connection) -> None:

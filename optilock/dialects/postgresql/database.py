@@ -10,7 +10,7 @@ from decimal import Decimal
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select, text, types
 from sqlalchemy.dialects.postgresql import insert
@@ -21,6 +21,7 @@ from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.messages import PostgreSQLMessages, told_process
 from optilock.dialects.postgresql.migrations import (
     NO_BUMP,
@@ -30,8 +31,8 @@ from optilock.dialects.postgresql.migrations import (
 )
 from optilock.dialects.postgresql.sets import set_form
 from optilock.dialects.waiting import Wait
-from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
+from optilock.undocumented import while_connecting
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3
@@ -131,13 +132,25 @@ class PostgreSQL(Database):
             "57P03": Cause.CONNECTION_LOST,
             "57P05": Cause.CONNECTION_LOST,
             "25P03": Cause.CONNECTION_LOST,
+            # too many connections, of all or of this role: others come to their end
+            "53300": Cause.CONNECTION_LOST,
             "08": Cause.CONNECTION_LOST,
             # transaction_timeout: a limit that was set on purpose, as 57014 is
             "25P04": Cause.OTHER,
         }
     )
     # The server ended these while it waited for a statement, or never let us in.
-    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004"})
+    lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004", "53300"})
+
+    def connect_may_pass(self, error: BaseException) -> bool:
+        return super().connect_may_pass(error) or may_pass(error)
+
+    def classify(self, error: DBAPIError, *, at_commit: bool = False) -> Cause:
+        """PgBouncer has one code for all that it refuses."""
+        if while_connecting(error) and "08P01" in self._codes(error):
+            moment = tells_of_a_moment(str(error.orig))
+            return Cause.CONNECTION_LOST if moment else Cause.OTHER
+        return super().classify(error, at_commit=at_commit)
 
     def codes(self, error: BaseException) -> Iterator[str | int]:
         """SQLSTATE and its class: ``sqlstate``, psycopg2's ``pgcode``, pg8000's field ``C``."""
@@ -177,10 +190,8 @@ class PostgreSQL(Database):
                 "A pooler stands between, and asyncpg prepares every statement under a number: with"
                 " transaction pooling the next transaction may be on another server connection,"
                 " where the number is free, or stands for another statement.",
-                "Set max_prepared_statements in PgBouncer 1.21 or later, or give the engine"
-                " poolclass=NullPool and connect_args with 'statement_cache_size': 0 and a"
-                " 'prepared_statement_name_func' that makes names of its own (SQLAlchemy's page on"
-                ' asyncpg, "Prepared Statement Name with PGBouncer").',
+                "Give the engine connect_args={'statement_cache_size': 0} (asyncpg 0.31 or later),"
+                " or set max_prepared_statements in PgBouncer 1.21 or later.",
             )
         elif getattr(driver, "prepare_threshold", None) is not None:
             yield Weakness(
@@ -200,16 +211,13 @@ class PostgreSQL(Database):
 
     # -- isolation -------------------------------------------------------------------------------
 
-    def read_only_options(self) -> dict[str, Any]:
-        return {"postgresql_readonly": True}
-
     def begin_read_only(self, connection: Connection) -> None:
-        """The option above did it, in BEGIN itself; ask whether it is in force."""
-        if connection.exec_driver_sql("SHOW transaction_read_only").scalar() != "on":
-            raise ConfigurationError(
-                "the transaction should be read-only, but PostgreSQL says it is not: something"
-                " else sets postgresql_readonly on this connection; remove it."
-            )
+        """For this transaction alone.
+
+        After ``postgresql_readonly`` SQLAlchemy leaves READ WRITE on the pooled connection, which
+        overrules ``default_transaction_read_only``, and which a standby refuses.
+        """
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     errors_end = True
     release_may_fail_all = True
@@ -232,6 +240,23 @@ class PostgreSQL(Database):
             raise
         return False
 
+    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
+        """A standby, which reports itself as one (from PostgreSQL 14).
+
+        A role or a transaction that may only read has the same SQLSTATE, and would have it again.
+        """
+        if "25006" not in self.codes(error):
+            return False
+        return _reported(connection.connection.driver_connection, "in_hot_standby") == "on"
+
+
+def _reported(driver: Any, parameter: str) -> str | None:
+    """What the server has told of it since; psycopg and asyncpg keep that."""
+    if hasattr(driver, "get_settings"):
+        return getattr(driver.get_settings(), parameter, None)
+    ask = getattr(getattr(driver, "info", None), "parameter_status", None)
+    return None if ask is None else ask(parameter)
+
 
 def _lock_timeout(connection: Connection, value: str) -> str:
     """Set it until COMMIT; return what it was."""
@@ -242,7 +267,16 @@ def _lock_timeout(connection: Connection, value: str) -> str:
 
 
 def _numbers_its_statements(connection: Connection) -> bool:
-    """Is this asyncpg, without names of the application's own for prepared statements?"""
-    adapted = connection.connection.dbapi_connection
-    made = getattr(adapted, "_prepared_statement_name_func", None)
-    return made is not None and made() is None
+    """Does asyncpg prepare them under names that another client has for its own?
+
+    The server is asked whether this question is such a statement: what the settings of the driver
+    come to differs from version to version, and a pooler may rename them.
+    """
+    if not hasattr(connection.connection.driver_connection, "get_server_pid"):
+        return False
+    mark = uuid4().hex
+    asked = (
+        "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE starts_with(name, '__asyncpg_')"
+        f" AND position('{mark}' IN statement) > 0)"
+    )
+    return bool(connection.scalar(text(asked)))

@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, Integer, create_engine, event, select, update
+from sqlalchemy import Engine, ForeignKey, Integer, create_engine, event, select, text, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
+from optilock import AsyncUnitOfWork
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConcurrencyError, ConfigurationError
 from optilock.unit.isolation import Isolation
@@ -292,6 +293,22 @@ def test_a_pool_at_the_address_of_one_that_is_gone_is_put_right_too(sessions, en
     assert state_of_the_pooled(engine, driver) == before
 
 
+@pytest.mark.engines("postgresql")
+def test_after_a_unit_that_only_reads_the_role_decides_again_who_may_write(sessions, database):
+    """BEGIN READ WRITE would overrule it, and be refused by a standby."""
+    role = database.engine(pool_size=1, connect_args={"options": ROLE_THAT_READS})
+    with UnitOfWork(role, read_only=True) as session:
+        assert shifts(session, 1) == 1
+    with pytest.raises(DBAPIError, match="read-only transaction"), UnitOfWork(role) as session:
+        set_shifts(session, 1, 7)
+    role.dispose()
+    with sessions() as session:
+        assert shifts(session, 1) == 1
+
+
+ROLE_THAT_READS = "-c default_transaction_read_only=on"
+
+
 # -- refused ---------------------------------------------------------------------------------------
 
 
@@ -313,6 +330,17 @@ def test_a_session_bound_to_a_connection_cannot_get_a_level(sessions, engine):
         bound = sessionmaker(connection)
         with pytest.raises(ConfigurationError, match="Connection"), serializable(bound) as session:
             shifts(session, 1)
+
+
+def test_a_session_bound_to_a_connection_cannot_be_made_read_only(sessions, engine):
+    """The transaction is its caller's, and would stay read-only, or be committed by the attempt."""
+    with engine.connect() as connection, connection.begin():
+        bound = sessionmaker(connection)
+        with pytest.raises(ConfigurationError, match="leave read_only=True out"):
+            shifts(UnitOfWork(bound, read_only=True).__enter__(), 1)
+        connection.execute(update(Doctor).values(shifts=7))
+    with sessions() as session:
+        assert shifts(session, 1) == 7
 
 
 def test_a_unit_that_has_begun_cannot_get_another_level(sessions):
@@ -415,5 +443,27 @@ def test_async_units_run_at_their_level_and_undo_it(async_engine, unit):
             return connection.get_isolation_level()
         assert connection.connection.driver_connection.in_transaction
         return unit.__name__.replace("_", " ").upper()
+
+    asyncio.run(test())
+
+
+def test_after_an_async_unit_that_only_reads_the_role_decides_again(async_database):
+    """asyncpg never sends READ WRITE; psycopg would."""
+    if async_database.family != "postgresql":
+        pytest.skip("elsewhere no role is read-only")
+
+    async def test() -> None:
+        asyncpg = "asyncpg" in async_database.async_url
+        settings = {"server_settings": {"default_transaction_read_only": "on"}}
+        given = settings if asyncpg else {"options": ROLE_THAT_READS}
+        role = create_async_engine(async_database.async_url, pool_size=1, connect_args=given)
+        try:
+            async with AsyncUnitOfWork(role, read_only=True) as session:
+                await session.execute(text("SELECT 1"))
+            with pytest.raises(DBAPIError, match="read-only transaction"):
+                async with AsyncUnitOfWork(role) as session:
+                    await session.execute(text("CREATE TABLE never (id INT)"))
+        finally:
+            await role.dispose()
 
     asyncio.run(test())
