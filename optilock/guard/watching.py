@@ -42,7 +42,13 @@ from optilock.errors import ConfigurationError
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, disarm
 from optilock.guard.deletes import check_before
-from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit, keep_sides
+from optilock.guard.ended import (
+    conflict_in_flush,
+    drop_sides,
+    gone_in_flush,
+    guard_commit,
+    keep_sides,
+)
 from optilock.guard.ended import remember as remember_ours
 from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.mapped_classes import read_versions_with_rows
@@ -335,6 +341,8 @@ def _after_flush(session: Session, uow: Any) -> None:
                 drain_all(running)
             if running.skipped or running.misses:
                 settle(running)
+                if running.known.sides:
+                    drop_sides(running)
             if running.known.announced:
                 withdraw(session)
             if there_are.kept:
