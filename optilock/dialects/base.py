@@ -185,19 +185,19 @@ class Database(RowLocks, Values):
         """Is ``error`` such a one?"""
         return False
 
-    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
-        """Does ``error`` say that another server should be asked?
-
-        Because this one takes no writes, or has lost the others of its cluster.
-        """
-        return False
-
     # -- several servers that write the same rows --------------------------------------------------
 
     def locks_are_local(self, connection: Connection) -> bool:
         """Does a row that is locked on this server stay free on others that write it as well?
 
         Then a conflict with them is told at COMMIT. It is found out once for an engine.
+        """
+        return False
+
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
+        """Does the server say that it cannot do that, where another one may?
+
+        A node that has lost its cluster; a standby that is asked to write.
         """
         return False
 

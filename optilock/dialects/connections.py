@@ -19,10 +19,9 @@ So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for 
 back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
 no error.
 
-**Elsewhere.** A write that a standby refuses says that the connection leads to the wrong server,
-and so does any statement of a node of a Galera cluster that has lost the others. SQLAlchemy is told
-that it is lost, and its pool's others with it: the next attempt connects anew, and may find the
-right one.
+**Elsewhere.** A write that a standby refuses, or a node that has lost its cluster, says that the
+connection leads to the wrong server. SQLAlchemy is told that it is lost, and its pool's others with
+it: the next attempt connects anew, and may find one that can do it.
 
 **Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
 is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
@@ -68,8 +67,8 @@ def watch_errors(connection: Connection, database: Database) -> bool:
         given = context.connection
         if given is None or _ENDED not in given.__dict__ or context.is_disconnect:
             return
-        if database.is_elsewhere(given, context.original_exception):
-            context.is_disconnect = True
+        if database.is_out(given, context.original_exception):
+            context.is_disconnect = True  # the pool connects anew, perhaps to another server
             return
         outside = context.statement is not None and not given.in_nested_transaction()
         if database.commits_in_silence and outside:

@@ -49,16 +49,14 @@ class KnownByCodes(Database):
         )
 
 
-@register
-class CockroachDB(KnownByCodes):
-    """PostgreSQL's codes, through PostgreSQL's drivers.
+class OverPostgreSQLsDrivers(KnownByCodes):
+    """PostgreSQL's codes and protocol, through PostgreSQL's drivers.
 
-    Known from its documentation: 40001 is "restart transaction", 40003 "result is ambiguous".
-    An error shows only the driver, so at run time it is read by PostgreSQL's file.
+    An error shows only the driver, so at run time its codes are read by PostgreSQL's file. What an
+    error does to a transaction is asked of the engine: COMMIT after an error that a program has
+    swallowed is answered with ROLLBACK here, too, and RELEASE may report a conflict.
     """
 
-    names = ("cockroachdb",)
-    levels = ("READ COMMITTED", "SERIALIZABLE")
     causes = PostgreSQL.causes
     lost_before_commit = PostgreSQL.lost_before_commit
     errors_end = PostgreSQL.errors_end
@@ -70,6 +68,44 @@ class CockroachDB(KnownByCodes):
 
     def transaction_failed(self, connection: Connection) -> bool:
         return PostgreSQL().transaction_failed(connection)
+
+
+@register
+class CockroachDB(OverPostgreSQLsDrivers):
+    """40001 is "restart transaction", 40003 "result is ambiguous" (its "Transaction Retry Error
+    Reference" and "Common Errors")."""
+
+    names = ("cockroachdb",)
+    levels = ("READ COMMITTED", "SERIALIZABLE")
+
+
+@register
+class YugabyteDB(OverPostgreSQLsDrivers):
+    """40001 is a conflict or a read that must restart, 40P01 a deadlock ("Transaction error codes
+    in YSQL").
+
+    Its REPEATABLE READ is a snapshot that refuses to write over newer rows. Where the servers do
+    not allow READ COMMITTED, that is what runs in its place ("Isolation levels").
+    """
+
+    names = ("yugabytedb",)
+    levels = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+
+
+@register
+class AuroraDSQL(OverPostgreSQLsDrivers):
+    """It looks for conflicts at COMMIT alone, and has one level ("Concurrency control").
+
+    40001 is a row that somebody else has changed (OC000 in its text), or a schema (OC001). It has
+    no locks that keep others waiting, and its FOR UPDATE takes one row by its whole key, so many
+    rows are written one by one, and what would rely on a lock is refused.
+    """
+
+    names = ("auroradsql",)
+    levels = ("REPEATABLE READ",)
+
+    def locks_rows(self, dialect: Dialect) -> bool:
+        return False
 
 
 _TRANSACTION = "TransactionContext Error"

@@ -207,11 +207,11 @@ def require_locks(database: Keeps, connection: Connection) -> None:
     """
     if not database.locks_rows(connection.dialect):
         raise ConfigurationError(
-            f"SQLAlchemy's dialect {connection.dialect.name!r} leaves FOR UPDATE out, so no row"
-            " stays as it is until it is written. What looks at rows before it writes is refused"
-            " there: CompareValues, verify() and expect(), deletes of rows with dependents, and"
-            " update(Model) while the session holds objects of the class. Use a version column"
-            " (Counter()), which each UPDATE compares by itself. Nothing was sent."
+            f"SQLAlchemy's dialect {connection.dialect.name!r} leaves FOR UPDATE out, or it locks"
+            " nothing there: no row stays as it is until it is written. What looks at rows before"
+            " it writes is refused: CompareValues, verify() and expect(), deletes of rows with"
+            " dependents, and update(Model) while the session holds objects of the class. Use a"
+            " version column (Counter()), which each UPDATE compares by itself. Nothing was sent."
         )
     if database.autocommits(connection):
         raise ConfigurationError(

@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import OptilockError, watch
-from optilock.dialects.known_by_codes import CockroachDB
 from optilock.testing import count_statements
 from tests.models import Account
 from tests.two_writers import Do
@@ -162,11 +161,3 @@ async def test_async_sessions_say_the_same(async_engine: AsyncEngine) -> None:
         assert (await session.get_one(Account, 1)).owner == "Ada"
         await session.commit()
     await async_engine.dispose()
-
-
-def test_an_engine_that_speaks_as_postgresql_does_is_asked_in_the_same_way(engine: Engine) -> None:
-    with engine.connect() as connection:
-        assert not CockroachDB().transaction_failed(connection)
-        with pytest.raises(DBAPIError):
-            connection.execute(NONSENSE)
-        assert CockroachDB().transaction_failed(connection)

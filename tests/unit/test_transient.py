@@ -108,6 +108,8 @@ CAUSES: list[tuple[Exception, Cause]] = [
     (asyncpg("40001"), Cause.CONFLICT),
     (asyncpg("40P01"), Cause.DEADLOCK),
     (driver_error("psycopg2.errors", "text", pgcode="40001"), Cause.CONFLICT),
+    (driver_error("psycopg2.errors", "change conflicts (OC000)", pgcode="40001"), Cause.CONFLICT),
+    (driver_error("psycopg.errors", "schema has been updated", sqlstate="OC001"), Cause.CONFLICT),
     (driver_error("pg8000.exceptions", {"S": "ERROR", "C": "55P03"}), Cause.LOCK_TIMEOUT),
     (mariadb(1020), Cause.CONFLICT),
     (mariadb(1213), Cause.DEADLOCK),

@@ -327,7 +327,7 @@ class MariaDB(Database):
     def locks_are_local(self, connection: Connection) -> bool:
         return galera.is_node(connection)
 
-    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
         return galera.number_of(error) == galera.NOT_PREPARED
 
     def see_all(self, connection: Connection) -> None:

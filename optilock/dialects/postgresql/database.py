@@ -124,6 +124,9 @@ class PostgreSQL(Database):
             "40001": Cause.CONFLICT,
             "40P01": Cause.DEADLOCK,
             "55P03": Cause.LOCK_TIMEOUT,
+            # Aurora DSQL, where a driver takes its own codes in place of 40001
+            "OC000": Cause.CONFLICT,
+            "OC001": Cause.CONFLICT,
             # CockroachDB: "result is ambiguous"
             "40003": Cause.UNKNOWN_OUTCOME,
             "08007": Cause.UNKNOWN_OUTCOME,
@@ -240,7 +243,7 @@ class PostgreSQL(Database):
             raise
         return False
 
-    def is_elsewhere(self, connection: Connection, error: BaseException) -> bool:
+    def is_out(self, connection: Connection, error: BaseException) -> bool:
         """A standby, which reports itself as one (from PostgreSQL 14).
 
         A role or a transaction that may only read has the same SQLSTATE, and would have it again.
