@@ -20,7 +20,18 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table, and_, func, literal_column, select, text, update
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Select,
+    Table,
+    and_,
+    func,
+    literal_column,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
@@ -35,7 +46,7 @@ from optilock.dialects.migrations import (
     Ways,
     sends,
 )
-from optilock.dialects.quoting import literal, quoted, quoted_table
+from optilock.dialects.quoting import literal, quoted, quoted_table, sql_of
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
@@ -190,6 +201,13 @@ class PostgreSQLWays(Ways):
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         """Lock what nobody holds, write it, and tell the last key: one statement."""
+        row = connection.execute(self._filling(target, after, size)).first()
+        return (0, None) if row is None else (row[0], tuple(row[1:]))
+
+    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
+        return [sql_of(dialect, self._filling(target, None, size))]
+
+    def _filling(self, target: Target, after: Key | None, size: int) -> Select[Any]:
         free = target.next_keys(after, size).with_for_update(skip_locked=True, key_share=True)
         some = free.cte("optilock_some").prefix_with("MATERIALIZED")
         same = and_(*(key == some.c[key.key] for key in target.keys))
@@ -200,13 +218,11 @@ class PostgreSQLWays(Ways):
             .returning(literal_column("1").label("one"))
             .cte("optilock_filled")
         )
-        last = (
+        return (
             select(select(func.count()).select_from(filled).scalar_subquery(), *some.c)
             .order_by(*(column.desc() for column in some.c))
             .limit(1)
         )
-        row = connection.execute(last).first()
-        return (0, None) if row is None else (row[0], tuple(row[1:]))
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         (table, column), check = target.names(dialect), _check(target, dialect)
