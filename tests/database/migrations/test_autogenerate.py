@@ -373,3 +373,16 @@ def test_nobody_is_reminded_where_nothing_is_wrong(engine, recwarn):
     revise(engine, models(token=Counter()), **WITHOUT)
     revise(engine, MetaData(), **WITHOUT)
     assert not recwarn.list
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("line", [True, False])
+def test_versions_of_classes_that_nobody_holds_are_known(engine, line, collect):
+    metadata = models(token=RowVersion())
+    collect()
+    collect()
+    if line:
+        assert "op.add_version_column('pages'" in revise(engine, metadata).upgrade
+        return
+    with says_the_line:
+        revise(engine, metadata, **WITHOUT)
