@@ -319,6 +319,11 @@ class Ways:
         """What :meth:`require` has left behind when it failed, and others would trip over."""
         return []
 
+    def after_rename(
+        self, connection: Connection, table: str, schema: str | None, names: tuple[str, str]
+    ) -> None:
+        """After a column was renamed, from one of ``names`` to the other: what has the old name."""
+
     def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
         """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""
 

@@ -46,11 +46,13 @@ from optilock.dialects.migrations import (
     Ways,
     sends,
 )
-from optilock.dialects.quoting import literal, quoted, quoted_table, sql_of
+from optilock.dialects.quoting import literal, plain, quoted, quoted_table, sql_of
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
 
+#: Bytes of a name.
+_LONGEST = 63
 #: The transaction-local setting that announces ``no_bump``.
 NO_BUMP = "optilock.no_bump"
 
@@ -153,12 +155,14 @@ _HOLDER = text(
     " AND l.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 1"
 )
 
+_CONSTRAINTS = text("SELECT conname FROM pg_constraint WHERE conrelid = CAST(:name AS regclass)")
+
 
 class PostgreSQLWays(Ways):
     speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
-    longest_name = 63
+    longest_name = _LONGEST
     letters = "bytes"
 
     def takes_name(self, name: str) -> bool:
@@ -255,6 +259,17 @@ class PostgreSQLWays(Ways):
         found: str | None = connection.scalar(text("SELECT current_schema()"))
         return found
 
+    def after_rename(
+        self, connection: Connection, table: str, schema: str | None, names: tuple[str, str]
+    ) -> None:
+        """NOT NULL is a constraint since PostgreSQL 18; the next one of that name had a number."""
+        named = quoted_table(connection.dialect, table, schema)
+        known = set(connection.scalars(_CONSTRAINTS, {"name": named}))
+        before, after = (not_null_name(table, name) for name in names)
+        if before in known and after not in known:
+            old, new = (quoted(connection.dialect, name) for name in (before, after))
+            connection.execute(plain(f"ALTER TABLE {named} RENAME CONSTRAINT {old} TO {new}"))
+
     def rows(self, connection: Connection, target: Target) -> int | None:
         """The planner's estimate."""
         table = quoted_table(connection.dialect, target.table.name, target.table.schema)
@@ -267,5 +282,15 @@ class PostgreSQLWays(Ways):
 
 def _check(target: Target, dialect: Dialect) -> str:
     """The name of the CHECK that stands for NOT NULL until the column has that."""
-    name = f"optilock_{target.name}_is_there".encode()[:63].decode(errors="ignore")
+    name = f"optilock_{target.name}_is_there".encode()[:_LONGEST].decode(errors="ignore")
     return dialect.identifier_preparer.quote(name)
+
+
+def not_null_name(table: str, column: str) -> str:
+    """What PostgreSQL calls the NOT NULL of a column; the longer name is cut (makeObjectName)."""
+    names = [table.encode(), column.encode()]
+    while sum(map(len, names)) + len("__not_null") > _LONGEST:
+        longer = names[0] if len(names[0]) > len(names[1]) else names[1]
+        names[names.index(longer)] = longer[:-1]
+    parts = [name.decode(errors="ignore") for name in names]
+    return "_".join((*parts, "not_null"))
