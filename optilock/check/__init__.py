@@ -16,6 +16,7 @@ subjects      what is looked at: classes, their tables, what the database has
 findings      what is found, and how bad it is
 classes       what is asked of each class
 tables        what is asked of each table, its rows and its triggers
+cascades      which foreign keys change rows and fire no trigger
 run           all of it, and the driver's settings
 command       ``optilock check``
 ============  ======================================================================================

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper
 
+from optilock.check.cascades import check_cascades
 from optilock.check.classes import check_mapping, check_values
 from optilock.check.findings import Finding, Severity, error, unreadable, weak
 from optilock.check.subjects import StoredTable, Subject, mappers_of, stored_table, subjects_of
@@ -60,6 +61,8 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
             for look in _BY_TABLE:
                 found.extend(look(connection, subject, stored[subject.table]))
                 connection.rollback()
+        found.extend(check_cascades(connection, subjects_of(mappers)))
+        connection.rollback()
         for mapper in mappers:
             found.extend(check_values(connection, mapper, stored))
             connection.rollback()

@@ -58,6 +58,17 @@ class Weakness(NamedTuple):
     advice: str
 
 
+class Cascade(NamedTuple):
+    """A foreign key by which the database changes rows without firing a trigger."""
+
+    table: str
+    column: str
+    #: The table that it refers to.
+    parent: str
+    #: ``ON UPDATE CASCADE``
+    does: str
+
+
 class Form(Protocol):
     """A way to write many rows of one table at once."""
 
@@ -257,6 +268,10 @@ class Database(RowLocks, Values):
     def weak_table(self, connection: Connection, table: Table) -> Iterator[Weakness]:
         """Properties of one table under which less is noticed."""
         return iter(())
+
+    def silent_cascades(self, connection: Connection, schema: str | None) -> list[Cascade]:
+        """Foreign keys of a schema that change rows behind the back of the row's triggers."""
+        return []
 
     #: Do two names of columns that differ in case only name two columns?
     cased_columns: bool = True

@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, Weakness, register
+from optilock.dialects.base import Cascade, Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
 from optilock.dialects.mariadb import galera
@@ -74,6 +74,15 @@ _LIMITS = Limits(
     single="FLOAT",
     nul=True,
     octets=_octets,
+)
+
+_CASCADES = text(
+    "SELECT k.table_name, k.column_name, r.referenced_table_name, r.update_rule, r.delete_rule"
+    " FROM information_schema.referential_constraints r"
+    " JOIN information_schema.key_column_usage k ON k.constraint_schema = r.constraint_schema"
+    " AND k.constraint_name = r.constraint_name AND k.table_name = r.table_name"
+    " WHERE r.constraint_schema = COALESCE(:schema, DATABASE())"
+    " ORDER BY k.table_name, k.ordinal_position"
 )
 
 
@@ -282,6 +291,16 @@ class MariaDB(Database):
                 " back, and rows are not locked.",
                 f"ALTER TABLE {table.name} ENGINE = InnoDB.",
             )
+
+    def silent_cascades(self, connection: Connection, schema: str | None) -> list[Cascade]:
+        """InnoDB does them itself (https://mariadb.com/kb/en/trigger-limitations/)."""
+        found = connection.execute(_CASCADES, {"schema": schema})
+        return [
+            Cascade(table, column, parent, f"ON {event} {rule}")
+            for table, column, parent, *rules in found
+            for event, rule in zip(("UPDATE", "DELETE"), rules, strict=True)
+            if rule == "SET NULL" or (event, rule) == ("UPDATE", "CASCADE")
+        ]
 
     cased_columns = False
 
