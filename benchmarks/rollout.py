@@ -2,13 +2,15 @@
 
 A table of a million rows gets a version (``optilock.rollout``, in a process of its own) while four
 other processes update single rows with a short pause between two updates. Once the roll-out is
-killed in the middle (SIGKILL), and run again.
+killed in the middle (SIGKILL), and run again. Before its last step somebody begins a transaction
+that reads the table and stays open for some seconds, so that step is in vain a few times. At last
+the version is dropped, and rolled out once more as fast as a user may ask for it.
 
-A watcher asks the server every few milliseconds whom the roll-out blocks (``pg_blocking_pids``)
-and for how long. The writers' 99th percentile during the roll-out is set against the one of the
-same writers before it and after it, watched as well; what it takes Python to start a process is
-no part of either. At the end the sum of the stored numbers must be the number of updates: none was
-lost.
+A watcher asks the server every few milliseconds whom the roll-out blocks (``pg_blocking_pids``; on
+MariaDB who waits for the table's metadata lock) and for how long. The writers' 99th percentile
+during the roll-out is set against the one of the same writers before it and after it, watched as
+well; what it takes Python to start a process is no part of either. At the end the sum of the stored
+numbers must be the number of updates: none was lost.
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, text
 
-from benchmarks.plan import Plan
+from benchmarks.plan import MANY, Plan
 from benchmarks.servers import Place, opened
 from benchmarks.table import CountLine, Line
 from optilock import Counter
 from optilock.rollout import roll_out
+from optilock.rollout.claim import TERM
 from optilock.rollout.report import Silent
 
-__all__ = ["run"]
+__all__ = ["DATABASES", "run"]
+
+DATABASES = ("socket", "mariadb")
 
 _ROWS = 1_000_000
 _QUICK_ROWS = 50_000
@@ -49,6 +54,11 @@ _QUIET = 15.0
 _LOOK = 0.005
 _LONGEST = 250
 _NAME = "optilock roll-out"
+#: Seconds that the transaction stays open.
+_HELD = 8.0
+#: What a user says who wants it done soon, and how many rows a second he wants then.
+_FAST: dict[str, Any] = {"share": 1.0, "batch": 1_000}
+_WANTED = 5_000
 
 
 #: From when to when.
@@ -72,23 +82,35 @@ class Writing:
 
 
 def run(place: Place, plan: Plan) -> Iterator[Line]:
-    """The lines of this question; the watcher's view is PostgreSQL's."""
-    if place.name != "socket":
-        return
+    """The lines of this question."""
     rows = _QUICK_ROWS if plan.quick else _ROWS
+    rows = rows if plan.many == MANY else plan.many
     with opened(place.url) as engine:
         _create(engine, rows)
         with _writers(place.url, rows) as writers, _watched(place.url) as waits:
             before = _quiet()
             killed = _rolled_out(place.url, kill_after=rows // 3)
-            again = _rolled_out(place.url)
+            time.sleep(TERM)  # until the claim of the killed one is over
+            again = _rolled_out(place.url, held=_HELD)
             after = _quiet()
+            longest = 1000 * max(waits, default=0.0)
+            _drop_version(engine)
+            fast = _rolled_out(place.url, **_FAST)
         written = Writing([update for one in writers for update in one.result()])
         stored = _sum(engine)
     quiet = written.p99(before, after)
     during = written.p99(killed.span, again.span)
-    yield from _lines(place, rows, waits, written, (quiet, during), stored)
+    yield from _lines(place, rows, longest, written, (quiet, during), stored)
     yield from _about_the_roll_out(place, rows, killed, again)
+    seconds = fast.span[1] - fast.span[0]
+    asked = CountLine(
+        f"roll-out: ms for {_WANTED:,} rows with --share 1 --batch 1000",
+        place.label,
+        rows,
+        round(1000 * seconds * _WANTED / rows),
+        1000,
+    )
+    yield asked
 
 
 def _quiet() -> Span:
@@ -101,7 +123,7 @@ def _quiet() -> Span:
 def _lines(
     place: Place,
     rows: int,
-    waits: list[float],
+    longest: float,
     written: Writing,
     p99: tuple[float, float],
     stored: int,
@@ -110,7 +132,7 @@ def _lines(
         return CountLine(f"roll-out: {question}", place.label, rows, round(count), goal)
 
     quiet, during = p99
-    yield line("longest wait that it caused, ms", 1000 * max(waits, default=0.0), _LONGEST)
+    yield line("longest wait that it caused, ms", longest, _LONGEST)
     yield line("writers' p99, in % of the p99 without it", 100 * during / quiet, 150)
     yield line("writers' p99 during it, µs", 1e6 * during, None)
     yield line("updates by the writers", len(written.updates), None)
@@ -144,23 +166,30 @@ class Done:
 
 
 class _Telling(Silent):
-    """Tells the parent how many rows are filled."""
+    """Tells the parent how many rows are filled, and has the table held before the last step."""
 
-    def __init__(self, told: Queue[int]) -> None:
+    def __init__(self, told: Queue[int], url: str, held: float) -> None:
         self.told = told
+        self.url, self.held = url, held
         self.memory = 0
+
+    def step(self, name: str, total: int | None = None) -> None:
+        if name == "require it" and self.held:
+            holds = threading.Event()
+            threading.Thread(target=_hold, args=(self.url, self.held, holds)).start()
+            holds.wait()
 
     def filled(self, rows: int) -> None:
         self.memory = self.memory or _peak()
         self.told.put(rows)
 
 
-def _rolled_out(url: str, kill_after: int | None = None) -> Done:
+def _rolled_out(url: str, kill_after: int | None = None, **options: Any) -> Done:
     context = multiprocessing.get_context("spawn")
     told: Queue[int] = context.Queue()
     grown: Queue[float] = context.Queue()
     ready, go = context.Event(), context.Event()
-    process = context.Process(target=_roll_out, args=(url, told, grown, ready, go))
+    process = context.Process(target=_roll_out, args=(url, told, grown, ready, go, options))
     process.start()
     ready.wait()
     began, filled = time.time(), 0
@@ -179,14 +208,30 @@ def _rolled_out(url: str, kill_after: int | None = None) -> Done:
     return Done(filled, missing or 0, grown.get() if kill_after is None else 0.0, span)
 
 
-def _roll_out(url: str, told: Queue[int], grown: Queue[float], ready: Event, go: Event) -> None:
-    engine = create_engine(url, connect_args={"application_name": _NAME})
-    telling = _Telling(told)
+def _roll_out(
+    url: str,
+    told: Queue[int],
+    grown: Queue[float],
+    ready: Event,
+    go: Event,
+    options: dict[str, Any],
+) -> None:
+    named = {"application_name": _NAME} if url.startswith("postgresql") else {}
+    engine, held = create_engine(url, connect_args=named), options.pop("held", 0.0)
+    telling = _Telling(told, url, held)
     ready.set()
     go.wait()
-    roll_out(engine, "parcels", token=Counter(), progress=telling)
+    roll_out(engine, "parcels", token=Counter(), progress=telling, **options)
     engine.dispose()
     grown.put((_peak() - telling.memory) / 1024)
+
+
+def _hold(url: str, seconds: float, holds: threading.Event) -> None:
+    """A transaction that has read the table and does not end for so long."""
+    with opened(url) as engine, engine.connect() as connection:
+        connection.execute(text("SELECT owner FROM parcels WHERE id = 1")).all()
+        holds.set()
+        time.sleep(seconds)
 
 
 def _peak() -> int:
@@ -202,11 +247,27 @@ def _create(engine: Engine, rows: int) -> None:
         connection.execute(
             text("CREATE TABLE parcels (id BIGINT PRIMARY KEY, owner TEXT, moves INT NOT NULL)")
         )
-        connection.execute(
-            text("INSERT INTO parcels SELECT n, 'owner ' || n, 0 FROM generate_series(1, :n) n"),
-            {"n": rows},
-        )
-        connection.execute(text("ANALYZE parcels"))
+        for statement in _FILLED[engine.dialect.name]:
+            connection.execute(text(statement.format(rows=rows)))
+
+
+#: With statistics, as a table that lives has them.
+_FILLED = {
+    "postgresql": (
+        "INSERT INTO parcels SELECT n, 'owner ' || n, 0 FROM generate_series(1, {rows}) n",
+        "ANALYZE parcels",
+    ),
+    "mysql": (
+        "INSERT INTO parcels SELECT seq, CONCAT('owner ', seq), 0 FROM seq_1_to_{rows}",
+        "ANALYZE TABLE parcels",
+    ),
+}
+
+
+def _drop_version(engine: Engine) -> None:
+    """Beside the writers; a moment that is not measured."""
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE parcels DROP COLUMN version"))
 
 
 def _sum(engine: Engine) -> int:
@@ -250,11 +311,19 @@ def _write(url: str, rows: int, number: int) -> list[tuple[float, float]]:
     return done
 
 
-_BLOCKED = text(
-    "SELECT extract(epoch FROM clock_timestamp() - l.waitstart) FROM pg_locks l"
-    " WHERE NOT l.granted AND l.waitstart IS NOT NULL AND EXISTS (SELECT FROM pg_stat_activity a"
-    " WHERE a.application_name = :name AND a.pid = ANY(pg_blocking_pids(l.pid)))"
-)
+_BLOCKED = {
+    "mysql": text(
+        "SELECT time_ms / 1000 FROM information_schema.processlist"
+        " WHERE state = 'Waiting for table metadata lock' AND info LIKE 'UPDATE parcels%'"
+        " AND :name <> ''"
+    ),
+    "postgresql": text(
+        "SELECT extract(epoch FROM clock_timestamp() - l.waitstart) FROM pg_locks l"
+        " WHERE NOT l.granted AND l.waitstart IS NOT NULL AND EXISTS (SELECT"
+        " FROM pg_stat_activity a WHERE a.application_name = :name"
+        " AND a.pid = ANY(pg_blocking_pids(l.pid)))"
+    ),
+}
 
 
 @contextmanager
@@ -266,8 +335,9 @@ def _watched(url: str) -> Iterator[list[float]]:
     def watch() -> None:
         with opened(url) as engine, engine.connect() as connection:
             asking = connection.execution_options(isolation_level="AUTOCOMMIT")
+            blocked = _BLOCKED[engine.dialect.name]
             while not over.wait(_LOOK):
-                waits.extend(float(s) for s in asking.scalars(_BLOCKED, {"name": _NAME}))
+                waits.extend(float(s) for s in asking.scalars(blocked, {"name": _NAME}))
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -33,15 +33,17 @@ from optilock.alembic.operation import Call, VersionOperation, connection_of, wa
 from optilock.alembic.version_column import VersionColumn
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
+from optilock.rollout.opened import LOCK_TIMEOUT as _LOCK_TIMEOUT
+from optilock.rollout.opened import PATIENCE as _PATIENCE
+from optilock.rollout.opened import require_column
 from optilock.rollout.pace import SHARE, pace_of
 from optilock.rollout.report import Silent
-from optilock.rollout.run import require_column, roll_out
+from optilock.rollout.run import roll_out
 from optilock.rollout.target import guard_of, require_present
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
-_LOCK_TIMEOUT, _PATIENCE = 0.1, 60.0
 _Roll = TypeVar("_Roll", bound="_RollOperation")
 _log = logging.getLogger("optilock")
 

@@ -299,6 +299,9 @@ class VersionColumn:
                 f" RENAME COLUMN {quoted(dialect, self.name)} TO {quoted(dialect, name)}"
             )
         )
+        connection = connection_of(self.operations)
+        if connection is not None:
+            self.ways.after_rename(connection, self.table, self.schema, (self.name, name))
 
     def _set_default(self) -> None:
         """Another default; the versions stay, because a number must not come twice."""

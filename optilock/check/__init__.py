@@ -21,6 +21,7 @@ versions      what is asked of the column that holds a version
 triggers      what is asked of a table's triggers; assignments: does a text set the version?
 rows          what is asked of the rows
 revisions     what is asked of Alembic's revisions
+cascades      which foreign keys change rows and fire no trigger
 run           all of it, and the driver's settings
 command       ``optilock check``
 ============  ======================================================================================

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Mapper
 
 from optilock.check import tables, triggers, versions
+from optilock.check.cascades import check_cascades
 from optilock.check.classes import check_mapping, check_values
 from optilock.check.findings import Finding, Severity, error, weak
 from optilock.check.revisions import check_revisions, folders_of
@@ -69,6 +70,8 @@ def _findings(mappers: Collection[Mapper[Any]], engine: Engine) -> list[Finding]
         connection.rollback()
         found += (finding for one in look.seen for ask in OF_TABLE for finding in ask(one))
         found += check_rows(connection, look.seen)
+        connection.rollback()
+        found += check_cascades(connection, subjects_of(mappers))
         connection.rollback()
         stored = look.stored()
         for mapper in mappers:

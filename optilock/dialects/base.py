@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -49,6 +49,17 @@ _UNKNOWN = Limits(
     json_nan=True,
     json_surrogates=True,
 )
+
+
+class Cascade(NamedTuple):
+    """A foreign key by which the database changes rows without firing a trigger."""
+
+    table: str
+    column: str
+    #: The table that it refers to.
+    parent: str
+    #: ``ON UPDATE CASCADE``
+    does: str
 
 
 class Form(Protocol):
@@ -306,6 +317,10 @@ class Database(RowLocks, Values):
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
         """Settings of the connection or the server under which less is noticed."""
         return iter(())
+
+    def silent_cascades(self, connection: Connection, schema: str | None) -> list[Cascade]:
+        """Foreign keys of a schema that change rows behind the back of the row's triggers."""
+        return []
 
     #: Do two names of columns that differ in case only name two columns?
     cased_columns: bool = True

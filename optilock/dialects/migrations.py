@@ -332,13 +332,27 @@ class Ways:
         """Give the next rows after that key, ``size`` at most, a version."""
         raise NotImplementedError  # every engine locks in its own way
 
+    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
+        """The statements of the first batch, to be read."""
+        raise NotImplementedError  # as fill
+
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """NOT NULL, and the default."""
         raise NotImplementedError  # every engine has its own
 
+    def drop_column(self, target: Target, dialect: Dialect) -> Sequence[Step]:
+        """The column goes, with its values."""
+        table, column = target.names(dialect)
+        return [sends(f"ALTER TABLE {table} DROP COLUMN {column}")]
+
     def undo_require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """What :meth:`require` has left behind when it failed, and others would trip over."""
         return []
+
+    def after_rename(
+        self, connection: Connection, table: str, schema: str | None, names: tuple[str, str]
+    ) -> None:
+        """After a column was renamed, from one of ``names`` to the other: what has the old name."""
 
     def begin_in_migration(self, connection: Connection, table: str, *, anew: bool) -> None:
         """Before a migration changes ``table``, or makes it ``anew``: all steps or none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import DDL, ColumnElement, Dialect, MetaData, Table
+from sqlalchemy import DDL, ColumnElement, Dialect, MetaData, Select, Table, Update
 
 from optilock.undocumented import double_percents
 
@@ -35,7 +35,7 @@ def as_it_is(dialect: Dialect, sql: str) -> str:
     return sql.replace("%%", "%") if double_percents(dialect) else sql
 
 
-def sql_of(dialect: Dialect, element: ColumnElement[Any]) -> str:
-    """An expression as SQL, its values written out."""
+def sql_of(dialect: Dialect, element: ColumnElement[Any] | Select[Any] | Update) -> str:
+    """An expression, or a statement, as SQL, its values written out."""
     compiled = element.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     return as_it_is(dialect, str(compiled))

@@ -83,6 +83,12 @@ def keep_sides(flush: Flush) -> None:
         sides[attempt.place] = _joined(sides.get(attempt.place), attempt)
 
 
+def drop_sides(flush: Flush) -> None:
+    """Forget those of the rows that the flush has refused: they are told, and not written."""
+    for kept in flush.kept:
+        (flush.known.sides or {}).pop(place_of(kept.state), None)
+
+
 def clear(connections: Iterable[Connection]) -> None:
     """Roll back below SQLAlchemy, which takes a transaction whose COMMIT failed for ended.
 

@@ -43,7 +43,13 @@ from optilock.guard.commuting import back_to_what_was_read
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, disarm
 from optilock.guard.deletes import check_before
-from optilock.guard.ended import conflict_in_flush, gone_in_flush, guard_commit, keep_sides
+from optilock.guard.ended import (
+    conflict_in_flush,
+    drop_sides,
+    gone_in_flush,
+    guard_commit,
+    keep_sides,
+)
 from optilock.guard.ended import remember as remember_ours
 from optilock.guard.last import is_last, send_last
 from optilock.guard.listeners import listen, write_by_hand
@@ -339,6 +345,8 @@ def _after_flush(session: Session, uow: Any) -> None:
                 drain_all(running)
             if running.skipped or running.misses:
                 settle(running)
+                if running.known.sides:
+                    drop_sides(running)
             if running.overtaken:
                 back_to_what_was_read(running)
             if running.known.announced:

@@ -58,6 +58,21 @@ _first: _OfTables[Mapper[Any]] = _OfTables()
 _shared: WeakSet[Table] = WeakSet()
 
 
+#: An attribute of a table; Alembic would write ``info`` into a migration.
+_CLASSES = "_optilock_classes"
+
+
+class _Classes(set[type[Any]]):
+    """The classes of a table with a version, which live as long as the table does.
+
+    Or migrations, which are given the tables alone, would know nothing of the versions of classes
+    that nobody holds. A pickled table is one without classes.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Classes, ()
+
+
 def versioned_tables() -> Mapping[Table, Column[Any]]:
     """The tables that carry a version, each with the column."""
     return _tables
@@ -88,6 +103,7 @@ def know_tables(mapper: Mapper[Any], column: Column[Any]) -> None:
     if callable(mapper.version_id_generator) and column.onupdate is None:
         _moved_by_flushes[column] = mapper.class_.__name__
     if isinstance(column.table, Table):
+        column.table.__dict__.setdefault(_CLASSES, _Classes()).add(mapper.class_)
         _tables[column.table] = column
         for one in mapper.iterate_to_root():
             if one.local_table is column.table:

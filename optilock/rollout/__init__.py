@@ -30,12 +30,17 @@ claim         one roll-out of a table at a time, said by a row that needs no ses
 nodes         the servers of a cluster, asked before and compared at the end
 pace          how many rows at a time, and how long to rest
 fill          rows filled batch after batch, each in a short transaction that is tried again
+opened        the two connections that it works with, and the look at the table
+dry           the SQL that it would send
+abort         one that was not finished is taken back
 report        what the roll-out reports, while it runs and when it is over
 command       ``optilock migrate``
 ============  ======================================================================================
 """
 
+from optilock.rollout.abort import abort
+from optilock.rollout.dry import dry_run
 from optilock.rollout.report import Report
 from optilock.rollout.run import roll_out
 
-__all__ = ["Report", "roll_out"]
+__all__ = ["Report", "abort", "dry_run", "roll_out"]

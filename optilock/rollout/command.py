@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import rich_click as click
 from rich.console import Console
@@ -13,6 +13,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.rollout.abort import abort as take_back
+from optilock.rollout.dry import dry_run as statements_of
 from optilock.rollout.pace import SHARE
 from optilock.rollout.report import TOKENS, Report
 from optilock.rollout.run import roll_out
@@ -41,6 +43,8 @@ _NAME = "{task.description}"
 )
 @click.option("--lock-timeout", default=0.1, show_default=True, help="Seconds to wait for a lock.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to go on trying.")
+@click.option("--dry-run", is_flag=True, help="Only print the SQL.")
+@click.option("--abort", is_flag=True, help="Take back a roll-out that was not finished.")
 def migrate(
     table: str,
     url: str,
@@ -55,31 +59,42 @@ def migrate(
     share: float,
     lock_timeout: float,
     patience: float,
+    dry_run: bool,
+    abort: bool,
 ) -> None:
     """Put a version on TABLE while others write it.
 
-    Interrupted or killed, it is run again with the same words and goes on where it stood.
+    Interrupted or killed, it is run again with the same words and goes on where it stood, or it is
+    taken back with --abort.
     """
     engine: Engine | None = None
+    waits: dict[str, Any] = {"lock_timeout": lock_timeout, "patience": patience, "nodes": node}
+    named: dict[str, Any] = {"schema": schema}
+    triggers: dict[str, Any] = {"guard": guard, "ignore": ignore}
     try:
+        if dry_run and abort:
+            raise ConfigurationError("--dry-run shows a roll-out, and --abort takes one back.")
+        named["token"] = TOKENS[token](column=column) if column != "version" else TOKENS[token]()
         engine = engine_of(url)
         require_answer(engine)
+        if dry_run:
+            return _show(
+                table, column, statements_of(engine, table, batch=batch, **named, **triggers)
+            )
+        if abort:
+            return print(_gone(table, column, take_back(engine, table, **named, **waits)))
         columns = (TextColumn(_NAME), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as shown:
             report = roll_out(
                 engine,
                 table,
-                token=TOKENS[token](column=column) if column != "version" else TOKENS[token](),
-                schema=schema,
                 rate=rate,
                 batch=batch,
                 share=share,
-                lock_timeout=lock_timeout,
-                patience=patience,
-                guard=guard,
-                ignore=ignore,
-                nodes=node,
                 progress=_Bar(shown),
+                **named,
+                **waits,
+                **triggers,
             )
     except ConfigurationError as error:
         _end(2, str(error))
@@ -104,6 +119,19 @@ def _sentence(table: str, column: str, report: Report) -> str:
         f" {report.filled:,} rows filled in {report.batches:,} batches,"
         f" {report.waits} waits, {report.seconds:.1f} seconds."
     )
+
+
+def _show(table: str, column: str, lines: list[str]) -> None:
+    if not lines:
+        print(f"-- {table}.{column} was there already, filled and NOT NULL: nothing to do.")
+    for line in lines:
+        print(line if line.startswith("--") else f"{line};")
+
+
+def _gone(table: str, column: str, steps: tuple[str, ...]) -> str:
+    if not steps:
+        return f"Nothing is left of a roll-out of {table}.{column}: nothing to do."
+    return f"The roll-out of {table}.{column} is taken back: {', '.join(steps)}."
 
 
 def _cause(error: OptilockError) -> str:

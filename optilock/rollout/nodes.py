@@ -9,13 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, text
+from sqlalchemy import URL, Connection, Engine, MetaData, NullPool, Table, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.migrations import Ways
 from optilock.errors import ConfigurationError, OptilockError
+from optilock.rollout.fill import Attempts
 
-__all__ = ["Nodes"]
+__all__ = ["same_on_all"]
+
+
+@contextmanager
+def same_on_all(
+    engine: Engine, attempts: Attempts, table: str, schema: str | None, named: Sequence[str]
+) -> Iterator[None]:
+    """For the length of a roll-out that ends well: ask the nodes before, compare them afterwards.
+
+    Raises:
+        ConfigurationError: the cluster does not work, or a node cannot be asked.
+        OptilockError: they do not have the same table.
+    """
+    nodes = Nodes.of(engine, attempts.connection, attempts.ways, named)
+    yield
+    nodes.compare(Table(table, MetaData(), schema=schema))
 
 
 class Nodes:

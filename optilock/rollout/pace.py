@@ -1,9 +1,11 @@
 """How fast a roll-out works: rows a batch, and the rests between two batches.
 
-A batch holds its row locks until it commits, so its size follows the time it takes. Between two
-batches the roll-out rests for a multiple of the time that it worked, so it rests longer where
-others keep the server busy; and longer still to keep a rate. Who wants it faster says which share
-of the time it may work, and how many rows a batch has.
+A batch holds its row locks until it commits, so its size follows the time it takes. It does not
+become smaller than some hundred rows: on a busy machine it is the waiting for a processor that
+takes the time, and less to do would make that no shorter. Between two batches the roll-out rests
+for a multiple of the time that it worked, so it rests longer where others keep the server busy; and
+longer still to keep a rate. Who wants it faster says which share of the time it may work, and how
+many rows a batch has.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Pace:
     """``seconds`` for a batch, its limits in rows, and rows a second at most."""
 
     seconds: float = 0.003
-    smallest: int = 100
+    smallest: int = 500
     largest: int = 5_000
     rate: float | None = None
     share: float = SHARE

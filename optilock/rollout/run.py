@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Dialect, Engine, MetaData, Table
-from sqlalchemy.exc import DBAPIError, TimeoutError
+from sqlalchemy import Dialect, Engine
+from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects import database_of
-from optilock.dialects.migrations import Step, Target, Ways
-from optilock.errors import ConfigurationError, OptilockError, described
+from optilock.dialects.migrations import Step, Target
+from optilock.errors import OptilockError
 from optilock.rollout.claim import claim_of
 from optilock.rollout.fill import Attempts, Filler
-from optilock.rollout.nodes import Nodes
+from optilock.rollout.nodes import same_on_all
+from optilock.rollout.opened import LOCK_TIMEOUT, PATIENCE, look, opened, require_column
 from optilock.rollout.pace import SHARE, Pace, pace_of
-from optilock.rollout.refusals import require_all_rows, require_name, require_version
-from optilock.rollout.report import Progress, Report, Silent
-from optilock.rollout.target import guard_of, missing, require_known, target_of
-from optilock.session.connections import require_engine
+from optilock.rollout.report import Progress, Report
+from optilock.rollout.target import guard_of, missing, target_of
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
-from optilock.unit.backoff import Seconds, in_seconds
+from optilock.unit.backoff import Seconds
 
 R = TypeVar("R")
 #: How often the last step is tried where rows without a version come meanwhile.
@@ -42,8 +40,8 @@ def roll_out(
     rate: float | None = None,
     batch: int | None = None,
     share: float = SHARE,
-    lock_timeout: Seconds = 0.1,
-    patience: Seconds = 60,
+    lock_timeout: Seconds = LOCK_TIMEOUT,
+    patience: Seconds = PATIENCE,
     guard: Policy | None = None,
     ignore: Iterable[str] = (),
     nodes: Sequence[str] = (),
@@ -74,60 +72,15 @@ def roll_out(
             may not change the table; or the database refused a step. What was done stays, and
             running it again goes on.
     """
-    require_engine(engine, "roll_out")
-    if not isinstance(table, str):
-        raise ConfigurationError(f"roll_out() takes the name of a table, not {described(table)}.")
     token = Counter() if token is None else token
     require_column(token)
-    guarding = guard_of(table, token, schema, guard, ignore)
-    ways = database_of(engine.dialect).rollout()
-    if ways.speaks is None:
-        raise ConfigurationError(
-            f"optilock cannot roll out versions on {engine.dialect.name}: add the column with a"
-            " migration of your own."
-        )
-    wait, pace = in_seconds("lock_timeout", lock_timeout), pace_of(rate, batch, share)
-    patience = in_seconds("patience", patience)
-    with engine.connect() as connection, _beside(engine, ways) as beside:
-        working = connection.execution_options(**ways.options)
-        ways.prepare(working)
-        progress = Silent() if progress is None else progress
-        attempts = Attempts(working, ways, progress, wait, patience, beside=beside)
-        cluster = Nodes.of(engine, working, ways, nodes)
-        report = _Rollout(attempts, pace).run(table, schema, token, guarding)
-        cluster.compare(Table(table, MetaData(), schema=schema))
-        return report
-
-
-@contextmanager
-def _beside(engine: Engine, ways: Ways) -> Iterator[Connection | None]:
-    """A connection that locks our claim while the other one works, where there are such locks."""
-    if database_of(engine.dialect).one_lock:
-        yield None
-        return
-    try:
-        connection = engine.connect()
-    except TimeoutError as error:
-        raise ConfigurationError(
-            "A roll-out takes two connections of its engine, and the pool gave one: make an engine"
-            " for it with poolclass=NullPool."
-        ) from error
-    with connection:
-        yield connection.execution_options(**ways.options)
-
-
-def require_column(token: object) -> None:
-    """Refuse what is no token, and a token that needs no column."""
-    if not isinstance(token, Token):
-        raise ConfigurationError(
-            f"roll_out() got {token!r}, which has no column: name a token that has, Counter() or"
-            " Unique()."
-        )
-    if token.is_system:
-        raise ConfigurationError(
-            f"{token!r} is a column that every table of PostgreSQL has: nothing has to be rolled"
-            " out. Map the class with it, and be done."
-        )
+    guarding, pace = guard_of(table, token, schema, guard, ignore), pace_of(rate, batch, share)
+    waits: Any = {"lock_timeout": lock_timeout, "patience": patience, "progress": progress}
+    with (
+        opened(engine, table, call="roll_out", **waits) as attempts,
+        same_on_all(engine, attempts, table, schema, nodes),
+    ):
+        return _Rollout(attempts, pace).run(table, schema, token, guarding)
 
 
 class _Rollout:
@@ -144,14 +97,7 @@ class _Rollout:
         self, table: str, schema: str | None, token: Token, guard: GuardTrigger | None
     ) -> Report:
         started = time.monotonic()
-        self.ways.first_of(token)
-        require_name(self.ways, token)
-        target = self._look(target_of, table, schema, token)
-        self._look(require_version, self.ways, target)
-        self.ways.check(target)
-        if guard is not None:
-            require_known(guard, target)
-        self._look(require_all_rows, self.ways, target)
+        target = self._look(look, self.ways, table, schema, token, guard)
         claim = claim_of(table, target.table.schema or self._look(self.ways.current_schema))
         if self._is_done(target, guard) and not self._look(claim.is_left):
             return Report(seconds=time.monotonic() - started)

@@ -141,6 +141,30 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(shop, words):
     assert (shop / "shop.db").read_bytes() == before
 
 
+def test_a_dry_run_prints_sql_that_could_be_sent(shop):
+    words = ("migrate", "pages", "--url", "sqlite:///shop.db", "--token", "unique", "--dry-run")
+    before = (shop / "shop.db").read_bytes()
+    shown = optilock(shop, *words, "--guard", "bump")
+    assert shown.exit_code == 0, shown.stderr
+    assert "ALTER TABLE pages ADD COLUMN version" in shown.stdout
+    assert "CREATE TRIGGER" in shown.stdout
+    assert (shop / "shop.db").read_bytes() == before
+    assert optilock(shop, *words[:-1]).exit_code == 0
+    assert "nothing to do" in optilock(shop, *words).stdout
+
+
+def test_a_roll_out_is_taken_back(shop):
+    words = ("migrate", "pages", "--url", "sqlite:///shop.db", "--token", "unique", "--abort")
+    assert "nothing to do" in optilock(shop, *words).stdout
+    with sqlite3.connect(shop / "shop.db") as connection:
+        connection.execute("ALTER TABLE pages ADD COLUMN version CHAR(32)")
+    done = optilock(shop, *words)
+    assert (done.exit_code, "drop the column" in done.stdout) == (0, True), done.stderr
+    assert optilock(shop, *words, "--dry-run").exit_code == 2
+    assert optilock(shop, *words[:-1]).exit_code == 0
+    assert "its roll-out is over" in " ".join(optilock(shop, *words).stderr.split())
+
+
 def test_a_file_uri_is_a_file_like_any_other(shop):
     done = optilock(shop, "migrate", "pages", "--url", "sqlite:///file:shop.db?mode=rw&uri=true")
     assert done.exit_code == 0, done.stderr

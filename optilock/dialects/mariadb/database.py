@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     and_,
     func,
+    text,
     types,
 )
 from sqlalchemy.dialects.mysql import insert
@@ -29,7 +30,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.write import Write
-from optilock.dialects.base import Changes, Database, Form, Switch, register
+from optilock.dialects.base import Cascade, Changes, Database, Form, Switch, register
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
@@ -78,6 +79,15 @@ _LIMITS = Limits(
     single="FLOAT",
     nul=True,
     octets=_octets,
+)
+
+_CASCADES = text(
+    "SELECT k.table_name, k.column_name, r.referenced_table_name, r.update_rule, r.delete_rule"
+    " FROM information_schema.referential_constraints r"
+    " JOIN information_schema.key_column_usage k ON k.constraint_schema = r.constraint_schema"
+    " AND k.constraint_name = r.constraint_name AND k.table_name = r.table_name"
+    " WHERE r.constraint_schema = COALESCE(:schema, DATABASE())"
+    " ORDER BY k.table_name, k.ordinal_position"
 )
 
 
@@ -248,6 +258,16 @@ class MariaDB(Database):
 
     def weak_settings(self, connection: Connection) -> Iterator[Weakness]:
         return weak_settings(connection)
+
+    def silent_cascades(self, connection: Connection, schema: str | None) -> list[Cascade]:
+        """InnoDB does them itself (https://mariadb.com/kb/en/trigger-limitations/)."""
+        found = connection.execute(_CASCADES, {"schema": schema})
+        return [
+            Cascade(table, column, parent, f"ON {event} {rule}")
+            for table, column, parent, *rules in found
+            for event, rule in zip(("UPDATE", "DELETE"), rules, strict=True)
+            if rule == "SET NULL" or (event, rule) == ("UPDATE", "CASCADE")
+        ]
 
     cased_columns = False
 

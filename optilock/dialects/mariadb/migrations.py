@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, String, Table, text, update
+from sqlalchemy import Connection, Dialect, String, Table, Update, text, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
@@ -37,7 +37,7 @@ from optilock.dialects.migrations import (
     Ways,
     sends,
 )
-from optilock.dialects.quoting import literal, plain, quoted_table
+from optilock.dialects.quoting import literal, plain, quoted_table, sql_of
 from optilock.errors import OptilockError
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
@@ -196,9 +196,19 @@ class MariaDBWays(Ways):
         keys = [tuple(row) for row in connection.execute(free)]
         if not keys:
             return 0, None
-        some = update(target.table).where(target.among(keys), target.version.is_(None))
+        some = self._unfilled(target).where(target.among(keys))
+        return connection.execute(some).rowcount, keys[-1]
+
+    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
+        free = target.next_keys(None, size).with_for_update(skip_locked=True)
+        keys = ", ".join(dialect.identifier_preparer.quote(key.name) for key in target.keys)
+        some = sql_of(dialect, self._unfilled(target))
+        return [sql_of(dialect, free), f"{some} AND ({keys}) IN (the keys that were read)"]
+
+    def _unfilled(self, target: Target) -> Update:
         first = text(self.first_of(target.token))
-        return connection.execute(some.values({target.version: first})).rowcount, keys[-1]
+        some = update(target.table).where(target.version.is_(None))
+        return some.values({target.version: first})
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """The column keeps the type and the comment that it has: another type is not online."""

@@ -21,7 +21,18 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table, and_, func, literal_column, select, text, update
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Select,
+    Table,
+    and_,
+    func,
+    literal_column,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
@@ -39,10 +50,13 @@ from optilock.dialects.migrations import (
 )
 from optilock.dialects.postgresql.catalogue import HERE
 from optilock.dialects.postgresql.weak import NO_BUMP
-from optilock.dialects.quoting import literal, quoted, quoted_table
+from optilock.dialects.quoting import literal, plain, quoted, quoted_table, sql_of
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
+
+#: Bytes of a name.
+_LONGEST = 63
 
 
 @compiles(RandomUuid, "postgresql")
@@ -190,12 +204,14 @@ _HOLDER = text(
     " AND l.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 1"
 )
 
+_CONSTRAINTS = text("SELECT conname FROM pg_constraint WHERE conrelid = CAST(:name AS regclass)")
+
 
 class PostgreSQLWays(Ways):
     speaks = postgresql.dialect()  # type: ignore[no-untyped-call]
 
     options = MappingProxyType({"isolation_level": "READ COMMITTED"})
-    longest_name = 63
+    longest_name = _LONGEST
     letters = "bytes"
 
     def takes_name(self, name: str) -> bool:
@@ -238,6 +254,13 @@ class PostgreSQLWays(Ways):
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
         """Lock what nobody holds, write it, and tell the last key: one statement."""
+        row = connection.execute(self._filling(target, after, size)).first()
+        return (0, None) if row is None else (row[0], tuple(row[1:]))
+
+    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
+        return [sql_of(dialect, self._filling(target, None, size))]
+
+    def _filling(self, target: Target, after: Key | None, size: int) -> Select[Any]:
         free = target.next_keys(after, size).with_for_update(skip_locked=True, key_share=True)
         some = free.cte("optilock_some").prefix_with("MATERIALIZED")
         same = and_(*(key == some.c[key.key] for key in target.keys))
@@ -248,13 +271,11 @@ class PostgreSQLWays(Ways):
             .returning(literal_column("1").label("one"))
             .cte("optilock_filled")
         )
-        last = (
+        return (
             select(select(func.count()).select_from(filled).scalar_subquery(), *some.c)
             .order_by(*(column.desc() for column in some.c))
             .limit(1)
         )
-        row = connection.execute(last).first()
-        return (0, None) if row is None else (row[0], tuple(row[1:]))
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         (table, column), check = target.names(dialect), _check(target, dialect)
@@ -292,6 +313,17 @@ class PostgreSQLWays(Ways):
         found: str | None = connection.scalar(text(_ELSEWHERE), {"name": table})
         return found
 
+    def after_rename(
+        self, connection: Connection, table: str, schema: str | None, names: tuple[str, str]
+    ) -> None:
+        """NOT NULL is a constraint since PostgreSQL 18; the next one of that name had a number."""
+        named = quoted_table(connection.dialect, table, schema)
+        known = set(connection.scalars(_CONSTRAINTS, {"name": named}))
+        before, after = (not_null_name(table, name) for name in names)
+        if before in known and after not in known:
+            old, new = (quoted(connection.dialect, name) for name in (before, after))
+            connection.execute(plain(f"ALTER TABLE {named} RENAME CONSTRAINT {old} TO {new}"))
+
     def rows(self, connection: Connection, target: Target) -> int | None:
         """The planner's estimate."""
         table = quoted_table(connection.dialect, target.table.name, target.table.schema)
@@ -304,5 +336,15 @@ class PostgreSQLWays(Ways):
 
 def _check(target: Target, dialect: Dialect) -> str:
     """The name of the CHECK that stands for NOT NULL until the column has that."""
-    name = f"optilock_{target.name}_is_there".encode()[:63].decode(errors="ignore")
+    name = f"optilock_{target.name}_is_there".encode()[:_LONGEST].decode(errors="ignore")
     return dialect.identifier_preparer.quote(name)
+
+
+def not_null_name(table: str, column: str) -> str:
+    """What PostgreSQL calls the NOT NULL of a column; the longer name is cut (makeObjectName)."""
+    names = [table.encode(), column.encode()]
+    while sum(map(len, names)) + len("__not_null") > _LONGEST:
+        longer = names[0] if len(names[0]) > len(names[1]) else names[1]
+        names[names.index(longer)] = longer[:-1]
+    parts = [name.decode(errors="ignore") for name in names]
+    return "_".join((*parts, "not_null"))

@@ -33,7 +33,7 @@ from optilock.dialects.migrations import (
     Ways,
     sends,
 )
-from optilock.dialects.quoting import literal, quoted
+from optilock.dialects.quoting import literal, quoted, sql_of
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
@@ -189,6 +189,12 @@ class SQLiteWays(Ways):
             some = some.where(target.beyond(after))
         first = text(self.first_of(target.token))
         return connection.execute(some.values({target.version: first})).rowcount, tuple(last)
+
+    def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
+        first = text(self.first_of(target.token))
+        some = update(target.table).where(target.version.is_(None))
+        filled = sql_of(dialect, some.values({target.version: first}))
+        return [f"{filled} AND (the next {size} keys)"]
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         return [lambda connection: self._rebuild(connection, target)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import MetaData, String, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column
 
 from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
 from tests import models as every
@@ -30,8 +30,7 @@ def models(**options) -> MetaData:
     }
     if token is not None:
         body["__version_token__"] = token
-    # A program's classes stay; here nobody else would hold this one.
-    Base.metadata.info["class"] = type("Page", bases, body)
+    type("Page", bases, body)  # nobody holds it but its table
     return Base.metadata
 
 
@@ -373,3 +372,17 @@ def test_nobody_is_reminded_where_nothing_is_wrong(engine, recwarn):
     revise(engine, models(token=Counter()), **WITHOUT)
     revise(engine, MetaData(), **WITHOUT)
     assert not recwarn.list
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("line", [True, False])
+def test_versions_of_classes_that_nobody_holds_are_known(engine, line, collect):
+    metadata = models(token=Counter())
+    configure_mappers()
+    collect()
+    collect()
+    if line:
+        assert "op.add_version_column('pages'" in revise(engine, metadata).upgrade
+        return
+    with says_the_line:
+        revise(engine, metadata, **WITHOUT)

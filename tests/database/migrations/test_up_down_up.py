@@ -254,3 +254,31 @@ def test_every_kind_of_token_is_here():
     kinds = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, tokens.Token)}
     assert kinds - {tokens.Token} == {type(token) for token in TOKENS.values()}
     assert all(fields(kind) for kind in kinds)
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("table", ["boxes", "b" * 60])
+@pytest.mark.parametrize("name", ["version", "v" * 60, "ü" * 30])
+def test_constraints_are_named_as_if_nothing_had_been_changed(engine, table, name):
+    """Also NOT NULL, which is one since PostgreSQL 18."""
+    old, new = Counter(column=name), Unique(column=name)
+
+    def names():
+        with engine.connect() as connection:
+            asked = text("SELECT conname FROM pg_constraint WHERE conrelid = CAST(:t AS regclass)")
+            return sorted(connection.scalars(asked, {"t": table}))
+
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY)"))
+        connection.execute(text(f"INSERT INTO {table} VALUES (1)"))
+    migrate(engine, lambda op: op.add_version_column(table, old))
+    before = names()
+    for _ in range(2):
+        migrate(engine, lambda op: op.change_version_column(table, old, new))
+        assert names() == before
+        migrate(engine, lambda op: op.change_version_column(table, new, old))
+        assert names() == before
+    renamed = Counter(column="ver")
+    migrate(engine, lambda op: op.change_version_column(table, old, renamed))
+    migrate(engine, lambda op: op.change_version_column(table, renamed, old))
+    assert names() == before

@@ -10,6 +10,7 @@ import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from optilock import (
@@ -100,6 +101,28 @@ def test_a_row_that_two_flushes_have_written_is_told_as_it_was_read_first(
     assert (entry.original["balance"], entry.original["note"]) == (10, "n")
     assert entry.changes == {"balance": 11, "note": "ours"}
     assert entry.conflicting == {"balance"}
+
+
+@pytest.mark.usefixtures("accounts")
+def test_a_row_that_the_flush_has_refused_is_not_told_once_more_at_commit(
+    cluster: Cluster, sessions: list[Session]
+) -> None:
+    theirs, ours, _ = sessions
+    first, second = ours.get_one(Account, 1), ours.get_one(Account, 2)
+    theirs.get_one(Account, 1).note = "theirs"
+    theirs.commit()
+    cluster.agree("SELECT note FROM accounts ORDER BY id")
+    first.note = "ours"
+    with pytest.raises(ConcurrencyError):
+        ours.flush()
+    ours.refresh(first)
+    second.note = "ours"
+    ours.flush()
+    theirs.get_one(Account, 2).note = "theirs"
+    theirs.commit()
+    with pytest.raises(ConcurrencyError) as caught:
+        ours.commit()
+    assert [entry.identity for entry in caught.value.entries] == [(2,)]
 
 
 def test_a_conflict_of_compared_values_at_commit_is_told_with_its_entry(
@@ -261,3 +284,51 @@ def test_1047_of_a_statement_is_transient_and_its_connection_is_lost(
     assert caught.value.orig.args[0] == 1047
     assert caught.value.connection_invalidated
     assert is_transient(caught.value)
+
+
+@pytest.mark.usefixtures("accounts")
+@pytest.mark.parametrize("leave", [Session.rollback, Session.close], ids=["rollback", "close"])
+def test_a_session_of_a_node_that_lost_the_others_ends_without_a_word(
+    cluster: Cluster,
+    sessions: list[Session],
+    caplog: pytest.LogCaptureFixture,
+    leave: Callable[[Session], None],
+) -> None:
+    session = sessions[2]
+    session.get_one(Account, 1).balance += 1
+    session.flush()
+    cluster.nodes[2].leave()
+    try:
+        leave(session)
+    finally:
+        cluster.nodes[2].come_back()
+    assert caplog.records == []
+    session.get_one(Account, 1).balance += 1
+    session.commit()
+    assert cluster.agree("SELECT balance FROM accounts WHERE id = 1") == [(11,)]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("accounts")
+async def test_an_async_session_is_told_of_a_conflict_at_commit_and_rolls_back_without_a_word(
+    cluster: Cluster, sessions: list[Session], caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = sessions[0]
+    engine = create_async_engine(cluster.nodes[1].url.replace("pymysql", "asyncmy"))
+    async with watch(async_sessionmaker(engine))() as ours:
+        (await ours.get_one(Account, 1)).balance = 11
+        await ours.flush()
+        theirs.get_one(Account, 1).note = "theirs"
+        theirs.commit()
+        with pytest.raises(ConcurrencyError) as caught:
+            await ours.commit()
+        [entry] = caught.value.entries
+        assert (entry.original["note"], entry.conflicting) == ("n", set())
+        (await ours.get_one(Account, 2)).note = "ours"
+        await ours.flush()
+        theirs.get_one(Account, 2).note = "theirs"
+        theirs.commit()
+        cluster.agree("SELECT note FROM accounts ORDER BY id")
+        await ours.rollback()
+    await engine.dispose()
+    assert caplog.records == []

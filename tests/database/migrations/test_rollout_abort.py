@@ -1,0 +1,191 @@
+"""What a roll-out would send is shown, and one that was not finished is taken back."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, inspect, text
+
+from optilock import ConfigurationError, Counter, OptilockError, RowVersion, Timestamp, Unique
+from optilock.dialects.quoting import plain
+from optilock.rollout import abort, claim, dry_run, roll_out
+from optilock.rollout.report import Silent
+from tests.migrating import shape
+
+pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+WAYS: dict[str, dict[str, Any]] = {
+    "counter": {"token": Counter(), "guard": "bump"},
+    "unique": {"token": Unique(), "guard": "reject", "ignore": ["owner"]},
+    "timestamp": {"token": Timestamp()},
+    "row-version": {"token": RowVersion()},
+}
+each_way = pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+
+
+@pytest.fixture(autouse=True)
+def parcels(engine: Engine) -> None:
+    create(engine)
+
+
+def create(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE parcels (id INTEGER PRIMARY KEY, owner VARCHAR(20))"))
+        connection.execute(text("INSERT INTO parcels VALUES (1, 'Ada'), (2, 'Bob'), (3, 'Eve')"))
+
+
+def everything(engine: Engine) -> tuple[Any, ...]:
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT * FROM parcels ORDER BY id")).all()
+    return shape(engine, "parcels"), rows, inspect(engine).get_table_names()
+
+
+# -- what it would send ----------------------------------------------------------------------------
+
+
+@each_way
+def test_a_dry_run_changes_nothing(engine, options):
+    before = everything(engine)
+    shown = dry_run(engine, "parcels", **options)
+    assert shown[0].startswith("-- ")
+    assert any("version" in line for line in shown)
+    assert everything(engine) == before
+
+
+@each_way
+def test_what_it_shows_makes_the_same_table(engine, options):
+    """But for the rows that are filled in batches."""
+    shown = dry_run(engine, "parcels", **options)
+    with engine.begin() as connection:
+        for line in shown:
+            if "(the " in line:  # the keys of a batch
+                line = line[: line.index(" AND (")]
+            if not line.startswith("--"):
+                connection.execute(plain(line))
+    assert roll_out(engine, "parcels", **options).steps == ()
+    by_hand = shape(engine, "parcels")
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE parcels"))
+    create(engine)
+    roll_out(engine, "parcels", **options)
+    assert shape(engine, "parcels") == by_hand
+
+
+@each_way
+def test_it_shows_nothing_where_there_is_nothing_to_do(engine, options):
+    roll_out(engine, "parcels", **options)
+    assert dry_run(engine, "parcels", **options) == []
+
+
+def test_what_is_refused_is_refused_by_a_dry_run_too(engine):
+    with pytest.raises(ConfigurationError, match="primary key"):
+        dry_run(engine, "parcels", token=Counter(column="id"))
+
+
+# -- what is left is removed -----------------------------------------------------------------------
+
+
+class Fails(Silent):
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def step(self, name: str, total: int | None = None) -> None:
+        if name == self.at:
+            raise RuntimeError(name)
+
+
+@each_way
+@pytest.mark.parametrize("at", ["fill", "require it"])
+def test_a_roll_out_that_failed_is_taken_back(engine, options, at):
+    before = everything(engine)
+    if engine.dialect.name == "sqlite" and not isinstance(options["token"], (Unique, Timestamp)):
+        at = "create the guard trigger"  # the version is finished after that
+        if not options.get("guard"):
+            return
+    with pytest.raises(RuntimeError):
+        roll_out(engine, "parcels", progress=Fails(at), **options)
+    if at == "create the guard trigger":
+        with pytest.raises(ConfigurationError, match="its roll-out is over"):
+            abort(engine, "parcels", token=options["token"])
+        return
+    assert "drop the column" in abort(engine, "parcels", token=options["token"])
+    assert everything(engine) == before
+    roll_out(engine, "parcels", **options)
+
+
+@each_way
+def test_killed_at_every_step_it_is_taken_back(engine, options, monkeypatch):
+    monkeypatch.setattr(claim, "TERM", 0.3)
+    before = everything(engine)
+    engine.dispose()
+    for commits in range(1, 100):
+        if not killed(engine.url, options, commits):
+            break
+        taken_back(engine, options["token"])
+        found = everything(engine)
+        if found != before:  # it was finished
+            with pytest.raises(ConfigurationError, match="its roll-out is over"):
+                abort(engine, "parcels", token=options["token"])
+            time.sleep(claim.TERM)
+            roll_out(engine, "parcels", **options)
+            break
+        engine.dispose()
+    assert commits > 2
+
+
+def taken_back(engine: Engine, token: Any) -> None:
+    for _ in range(100):
+        try:
+            return abort(engine, "parcels", token=token) and None
+        except ConfigurationError:
+            return None
+        except OptilockError:  # until the claim of who was killed ends
+            time.sleep(0.05)
+    raise AssertionError("its claim does not end")
+
+
+def killed(url: Any, options: dict[str, Any], commits: int) -> bool:
+    def until() -> None:
+        engine, left = create_engine(url), [commits]
+
+        @event.listens_for(engine, "commit")
+        def count(connection: Any) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        roll_out(engine, "parcels", **options)
+
+    process = multiprocessing.get_context("fork").Process(target=until)
+    process.start()
+    process.join(60)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def test_nothing_is_left_of_a_table_that_had_no_roll_out(engine):
+    before = everything(engine)
+    assert abort(engine, "parcels") == ()
+    assert everything(engine) == before
+
+
+def test_one_that_is_over_is_not_taken_back(engine):
+    roll_out(engine, "parcels")
+    before = everything(engine)
+    with pytest.raises(ConfigurationError, match="its roll-out is over"):
+        abort(engine, "parcels")
+    assert everything(engine) == before
+
+
+def test_one_that_runs_is_not_taken_back(engine):
+    class Aborts(Silent):
+        def step(self, name: str, total: int | None = None) -> None:
+            if name == "fill":
+                with pytest.raises(OptilockError, match="Another roll-out"):
+                    abort(engine, "parcels", token=Unique())
+
+    assert roll_out(engine, "parcels", token=Unique(), progress=Aborts()).filled == 3
