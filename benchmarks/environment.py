@@ -17,11 +17,13 @@ __all__ = ["facts"]
 
 def facts(command: str, places: Iterable[Place]) -> dict[str, str]:
     """Name -> fact, to be printed under a table."""
+    found = list(places)
     return {
         "command": f"`{command}`",
         "Python": f"{platform.python_version()}, {os.cpu_count()} cores",
         "SQLAlchemy": version("sqlalchemy"),
-        **_servers({place.direct for place in places if place.direct}),
+        **_servers({place.direct for place in found if place.direct}),
+        **{place.label: str(place.network.report()) for place in found if place.network},
     }
 
 

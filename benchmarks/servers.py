@@ -26,10 +26,10 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, make_url
 
-from benchmarks.delay import delayed
-from optilock.testing.servers import Server, ServerMissing, mariadb, postgresql
+from benchmarks.delay import Network, delayed
+from optilock.testing.servers import ServerMissing, mariadb, postgresql
 
-__all__ = ["DATABASES", "USUAL", "Place", "places"]
+__all__ = ["DATABASES", "USUAL", "Place", "opened", "places", "through"]
 
 #: What a benchmark runs on unless it says so itself (``DATABASES`` of its module).
 USUAL = ("socket", "delayed", "sqlite")
@@ -43,7 +43,8 @@ _LABELS = {
     "none": "-",
 }
 _MEMORY = "sqlite://"
-_SETTINGS = {"autovacuum": "off", "jit": "off"}
+#: Many connections: each of 16 writers may have one for every library that it compares.
+_SETTINGS = {"autovacuum": "off", "jit": "off", "max_connections": "300"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class Place:
     url: str
     #: The same database without the delay, for what is not measured.
     direct: str
+    #: The same by TCP, for those who make a network of their own; nothing for a file.
+    tcp: str = ""
+    network: Network | None = None
 
     @property
     def label(self) -> str:
@@ -93,10 +97,12 @@ def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
         made: list[Place] = []
         if {"socket", "delayed"} & set(names):
             server = stack.enter_context(postgresql(_SETTINGS))
-            made += [Place("socket", server.socket_url, server.socket_url)]
+            tcp = server.url
+            made += [Place("socket", server.socket_url, server.socket_url, tcp)]
             if "delayed" in names:
-                port = stack.enter_context(delayed(server.host, server.port))
-                made.append(Place("delayed", _through(server, port), server.socket_url))
+                network = stack.enter_context(delayed(server.host, server.port))
+                url = through(tcp, network.port)
+                made.append(Place("delayed", url, server.socket_url, tcp, network))
         if "sqlite" in names:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optilock-bench-"))
             url = f"sqlite:///{Path(folder) / 'bench.db'}"
@@ -113,20 +119,22 @@ def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
 def _mariadb(stack: ExitStack, *, alone: bool) -> list[Place]:
     """MariaDB; beside others, none where it is not installed."""
     try:
-        url = stack.enter_context(mariadb()).socket_url
+        server = stack.enter_context(mariadb())
     except ServerMissing as error:
         if alone:
             raise
         print(f"MariaDB is left out. {error}", file=sys.stderr)
         return []
-    return [Place("mariadb", url, url)]
+    return [Place("mariadb", server.socket_url, server.socket_url, server.url)]
 
 
 def _do_not_sync(connection: Any, record: Any) -> None:
     connection.execute("PRAGMA synchronous=OFF")
 
 
-def _through(server: Server, port: int) -> str:
-    """The server's URL by another port, in clear: the delay is all that is added."""
-    url = make_url(server.url).set(port=port)
-    return url.update_query_dict({"sslmode": "disable"}).render_as_string()
+def through(tcp: str, port: int) -> str:
+    """This URL by another port, in clear: the delay is all that is added."""
+    url = make_url(tcp).set(port=port)
+    if url.get_backend_name() == "postgresql":
+        url = url.update_query_dict({"sslmode": "disable"})
+    return url.render_as_string()

@@ -208,15 +208,22 @@ def test_statements_are_counted_where_the_driver_gets_them() -> None:
         assert counted(engine, native) == 1 + 5  # one SELECT, one UPDATE a row
 
 
-def test_a_reply_comes_no_sooner_than_the_delay() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_reply_comes_no_sooner_than_the_delay_and_how_late_it_was_is_known(
+    compiled: bool,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_once, args=(server,), daemon=True).start()
-        near = delayed("127.0.0.1", server.getsockname()[1], seconds=0.02)
-        with near as port, socket.create_connection(("127.0.0.1", port)) as client:
+        near = delayed("127.0.0.1", server.getsockname()[1], seconds=0.02, compiled=compiled)
+        with near as network, socket.create_connection(("127.0.0.1", network.port)) as client:
             begin = time.perf_counter()
             client.sendall(b"question")
             assert client.recv(64) == b"answer to question"
-            assert time.perf_counter() - begin >= 0.02
+            passed = time.perf_counter() - begin
+            report = network.report()
+    assert passed >= 0.02
+    assert (report.replies, report.trips) == (1, 1)
+    assert 0 <= report.median <= (passed - 0.02) * 1e6 + 1_000
 
 
 def answer_once(server: socket.socket) -> None:
