@@ -22,6 +22,7 @@ from pathlib import Path
 from benchmarks.environment import facts
 from benchmarks.plan import MANY, Plan
 from benchmarks.servers import DATABASES, USUAL, Place, places
+from benchmarks.stores.peers import PEERS
 from benchmarks.table import Line, markdown, to_json
 
 __all__ = ["BENCHMARKS", "main"]
@@ -30,6 +31,10 @@ __all__ = ["BENCHMARKS", "main"]
 BENCHMARKS = (
     "overhead",
     "batch",
+    "contention",
+    "ycsb",
+    "smallbank",
+    "tpcb",
     "overlap",
     "rollout",
     "guard_trigger",
@@ -50,7 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not asked.benchmark:
         print(_listing(), end="")
         return 0
-    plan = Plan(rounds=asked.rounds, quick=asked.quick, many=asked.rows)
+    plan = Plan(
+        rounds=asked.rounds,
+        quick=asked.quick,
+        many=asked.rows,
+        writers=tuple(asked.writers or ()),
+        seconds=asked.seconds,
+        subjects=tuple(asked.subject or ()),
+    )
     with places(_wanted(asked.benchmark, asked.database)) as found:
         lines = list(_run(asked.benchmark, found, plan))
         about = facts(_command(arguments), found)
@@ -107,6 +119,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--database", action="append", choices=DATABASES, help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--writers", type=_positive, action="append", metavar="N", help="how many write at once"
+    )
+    parser.add_argument("--seconds", type=float, metavar="S", help="of a turn of many writers")
+    parser.add_argument(
+        "--subject", action="append", choices=[*PEERS], help="of those; may be repeated"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")

@@ -28,6 +28,10 @@ class Plan:
     rounds: int | None = None
     quick: bool = False
     many: int = MANY
+    #: Of benchmarks with many writers: how many, for how long, and which subjects; all without.
+    writers: tuple[int, ...] = ()
+    seconds: float | None = None
+    subjects: tuple[str, ...] = ()
 
     def rounds_for(self, cost: float) -> int:
         """How many rounds something of this cost gets."""

@@ -29,7 +29,7 @@ from sqlalchemy import Engine, create_engine, event, make_url
 from benchmarks.delay import Network, delayed
 from optilock.testing.servers import ServerMissing, mariadb, postgresql
 
-__all__ = ["DATABASES", "USUAL", "Place", "opened", "places", "through"]
+__all__ = ["DATABASES", "USUAL", "Place", "do_not_sync", "opened", "places", "through"]
 
 #: What a benchmark runs on unless it says so itself (``DATABASES`` of its module).
 USUAL = ("socket", "delayed", "sqlite")
@@ -83,7 +83,7 @@ def opened(url: str) -> Iterator[Engine]:
     in_memory = url == _MEMORY  # its pool is one connection anyway
     engine = create_engine(url) if in_memory else create_engine(url, pool_size=1, max_overflow=0)
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _do_not_sync)
+        event.listen(engine, "connect", do_not_sync)
     try:
         yield engine
     finally:
@@ -128,7 +128,8 @@ def _mariadb(stack: ExitStack, *, alone: bool) -> list[Place]:
     return [Place("mariadb", server.socket_url, server.socket_url, server.url)]
 
 
-def _do_not_sync(connection: Any, record: Any) -> None:
+def do_not_sync(connection: Any, record: Any) -> None:
+    """A listener for ``connect`` of SQLite's engines."""
     connection.execute("PRAGMA synchronous=OFF")
 
 
