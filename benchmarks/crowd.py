@@ -25,12 +25,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from statistics import fmean
 from typing import Any, Protocol
 
 from benchmarks.stores.peers import opened
 from benchmarks.stores.rows import Rows, Store, Work
 
-__all__ = ["Crowd", "Load", "Turn", "Workload", "crowd"]
+__all__ = ["PAUSED", "Crowd", "Load", "Turn", "Workload", "crowd"]
 
 #: Of the time of a turn, before what counts.
 _WARM = 0.25
@@ -40,6 +41,10 @@ _UNITS = 8
 _HEAR = 0.05
 #: Seconds after the end of a turn until which the last unit must be stored.
 _LONGEST = 120
+
+
+#: Among what a unit has added: nanoseconds that do not belong to it.
+PAUSED = "paused"
 
 
 class Workload(Protocol):
@@ -96,6 +101,12 @@ class Load:
     def done(self) -> int:
         """Units that were stored."""
         return sum(share.done for share in self.shares)
+
+    @property
+    def mean(self) -> float:
+        """Seconds that a unit took in the mean."""
+        each = [second for share in self.shares for second in share.seconds]
+        return fmean(each) if each else self.seconds
 
     @property
     def goodput(self) -> float:
@@ -213,6 +224,7 @@ class Writer:
             for _ in range(_UNITS):
                 unit = turn.workload.unit(chance, turn.writer, 0)
                 added.update(self._stores[turn.subject].run(unit))
+            del added[PAUSED]
         return added
 
     def work(self, turn: Turn) -> Share:
@@ -243,10 +255,12 @@ def _work(store: Store, turn: Turn) -> Share:
     while (begin := clock()) < ends:
         tried = 0
         work = turn.workload.unit(chance, turn.writer, begin - turn.start)
-        added.update(store.run(lambda rows: attempt(work, rows)))  # noqa: B023
+        given = store.run(lambda rows: attempt(work, rows))  # noqa: B023
         end = clock()
+        paused = given.pop(PAUSED, 0) / 1e9
+        added.update(given)
         if begin >= counts:
-            seconds.append(end - begin)
+            seconds.append(end - begin - paused)
             attempts += tried
         done += counts <= end < ends
     return Share(done, seconds, attempts, added)

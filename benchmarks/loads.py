@@ -159,7 +159,7 @@ def beside(
     if subject in loads and against in loads:
         ratios = {against: Ratio(1, 1, 1), subject: ratio_of(loads, subject, against, figure)}
         yield RatioLine(
-            f"{question}, {writers} writers, {subject}",
+            f"{question}, {_many(writers)}{subject}",
             place.label,
             writers,
             against,
@@ -168,6 +168,10 @@ def beside(
             goal=goal,
             at_least=at_least,
         )
+
+
+def _many(writers: int) -> str:
+    return f"{writers} writers, " if writers > 1 else ""
 
 
 def fairness(

@@ -69,15 +69,16 @@ class CoreRows:
 class Core:
     """``engine.begin()`` in a loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, at_once: bool = False) -> None:
         self._engine = engine_for(url)
+        self._at_once = at_once
 
     def run(self, work: Work[T]) -> T:
         def attempt() -> T:
             with self._engine.begin() as connection:
                 return work(CoreRows(connection))
 
-        return again(attempt)
+        return again(attempt, at_once=self._at_once)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -140,11 +140,12 @@ class _Django:
 
     rows: type[_Rows]
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, at_once: bool = False) -> None:
         _set_up(url)
+        self._at_once = at_once
 
     def run(self, work: Work[T]) -> T:
-        return again(lambda: self._attempt(work), on=self._conflicts())
+        return again(lambda: self._attempt(work), on=self._conflicts(), at_once=self._at_once)
 
     def _attempt(self, work: Work[T]) -> T:
         from django.db import transaction

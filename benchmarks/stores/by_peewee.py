@@ -79,8 +79,9 @@ class PeeweeRows:
 class Peewee:
     """``database.atomic()`` in a loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, at_once: bool = False) -> None:
         self._database = _database(url)
+        self._at_once = at_once
         self._database.connect()
 
     def run(self, work: Work[T]) -> T:
@@ -88,7 +89,7 @@ class Peewee:
             with self._database.atomic():
                 return work(PeeweeRows(self._database))
 
-        return again(attempt)
+        return again(attempt, at_once=self._at_once)
 
     def close(self) -> None:
         self._database.close()

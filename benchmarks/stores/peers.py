@@ -17,12 +17,17 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from benchmarks.stores.rows import Store
-from optilock import ConfigurationError, unit_of_work
+from optilock import ConfigurationError, Isolation, add_delta, per_field, unit_of_work
 
 __all__ = ["LOCKING", "PEERS", "Peer", "opened", "ours", "present"]
 
 _OURS = "benchmarks.stores.by_sqlalchemy:Optilock"
 _PLAIN = "benchmarks.stores.by_sqlalchemy:Plain"
+_CORE = "benchmarks.stores.by_core:Core"
+_DJANGO = "benchmarks.stores.by_django:Checked"
+_PEEWEE = "benchmarks.stores.by_peewee:Peewee"
+#: Two that add to one number have both added.
+_ADDED = per_field(number=add_delta)
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Peer:
     safe: bool = True
     #: Whether there must be row locks, or a level SERIALIZABLE that is refused later: not SQLite.
     server: bool = False
+    #: Of benchmarks that ask for it by name.
+    apart: bool = False
 
     @property
     def own(self) -> bool:
@@ -54,28 +61,48 @@ PEERS: Mapping[str, Peer] = {
     "optilock, adaptive": Peer(_OURS, {"strategy": "adaptive"}),
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}),
     "optilock, short": Peer(_OURS, {"short": True}),
+    "optilock, verify_reads": Peer(_OURS, {"verify_reads": True}, apart=True),
+    "optilock, REPEATABLE READ": Peer(_OURS, {"isolation": Isolation.REPEATABLE_READ}, apart=True),
+    "optilock, SERIALIZABLE": Peer(_OURS, {"isolation": Isolation.SERIALIZABLE}, apart=True),
+    "optilock, merged": Peer(_OURS, {"on_conflict": _ADDED}, apart=True),
+    "optilock, at once": Peer(_OURS, {"wait_initial": 0}, apart=True),
     LOCKING: Peer(_PLAIN, {"locks": True}, server=True),
     "native, retried": Peer(_PLAIN, {"family": "native"}),
     "native, retried at once": Peer(_PLAIN, {"family": "native", "at_once": True}),
     "SERIALIZABLE, retried": Peer(_PLAIN, {"isolation": "SERIALIZABLE"}, server=True),
+    "REPEATABLE READ, retried": Peer(
+        _PLAIN,
+        {"isolation": "REPEATABLE READ"},
+        safe=False,  # on MariaDB, where it writes over what its snapshot does not show
+        server=True,
+        apart=True,
+    ),
     "unversioned": Peer(_PLAIN, safe=False),
-    "Core, checked": Peer("benchmarks.stores.by_core:Core", orm=False),
+    "Core, checked": Peer(_CORE, orm=False),
+    "Core, at once": Peer(_CORE, {"at_once": True}, orm=False, apart=True),
     "hand-written": Peer("benchmarks.stores.by_driver:Driver", orm=False),
-    "Django, filter(version)": Peer("benchmarks.stores.by_django:Checked", packages=("django",)),
+    "Django, filter(version)": Peer(_DJANGO, packages=("django",)),
     "Django, select_for_update": Peer(
         "benchmarks.stores.by_django:Locking", packages=("django",), server=True
     ),
     "django-concurrency": Peer(
         "benchmarks.stores.by_django:Concurrency", packages=("django", "concurrency")
     ),
-    "peewee, checked": Peer("benchmarks.stores.by_peewee:Peewee", packages=("peewee",)),
+    "peewee, checked": Peer(_PEEWEE, packages=("peewee",)),
+    "Django, at once": Peer(_DJANGO, {"at_once": True}, packages=("django",), apart=True),
+    "peewee, at once": Peer(_PEEWEE, {"at_once": True}, packages=("peewee",), apart=True),
 }
 
 
-def present(database: str, wanted: Collection[str] = ()) -> list[str]:
-    """The subjects that can run on this database (``Place.name``), and are wanted if any are."""
+def present(database: str, wanted: Collection[str] = (), among: Collection[str] = ()) -> list[str]:
+    """The subjects that can run on this database (``Place.name``), and are wanted if any are.
+
+    They are those that ``among`` names, or without it those that every benchmark has.
+    """
     found = []
     for name, peer in PEERS.items():
+        if name not in among if among else peer.apart:
+            continue
         if (wanted and name not in wanted) or (peer.server and database == "sqlite"):
             continue
         if not all(map(_installed, peer.packages)):
