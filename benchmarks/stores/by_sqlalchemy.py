@@ -116,13 +116,16 @@ class OptilockRows(OrmRows):
 class Optilock:
     """``@unit_of_work(sessions)``, with the options that are given."""
 
+    #: Another way to change rows is another class of them.
+    rows = OptilockRows
+
     def __init__(self, url: str, **options: Any) -> None:
         self._engine = engine_for(url)
         options = {"attempts": _ATTEMPTS, **options}
 
         @unit_of_work(sessionmaker(self._engine), **options)
         def unit(session: Session, work: Work[Any]) -> Any:
-            return work(OptilockRows(session, "optilock"))
+            return work(self.rows(session, "optilock"))
 
         self._unit: Callable[[Work[Any]], Any] = unit
 

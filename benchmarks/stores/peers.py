@@ -1,7 +1,8 @@
 """Who is compared: one line for each subject, with what it needs.
 
 A subject of optilock is a name and the options of ``unit_of_work``. An option that this version of
-optilock does not know leaves its subject out.
+optilock does not know leaves its subject out. One that writes its rows another way is a class
+beside ``Optilock`` whose name begins so, with ``rows`` of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Peer:
     @property
     def own(self) -> bool:
         """Whether this is optilock."""
-        return self.store == _OURS
+        return self.store.startswith(_OURS)
 
 
 #: What locks the row that it reads.

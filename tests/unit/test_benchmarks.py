@@ -25,7 +25,7 @@ from benchmarks.delay import delayed
 from benchmarks.measure import SPANS, Ratio, Timing, interleave, median, order, ratio
 from benchmarks.models import NativeItem, OptilockItem, heard
 from benchmarks.plan import LONG, MANY, MEDIUM, SHORT, Plan
-from benchmarks.servers import Place, places
+from benchmarks.servers import USUAL, Place, places
 from benchmarks.statements import counted
 from benchmarks.subjects import Shape, build
 from benchmarks.table import COLUMNS, CountLine, RatioLine, compare, markdown, to_json
@@ -174,7 +174,7 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["speed"])
-    assert "there are overhead, batch, overlap" in capsys.readouterr().err
+    assert "there are overhead, batch, conflicts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
@@ -278,11 +278,11 @@ def test_json_is_printed_in_the_place_of_the_table(capsys: pytest.CaptureFixture
 
 
 def test_a_benchmark_says_which_databases_it_runs_on() -> None:
-    assert _wanted(["overhead", "batch"], None) == ["socket", "delayed", "sqlite", "memory"]
-    assert _wanted(["batch"], None) == ["socket", "delayed", "sqlite"]
+    assert _wanted(["overhead", "batch"], None) == [*USUAL, "memory", "mariadb"]
+    assert _wanted(["batch"], None) == [*USUAL, "mariadb"]
     assert _wanted(["guard_trigger"], None) == ["socket", "sqlite", "mariadb"]
     assert _wanted(["overhead", "guard_trigger"], ["mariadb"]) == ["mariadb"]
-    assert _wanted(["overhead"], ["mariadb"]) == []
+    assert _wanted(["rollout"], ["mariadb"]) == []
     assert _wanted(["preconditions"], None) == ["none"]
 
 
