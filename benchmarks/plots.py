@@ -8,12 +8,12 @@ largest, and the goal. What is only counted is not drawn.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.table import Line, LoadLine, RatioLine
+from benchmarks.table import CountLine, Line, LoadLine, RatioLine
 
 __all__ = ["can_draw", "draw"]
 
@@ -42,6 +42,10 @@ def draw(name: str, lines: Iterable[Line], folder: Path) -> list[Path]:
     # Beside a picture of the writers, only what is held against a goal says more.
     shown = [line for line in ratios if not loads or line.goal is not None]
     files += [_ratios(name, found, folder) for found in _grouped(shown)]
+    counts = [line for line in all_of if isinstance(line, CountLine)]
+    for found in _grouped(counts):
+        compared = _compared(found)
+        files += [_counts(name, found[0].database, compared, folder)] if compared else []
     return files
 
 
@@ -130,6 +134,33 @@ def _ratios(name: str, lines: Sequence[RatioLine], folder: Path) -> Path:
     database = lines[0].database
     axes.set_title(f"{name}, {database}: ratio (median, smallest, largest; goal: |)")
     return _saved(figure, folder, name, database, "ratios")
+
+
+def _compared(lines: Sequence[CountLine]) -> dict[str, dict[str, int]]:
+    """Question -> subject -> count, where several subjects were counted."""
+    counts: dict[str, dict[str, int]] = {}
+    for line in lines:
+        counts.setdefault(f"{line.question}, {line.rows:,}", {})[line.subject] = line.count
+    return {question: each for question, each in counts.items() if len(each) > 1}
+
+
+def _counts(
+    name: str, database: str, counts: Mapping[str, Mapping[str, int]], folder: Path
+) -> Path:
+    import matplotlib.pyplot as plt
+
+    subjects = list(dict.fromkeys(subject for each in counts.values() for subject in each))
+    height = 0.8 / len(subjects)
+    figure, axes = plt.subplots(figsize=(1.6 * _WIDE, _AROUND + 3 * _ROW * len(counts)))
+    for number, subject in enumerate(subjects):
+        places = [place + number * height for place in range(len(counts))]
+        axes.barh(places, [each.get(subject, 0) for each in counts.values()], height, label=subject)
+    middle = (len(subjects) - 1) * height / 2
+    axes.set_yticks([place + middle for place in range(len(counts))], list(counts), fontsize=8)
+    axes.invert_yaxis()
+    axes.legend()
+    axes.set_title(f"{name}, {database}")
+    return _saved(figure, folder, name, database, "counts")
 
 
 def _saved(figure: Any, folder: Path, *names: str) -> Path:
