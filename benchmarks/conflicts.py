@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, func, select, update
 
 from benchmarks.crowd import PAUSED, Crowd, Load, crowd
 from benchmarks.loads import beside, interleaved, reset
-from benchmarks.plan import LONG, Plan
+from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.by_sqlalchemy import engine_for
 from benchmarks.stores.kinds import Kind, empty, fill, table_of
@@ -113,7 +113,7 @@ def _share(place: Place, plan: Plan, engine: Engine, writer: Crowd, share: float
         present(place.name, plan.subjects, _SUBJECTS),
         writers=1,
         seconds=plan.seconds or (_QUICK_SECONDS if plan.quick else _SECONDS),
-        rounds=1 if plan.quick and plan.rounds is None else plan.rounds_for(2 * LONG),
+        rounds=plan.turns(),
     )
     question = f"{share:.0%} of the units in conflict"
     for name, turns in loads.items():

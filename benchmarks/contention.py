@@ -21,10 +21,10 @@ from sqlalchemy import Connection, Engine, func, select
 
 from benchmarks.crowd import Crowd, Load, crowd
 from benchmarks.loads import Loads, beside, fairness, interleaved, load_lines, reset
-from benchmarks.plan import LONG, Plan
+from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, empty, fill, table_of
-from benchmarks.stores.peers import LOCKING, present
+from benchmarks.stores.peers import LOCKING, PEERS, present
 from benchmarks.stores.rows import Raise, Rows, Work
 from benchmarks.table import Line
 from benchmarks.zipf import Zipf
@@ -40,8 +40,15 @@ _MANY = 8
 _THINK = 0.005
 #: Seconds until another row is the hot one, and how many of these a turn has.
 _PERIOD, _PERIODS = 10.0, 3
-_SECONDS = 2.0
+_SECONDS = 1.5
 _QUICK_SECONDS = 0.25
+#: Turns of half a minute are for a few.
+_OF_THE_MOVING = (
+    *(name for name, peer in PEERS.items() if peer.own),
+    LOCKING,
+    "native, retried",
+    "hand-written",
+)
 #: What is held against SELECT FOR UPDATE: units, the slowest hundredth, the slowest writer.
 _GOODPUT, _P99, _FAIR = 0.95, 1.5, 0.5
 _ADAPTIVE = "optilock, adaptive"
@@ -131,7 +138,8 @@ class Case:
     bench: Increments
     writers: Sequence[int]
     seconds: float
-    cost: float = LONG
+    #: Without them, all that there are.
+    subjects: Sequence[str] = ()
 
 
 def run(place: Place, plan: Plan) -> Iterator[Line]:
@@ -162,7 +170,7 @@ def _cases(plan: Plan) -> Iterator[Case]:
         yield Case(f"{spread.value}, {_THINK * 1000:g} ms of thought", bench, some, seconds)
     period = _PERIOD if plan.seconds is None else plan.seconds / _PERIODS
     moving = Increments(Spread.MOVING, rows, period=period)
-    yield Case(Spread.MOVING.value, moving, some, _PERIODS * period, cost=0)
+    yield Case(Spread.MOVING.value, moving, some, _PERIODS * period, _OF_THE_MOVING)
 
 
 def _case(
@@ -178,10 +186,10 @@ def _case(
             crowd,
             engine,
             case.bench,
-            subjects,
+            [name for name in subjects if name in (case.subjects or subjects)],
             writers=writers,
             seconds=case.seconds,
-            rounds=1 if plan.quick and plan.rounds is None else plan.rounds_for(case.cost),
+            rounds=plan.turns(),
         )
         yield from load_lines(case.question, place, writers, loads, LOCKING)
         if isinstance(case.bench, Raised):

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select
 
 from benchmarks.crowd import crowd
 from benchmarks.loads import interleaved, load_lines, reset
-from benchmarks.plan import LONG, Plan
+from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, empty, fill, table_of
 from benchmarks.stores.peers import present
@@ -96,7 +96,7 @@ def run(place: Place, plan: Plan) -> Iterator[Line]:
                     subjects,
                     writers=count,
                     seconds=plan.seconds or (_QUICK_SECONDS if plan.quick else _SECONDS),
-                    rounds=1 if plan.quick and plan.rounds is None else plan.rounds_for(LONG),
+                    rounds=plan.turns(),
                 )
                 question = "5 rows read, one written" + ", the others verified" * sure
                 yield from load_lines(question, place, count, loads, _NATIVE)

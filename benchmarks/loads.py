@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 
 from benchmarks.crowd import Crowd, Load, Turn, Workload, crowd
 from benchmarks.measure import Ratio, order
-from benchmarks.plan import LONG, Plan
+from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, create, settle
 from benchmarks.stores.peers import LOCKING, PEERS, ours, present
@@ -214,7 +214,7 @@ def standard(
                 subjects,
                 writers=count,
                 seconds=plan.seconds or (_QUICK_SECONDS if plan.quick else _SECONDS),
-                rounds=1 if plan.quick and plan.rounds is None else plan.rounds_for(LONG),
+                rounds=plan.turns(),
                 others=others,
             )
             yield from load_lines(question, place, count, loads, against)

@@ -81,13 +81,13 @@ class OrmRows:
         self._locks = locks
 
     def read(self, kind: Kind, key: int) -> Any:
-        return self._session.get_one(model_of(kind, self._family), key)
+        return self._session.get(model_of(kind, self._family), key)
 
     def edit(self, kind: Kind, key: int) -> Any:
         model = model_of(kind, self._family)
         if self._locks:
-            return self._session.get_one(model, key, with_for_update=True)
-        return self._session.get_one(model, key)
+            return self._session.get(model, key, with_for_update=True)
+        return self._session.get(model, key)
 
     sure = edit
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, update
 
+from benchmarks import contention
 from benchmarks.__main__ import main
 from benchmarks.conflicts import Met
 from benchmarks.contention import Increments, Raised, Spread
 from benchmarks.crowd import PAUSED, Load, Share, Turn, crowd
-from benchmarks.loads import Bench, beside, fairness, interleaved, load_lines, reset
+from benchmarks.loads import Bench, _held, beside, fairness, interleaved, load_lines, reset
 from benchmarks.measure import Ratio
 from benchmarks.plots import can_draw, draw
 from benchmarks.servers import Place, places
@@ -27,7 +28,7 @@ from benchmarks.statements import called
 from benchmarks.stores.again import Conflict, again
 from benchmarks.stores.kinds import fill, table_of
 from benchmarks.stores.peers import LOCKING, PEERS, opened, ours, present
-from benchmarks.table import LOAD_COLUMNS, CountLine, markdown
+from benchmarks.table import LOAD_COLUMNS, CountLine, Line, RatioLine, markdown
 from benchmarks.tpcb import HISTORY, TpcB
 from benchmarks.ycsb import YcsbA
 from benchmarks.zipf import Zipf
@@ -213,6 +214,38 @@ def test_more_is_better_where_the_goal_says_so() -> None:
     assert not [*beside("q", place, 1, loads, "optilock, adaptive", goal=1.0)]
     (line,) = fairness("q", place, 2, {"optilock": [load(10, 30)]}, "optilock", 0.5)
     assert line.reached is False
+
+
+def test_who_adapts_is_held_against_who_locks() -> None:
+    place = Place("socket", "", "")
+    loads = {"optilock, adaptive": [load(19, 20)], LOCKING: [load(20, 20)]}
+    lines = [*contention._adaptive("hot row", place, 2, loads)]
+    assert [(line.goal, line.reached) for line in lines] == [
+        (0.95, True),
+        (1.5, True),
+        (0.5, True),
+    ]
+
+
+def test_each_mapper_that_kept_its_promises_is_what_we_are_held_against() -> None:
+    place = Place("socket", "", "")
+    loads = {
+        "optilock": [load(20)],
+        LOCKING: [load(20)],
+        "native, retried": [load(30, lost=1)],
+        "unversioned": [load(30)],
+        "Core, checked": [load(30)],
+        "hand-written": [load(50)],
+    }
+    lines = [line for line in loads_of(place, loads) if isinstance(line, RatioLine)]
+    assert [(line.against, line.goal, line.reached) for line in lines] == [
+        (LOCKING, 1.0, True),
+        ("hand-written", 0.5, False),
+    ]
+
+
+def loads_of(place: Place, loads: dict[str, list[Load]]) -> list[Line]:
+    return [*_held("YCSB-A", place, 8, loads)]
 
 
 def test_each_kind_of_line_has_a_table_of_its_own() -> None:
