@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, update
 
 from benchmarks import contention
-from benchmarks.__main__ import main
+from benchmarks.__main__ import _databases, main
 from benchmarks.conflicts import Met
 from benchmarks.contention import Increments, Raised, Spread
 from benchmarks.crowd import PAUSED, Load, Share, Turn, crowd
@@ -310,8 +310,10 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [*_NAMES, "network"])
-@pytest.mark.parametrize("database", ["socket", "delayed", "sqlite", "mariadb"])
+@pytest.mark.parametrize(
+    ("name", "database"),
+    [(name, database) for name in (*_NAMES, "network") for database in _databases(name)],
+)
 def test_a_quick_run_loses_nothing_on_any_database(
     name: str, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
