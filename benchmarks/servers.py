@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from benchmarks.delay import Network, delayed
 from optilock.testing.servers import ServerMissing, mariadb, postgresql
@@ -43,8 +43,9 @@ _LABELS = {
     "none": "-",
 }
 _MEMORY = "sqlite://"
-#: Many connections: each of 16 writers may have one for every library that it compares.
-_SETTINGS = {"autovacuum": "off", "jit": "off", "max_connections": "300"}
+#: Each of 16 writers may have one for every library that it compares.
+_CONNECTIONS = 400
+_SETTINGS = {"autovacuum": "off", "jit": "off", "max_connections": str(_CONNECTIONS)}
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ def _mariadb(stack: ExitStack, *, alone: bool) -> list[Place]:
             raise
         print(f"MariaDB is left out. {error}", file=sys.stderr)
         return []
+    with opened(server.socket_url) as engine, engine.connect() as connection:
+        connection.execute(text(f"SET GLOBAL max_connections = {_CONNECTIONS}"))
     return [Place("mariadb", server.socket_url, server.socket_url, server.url)]
 
 
