@@ -6,6 +6,7 @@
     python -m benchmarks overhead batch                  # these two, as a Markdown table
     python -m benchmarks batch --quick --database sqlite
     python -m benchmarks overhead --rounds 100 --markdown overhead.md --json
+    python -m benchmarks contention --writers 1 --writers 8 --plots
 
 The table goes to standard output, progress to standard error. ``--json`` prints JSON in the table's
 place, with the seconds behind the ratios.
@@ -21,7 +22,9 @@ from pathlib import Path
 
 from benchmarks.environment import facts
 from benchmarks.plan import MANY, Plan
+from benchmarks.plots import can_draw, draw
 from benchmarks.servers import DATABASES, USUAL, Place, places
+from benchmarks.stores.peers import PEERS
 from benchmarks.table import Line, markdown, to_json
 
 __all__ = ["BENCHMARKS", "main"]
@@ -30,8 +33,17 @@ __all__ = ["BENCHMARKS", "main"]
 BENCHMARKS = (
     "overhead",
     "batch",
+    "conflicts",
+    "contention",
+    "isolation",
+    "network",
+    "scale",
+    "memory",
+    "ycsb",
+    "smallbank",
+    "tpcb",
     "overlap",
-    "pipelined",
+    "trips",
     "rollout",
     "guard_trigger",
     "entities",
@@ -51,22 +63,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not asked.benchmark:
         print(_listing(), end="")
         return 0
-    plan = Plan(rounds=asked.rounds, quick=asked.quick, many=asked.rows)
+    plan = Plan(
+        rounds=asked.rounds,
+        quick=asked.quick,
+        many=asked.rows,
+        writers=tuple(asked.writers or ()),
+        seconds=asked.seconds,
+        subjects=tuple(asked.subject or ()),
+    )
+    if asked.plots is not None and not can_draw():
+        parser.error('plots need matplotlib: pip install "optilock[bench]"')
     with places(_wanted(asked.benchmark, asked.database)) as found:
-        lines = list(_run(asked.benchmark, found, plan))
+        by_name = {name: list(_run(name, found, plan)) for name in asked.benchmark}
         about = facts(_command(arguments), found)
+    lines = [line for each in by_name.values() for line in each]
     table = markdown(lines, about)
+    if asked.plots is not None:
+        for name, each in by_name.items():
+            for path in draw(name, each, asked.plots):
+                print(path, file=sys.stderr)
     if asked.markdown is not None:
         asked.markdown.write_text(table, encoding="utf-8")
     print(to_json(lines, about) if asked.json else table)
     return int(any(line.reached is False for line in lines))
 
 
-def _run(names: Sequence[str], found: Sequence[Place], plan: Plan) -> Iterator[Line]:
-    for name in names:
-        for place in (place for place in found if place.name in _databases(name)):
-            print(f"{name}: {place.label}", file=sys.stderr)
-            yield from importlib.import_module(f"benchmarks.{name}").run(place, plan)
+def _run(name: str, found: Sequence[Place], plan: Plan) -> Iterator[Line]:
+    for place in (place for place in found if place.name in _databases(name)):
+        print(f"{name}: {place.label}", file=sys.stderr)
+        yield from importlib.import_module(f"benchmarks.{name}").run(place, plan)
 
 
 def _databases(name: str) -> Sequence[str]:
@@ -109,7 +134,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--database", action="append", choices=DATABASES, help="only this one; may be repeated"
     )
+    parser.add_argument(
+        "--writers", type=_positive, action="append", metavar="N", help="how many write at once"
+    )
+    parser.add_argument("--seconds", type=float, metavar="S", help="of a turn of many writers")
+    parser.add_argument(
+        "--subject", action="append", choices=[*PEERS], help="of those; may be repeated"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument(
+        "--plots",
+        type=Path,
+        nargs="?",
+        const=Path("docs/benchmarks"),
+        metavar="FOLDER",
+        help="draw PNG files, in docs/benchmarks without a name",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     return parser
 

@@ -2,95 +2,126 @@
 
 ::
 
-    with delayed("127.0.0.1", 5432) as port:
-        create_engine(f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres")
+    with delayed("127.0.0.1", 5432) as network:
+        create_engine(f"postgresql+psycopg://postgres@127.0.0.1:{network.port}/postgres")
+        print(network.report())
 
-A process of its own stands between client and server and holds every reply back for ``seconds``,
+A program of its own stands between client and server and holds every reply back for ``seconds``,
 so each round trip takes that much longer. It is a delay and not a narrow pipe: while one reply
 waits, the next ones are already read, and all leave when their own time has come.
+
+The delay may not depend on what else the machine does. So the program is one small loop in C with
+absolute deadlines (``delay.c``), which comes before others where it may; it is built for the run
+where a C compiler is, and otherwise Python does the same (``delay_python.py``). Both measure by how
+much each reply was late, which stands under every table, and count the round trips.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import queue
-import socket
-import threading
-import time
-from collections.abc import Iterator
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
 
-__all__ = ["delayed"]
+__all__ = ["Network", "Report", "delayed"]
 
-_CHUNK = 1 << 16
+_SOURCE = Path(__file__).with_name("delay.c")
+_COMPILERS = ("cc", "gcc", "clang")
+#: Seconds that a program may take to say its port, or to end.
+_LONGEST = 30
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a network did so far."""
+
+    replies: int
+    #: How often a client spoke after the server had: round trips, of all connections.
+    trips: int
+    #: Microseconds by which a reply left later than it should have.
+    median: int
+    p99: int
+    real_time: bool
+    program: str
+
+    def __str__(self) -> str:
+        priority = "real-time priority" if self.real_time else "usual priority"
+        return (
+            f"held back by a program in {self.program} ({priority}), "
+            f"{self.median} µs too late (median), {self.p99} µs (p99), {self.replies:,} replies"
+        )
+
+
+@dataclass
+class Network:
+    """A running delay."""
+
+    port: int
+    program: str
+    _process: subprocess.Popen[str]
+
+    def report(self) -> Report:
+        """Lateness and round trips since it began."""
+        to, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
+        to.write("\n")
+        to.flush()
+        replies, trips, median, p99, real_time = map(int, answers.readline().split())
+        return Report(replies, trips, median, p99, bool(real_time), self.program)
 
 
 @contextmanager
-def delayed(host: str, port: int, *, seconds: float = 0.001) -> Iterator[int]:
-    """A port on 127.0.0.1 behind which every reply of ``host:port`` comes ``seconds`` later."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    # Threads of the benchmark's own process would wait for its interpreter lock.
-    process = context.Process(target=_serve, args=(theirs, host, port, seconds), daemon=True)
-    process.start()
-    theirs.close()  # else we would wait for ever for a child that could not start
-    try:
-        yield ours.recv()
-    finally:
-        process.terminate()
-        process.join()
+def delayed(
+    host: str, port: int, *, seconds: float = 0.001, compiled: bool = True
+) -> Iterator[Network]:
+    """A network behind which every reply of ``host:port`` comes ``seconds`` later.
+
+    ``compiled=False`` takes Python, also where a compiler is.
+    """
+    program, command = _program() if compiled else _in_python()
+    micros = str(round(seconds * 1e6))
+    process = subprocess.Popen(
+        [*command, host, str(port), micros],
+        cwd=_SOURCE.parents[1],  # where Python finds this package
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield Network(int(cast(IO[str], process.stdout).readline()), program, process)
+        finally:
+            cast(IO[str], process.stdin).close()  # which ends it
+            try:
+                process.wait(_LONGEST)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
-def _serve(ready: Connection, host: str, port: int, seconds: float) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ready.send(listener.getsockname()[1])
-        while True:
-            client, _ = listener.accept()
-            _connect(client, socket.create_connection((host, port)), seconds)
+def _in_python() -> tuple[str, Sequence[str]]:
+    return "Python", (sys.executable, "-m", "benchmarks.delay_python")
 
 
-def _connect(client: socket.socket, server: socket.socket, seconds: float) -> None:
-    replies: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-    for end in (client, server):
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for target, args in (
-        (_forward, (client, server)),
-        (_collect, (server, replies, seconds)),
-        (_deliver, (replies, client)),
-    ):
-        threading.Thread(target=target, args=args, daemon=True).start()
+@functools.cache
+def _program() -> tuple[str, Sequence[str]]:
+    """The name of the language, and the command; built once for this process."""
+    folder = _Folder()
+    built = Path(folder.name) / "delay"
+    for compiler in filter(None, map(shutil.which, (os.environ.get("CC", ""), *_COMPILERS))):
+        command = [compiler, "-O2", "-o", str(built), str(_SOURCE)]
+        if subprocess.run(command, capture_output=True).returncode == 0:
+            _folders.append(folder)
+            return "C", (str(built),)
+    folder.cleanup()
+    return _in_python()
 
 
-def _forward(client: socket.socket, server: socket.socket) -> None:
-    while chunk := _received(client):
-        server.sendall(chunk)
-    server.close()
-
-
-def _collect(
-    server: socket.socket, replies: queue.SimpleQueue[tuple[float, bytes]], seconds: float
-) -> None:
-    while True:
-        chunk = _received(server)
-        replies.put((time.perf_counter() + seconds, chunk))
-        if not chunk:
-            return
-
-
-def _deliver(replies: queue.SimpleQueue[tuple[float, bytes]], client: socket.socket) -> None:
-    while True:
-        due, chunk = replies.get()
-        time.sleep(max(0.0, due - time.perf_counter()))
-        if not chunk:
-            client.close()
-            return
-        client.sendall(chunk)
-
-
-def _received(end: socket.socket) -> bytes:
-    """What came in; nothing when either side has hung up."""
-    try:
-        return end.recv(_CHUNK)
-    except OSError:
-        return b""
+_Folder = functools.partial(tempfile.TemporaryDirectory, prefix="optilock-delay-")
+#: What was built is there as long as this process.
+_folders: list[tempfile.TemporaryDirectory[str]] = []

@@ -32,7 +32,7 @@ from optilock.http.etags import PLAIN
 
 __all__ = ["DATABASES", "run", "through_fastapi"]
 
-DATABASES = ("socket", "delayed", "sqlite")
+DATABASES = ("socket", "delayed", "sqlite", "mariadb")
 
 _USUAL = "read, compare, write"
 #: What may be taken of the time of the usual way; over a network three trips of four, or one.

@@ -6,7 +6,8 @@ import os
 import platform
 import sqlite3
 from collections.abc import Iterable
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from sqlalchemy import text
 
@@ -14,15 +15,38 @@ from benchmarks.servers import Place, opened
 
 __all__ = ["facts"]
 
+_COMPARED = ("django", "django-concurrency", "peewee", "etag", "pgqueuer", "procrastinate")
+
 
 def facts(command: str, places: Iterable[Place]) -> dict[str, str]:
     """Name -> fact, to be printed under a table."""
+    found = list(places)
     return {
         "command": f"`{command}`",
         "Python": f"{platform.python_version()}, {os.cpu_count()} cores",
+        "load": _load(),
         "SQLAlchemy": version("sqlalchemy"),
-        **_servers({place.direct for place in places if place.direct}),
+        "other libraries": _libraries(),
+        **_servers({place.direct for place in found if place.direct}),
+        **{place.label: str(place.network.report()) for place in found if place.network},
     }
+
+
+def _load() -> str:
+    """What the machine had to do, ourselves included: figures of a busy one say little."""
+    if not hasattr(os, "getloadavg"):
+        return "not known"
+    short, middle, _ = os.getloadavg()
+    return f"{short:.1f} in the last minute, {middle:.1f} in the last five"
+
+
+def _libraries() -> str:
+    """Those that may be compared, where they are installed."""
+    found = []
+    for name in _COMPARED:
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found) or "none"
 
 
 def _servers(urls: Iterable[str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from optilock.leases.values import new_id
 
 __all__ = ["DATABASES", "run"]
 
-DATABASES = ("socket", "sqlite")
+DATABASES = ("socket", "sqlite", "mariadb")
 
 _WITHOUT = "no leases"
 _ONE = 1.05

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, Integer, Table, event, insert, text
+from sqlalchemy import Engine, Integer, String, Table, event, insert, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
 
 from optilock import Versioned
@@ -18,6 +18,8 @@ __all__ = ["MODELS", "Item", "Ledger", "OptilockItem", "create", "heard", "next_
 
 class Base(DeclarativeBase):
     """Every table of the benchmarks."""
+
+    type_annotation_map = {str: String(100)}  # MariaDB wants a length
 
 
 class Item:
@@ -139,3 +141,5 @@ def create(engine: Engine, model: type[Any], rows: int) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text(f"VACUUM ANALYZE {table.name}"))
+        elif engine.dialect.name == "mysql":
+            connection.execute(text(f"ANALYZE TABLE {table.name}"))

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from benchmarks.servers import Place
 
-__all__ = ["LONG", "MANY", "MEDIUM", "SHORT", "Plan"]
+__all__ = ["LONG", "MANY", "MEDIUM", "SHORT", "TURNS", "Plan"]
 
 #: What a round costs, as a factor of the rounds: many of what is short and jumps, few of seconds.
 SHORT, MEDIUM, LONG = 2.0, 1.0, 0.25
+#: Of rounds in which each of a dozen subjects has a turn of seconds.
+TURNS = 0.125
 
 #: Rows of the batch that the goals speak of.
 MANY = 1_000
@@ -28,12 +30,20 @@ class Plan:
     rounds: int | None = None
     quick: bool = False
     many: int = MANY
+    #: Of benchmarks with many writers: how many, for how long, and which subjects; all without.
+    writers: tuple[int, ...] = ()
+    seconds: float | None = None
+    subjects: tuple[str, ...] = ()
 
     def rounds_for(self, cost: float) -> int:
         """How many rounds something of this cost gets."""
         if self.rounds is not None:
             return self.rounds
         return max(_AT_LEAST, round(cost * (_QUICK_ROUNDS if self.quick else _ROUNDS)))
+
+    def turns(self) -> int:
+        """How many turns each subject gets among many writers."""
+        return 1 if self.quick and self.rounds is None else self.rounds_for(TURNS)
 
     def repeats_for(self, place: Place, rows: int) -> int:
         """How many runs are summed up to one timing."""

@@ -20,6 +20,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from benchmarks.measure import Timing, interleave
 from benchmarks.plan import LONG, MEDIUM, Plan
 from benchmarks.queue_subjects import SUBJECTS, Crowd, crowd, installed
+from benchmarks.series import NUMBERS
 from benchmarks.servers import Place
 from benchmarks.table import CountLine, Line, compare
 from optilock.queue import Queue
@@ -195,7 +196,7 @@ def _fill(engine: Engine, name: str, size: int) -> None:
     with Queue(engine, name) as queue:
         (sent,) = queue.send_many([0])
     with engine.begin() as connection:
-        copies = text(_COPIES.format(numbers=_NUMBERS[engine.dialect.name]))
+        copies = text(_COPIES.format(numbers=NUMBERS[engine.dialect.name]))
         connection.execute(copies, {"most": size - 1, "id": sent.id})
 
 
@@ -204,16 +205,6 @@ _COPIES = (
     " SELECT m.tenant, m.queue, m.visible_at, m.sent_at, 0, m.body"
     " FROM optilock_message AS m, numbers WHERE m.id = :id"
 )
-_RECURSIVE = (
-    "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :most)"
-)
-_NUMBERS = {
-    "postgresql": "WITH numbers AS (SELECT generate_series(1, :most))",
-    "sqlite": _RECURSIVE,
-    # It stops a recursion after 1,000 rounds, and has tables of numbers.
-    "mariadb": "WITH numbers AS (SELECT seq FROM seq_1_to_1000000 WHERE seq <= :most)",
-    "mysql": "WITH numbers AS (SELECT seq FROM seq_1_to_1000000 WHERE seq <= :most)",
-}
 _COUNTED = {
     "postgresql": "VACUUM ANALYZE optilock_message",
     "sqlite": "ANALYZE",

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import Engine, create_engine, event, make_url, text
 
-from benchmarks.delay import delayed
-from optilock.testing.servers import Server, ServerMissing, mariadb, postgresql
+from benchmarks.delay import Network, delayed
+from optilock.testing.servers import ServerMissing, mariadb, postgresql
 
-__all__ = ["DATABASES", "USUAL", "Place", "places"]
+__all__ = ["DATABASES", "USUAL", "Place", "do_not_sync", "opened", "places", "through"]
 
 #: What a benchmark runs on unless it says so itself (``DATABASES`` of its module).
 USUAL = ("socket", "delayed", "sqlite")
@@ -47,7 +47,9 @@ _LABELS = {
 #: How much later each reply comes.
 _SECONDS = {"delayed": 0.001, "far": 0.005}
 _MEMORY = "sqlite://"
-_SETTINGS = {"autovacuum": "off", "jit": "off"}
+#: Each of 16 writers may have one for every library that it compares.
+_CONNECTIONS = 400
+_SETTINGS = {"autovacuum": "off", "jit": "off", "max_connections": str(_CONNECTIONS)}
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ class Place:
     url: str
     #: The same database without the delay, for what is not measured.
     direct: str
+    #: The same by TCP, for those who make a network of their own; nothing for a file.
+    tcp: str = ""
+    network: Network | None = None
 
     @property
     def label(self) -> str:
@@ -83,7 +88,7 @@ def opened(url: str) -> Iterator[Engine]:
     in_memory = url == _MEMORY  # its pool is one connection anyway
     engine = create_engine(url) if in_memory else create_engine(url, pool_size=1, max_overflow=0)
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _do_not_sync)
+        event.listen(engine, "connect", do_not_sync)
     try:
         yield engine
     finally:
@@ -97,11 +102,13 @@ def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
         made: list[Place] = []
         if {"socket", *_SECONDS} & set(names):
             server = stack.enter_context(postgresql(_SETTINGS))
-            made += [Place("socket", server.socket_url, server.socket_url)]
+            tcp = server.url
+            made += [Place("socket", server.socket_url, server.socket_url, tcp)]
             for name in (one for one in _SECONDS if one in names):
                 away = delayed(server.host, server.port, seconds=_SECONDS[name])
-                url = _through(server, stack.enter_context(away))
-                made.append(Place(name, url, server.socket_url))
+                network = stack.enter_context(away)
+                url = through(tcp, network.port)
+                made.append(Place(name, url, server.socket_url, tcp, network))
         if "sqlite" in names:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="optilock-bench-"))
             url = f"sqlite:///{Path(folder) / 'bench.db'}"
@@ -118,20 +125,25 @@ def places(names: Collection[str] = USUAL) -> Iterator[list[Place]]:
 def _mariadb(stack: ExitStack, *, alone: bool) -> list[Place]:
     """MariaDB; beside others, none where it is not installed."""
     try:
-        url = stack.enter_context(mariadb()).socket_url
+        server = stack.enter_context(mariadb())
     except ServerMissing as error:
         if alone:
             raise
         print(f"MariaDB is left out. {error}", file=sys.stderr)
         return []
-    return [Place("mariadb", url, url)]
+    with opened(server.socket_url) as engine, engine.connect() as connection:
+        connection.execute(text(f"SET GLOBAL max_connections = {_CONNECTIONS}"))
+    return [Place("mariadb", server.socket_url, server.socket_url, server.url)]
 
 
-def _do_not_sync(connection: Any, record: Any) -> None:
+def do_not_sync(connection: Any, record: Any) -> None:
+    """A listener for ``connect`` of SQLite's engines."""
     connection.execute("PRAGMA synchronous=OFF")
 
 
-def _through(server: Server, port: int) -> str:
-    """The server's URL by another port, in clear: the delay is all that is added."""
-    url = make_url(server.url).set(port=port)
-    return url.update_query_dict({"sslmode": "disable"}).render_as_string()
+def through(tcp: str, port: int) -> str:
+    """This URL by another port, in clear: the delay is all that is added."""
+    url = make_url(tcp).set(port=port)
+    if url.get_backend_name() == "postgresql":
+        url = url.update_query_dict({"sslmode": "disable"})
+    return url.render_as_string()

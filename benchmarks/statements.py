@@ -1,13 +1,18 @@
-"""How many statements a piece of work sends: counted where the engine hands them to the driver."""
+"""What a piece of work does, counted and not timed: statements sent, Python functions called.
+
+Statements are counted where the engine hands them to the driver. Calls of Python functions are the
+same on every machine, and in every run but for a few.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Engine, event
 
-__all__ = ["counted"]
+__all__ = ["called", "counted"]
 
 
 def counted(engine: Engine, work: Callable[[], Any]) -> int:
@@ -23,3 +28,21 @@ def counted(engine: Engine, work: Callable[[], Any]) -> int:
     finally:
         event.remove(engine, "before_cursor_execute", before_cursor_execute)
     return len(sent)
+
+
+def called(work: Callable[[], Any]) -> int:
+    """Python functions that ``work`` calls, once it has made what it makes once."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    work()
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls

@@ -81,9 +81,9 @@ class ByOrm:
     def __call__(self) -> Timing:
         with self.sessions() as session:
             begin = perf_counter()
-            loaded = self._load(session)
+            loaded = self.load(session)
             read = perf_counter()
-            self._change(loaded)
+            self.change(loaded)
             changed = perf_counter()
             self.meanwhile()
             resumed = perf_counter()
@@ -93,13 +93,15 @@ class ByOrm:
             done = perf_counter()
         return Timing(read - begin, changed - read, flushed - resumed, done - flushed)
 
-    def _load(self, session: Session) -> Sequence[Any]:
+    def load(self, session: Session) -> Sequence[Any]:
+        """The rows, in the order of their keys."""
         if self.rows == 1:
             return [session.get_one(self.model, 1)]
         rows = select(self.model).where(self.model.id <= self.rows).order_by(self.model.id)
         return session.scalars(rows).all()
 
-    def _change(self, loaded: Iterable[Any]) -> None:
+    def change(self, loaded: Iterable[Any]) -> None:
+        """New values for each of them."""
         stamp = next(_stamps)
         for index, row in enumerate(loaded):
             for name, value in self.shape.values(index, stamp).items():

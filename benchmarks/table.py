@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.measure import SPANS, Ratio, Timings, median, ratio
 
-__all__ = ["COLUMNS", "CountLine", "Line", "RatioLine", "compare", "markdown", "to_json"]
+__all__ = [
+    "COLUMNS",
+    "LOAD_COLUMNS",
+    "CountLine",
+    "Line",
+    "LoadLine",
+    "RatioLine",
+    "compare",
+    "markdown",
+    "to_json",
+]
 
 COLUMNS = (
     "question",
@@ -21,6 +31,23 @@ COLUMNS = (
     "optilock",
     "ratio (median, min-max)",
     "goal",
+    "reached",
+)
+#: Of the lines about many writers.
+LOAD_COLUMNS = (
+    "question",
+    "database",
+    "writers",
+    "subject",
+    "units/s",
+    "ratio (median, min-max)",
+    "against",
+    "p50, ms",
+    "p99, ms",
+    "slowest : fastest writer",
+    "attempts",
+    "lost",
+    "broken",
     "reached",
 )
 _ABSENT = "-"
@@ -38,13 +65,18 @@ class RatioLine:
     seconds: Mapping[str, float] = field(default_factory=dict)
     subject: str = "optilock"
     goal: float | None = None
+    #: More is better: the goal is what must be reached, and not what must not be exceeded.
+    at_least: bool = False
+
+    columns = COLUMNS
 
     @property
     def reached(self) -> bool | None:
         """Whether the median is within the goal; ``None`` without a goal or without figures."""
         if self.goal is None or self.subject not in self.ratios:
             return None
-        return self.ratios[self.subject].median <= self.goal
+        found = self.ratios[self.subject].median
+        return found >= self.goal if self.at_least else found <= self.goal
 
     def cells(self) -> tuple[str, ...]:
         """The line as texts, in the order of :data:`COLUMNS`."""
@@ -56,7 +88,7 @@ class RatioLine:
             *(self._multiple(name) for name in ("native", "unversioned", "hand-written")),
             self._multiple("optilock"),
             _ABSENT if spread is None else str(spread),
-            _ABSENT if self.goal is None else f"≤ {self.goal:g}",
+            _ABSENT if self.goal is None else f"{'≥' if self.at_least else '≤'} {self.goal:g}",
             _word(self.reached),
         )
 
@@ -74,6 +106,8 @@ class CountLine:
     count: int
     goal: int | None = None
     subject: str = "optilock"
+
+    columns = COLUMNS
 
     @property
     def reached(self) -> bool | None:
@@ -94,7 +128,56 @@ class CountLine:
         )
 
 
-Line = RatioLine | CountLine
+@dataclass(frozen=True)
+class LoadLine:
+    """What the writers of one subject did, who wrote at the same time."""
+
+    question: str
+    database: str
+    writers: int
+    subject: str
+    #: Units stored a second, and what that is for each one of ``against`` in the same round.
+    goodput: float
+    against: str
+    ratio: Ratio | None
+    #: Seconds from the first attempt to COMMIT.
+    p50: float
+    p99: float
+    fairness: float
+    attempts: float
+    #: Changes that were reported as stored and are not there; other promises that are not true.
+    lost: int = 0
+    broken: int = 0
+    goal: int | None = None
+
+    columns = LOAD_COLUMNS
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether no more was lost or broken than may be; ``None`` without a goal."""
+        return None if self.goal is None else self.lost + self.broken <= self.goal
+
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts, in the order of :data:`LOAD_COLUMNS`."""
+        return (
+            self.question,
+            self.database,
+            str(self.writers),
+            self.subject,
+            f"{self.goodput:,.0f}",
+            _ABSENT if self.ratio is None else str(self.ratio),
+            _ABSENT if self.ratio is None else self.against,
+            f"{self.p50 * 1000:.2f}",
+            f"{self.p99 * 1000:.2f}",
+            f"{self.fairness:.2f}",
+            f"{self.attempts:.2f}",
+            f"{self.lost:,}",
+            f"{self.broken:,}",
+            _word(self.reached),
+        )
+
+
+Line = RatioLine | CountLine | LoadLine
 
 
 def compare(
@@ -124,10 +207,18 @@ def compare(
 
 
 def markdown(lines: Iterable[Line], facts: Mapping[str, str]) -> str:
-    """The table, and under it what made it."""
-    rows = [COLUMNS, ("---",) * len(COLUMNS), *(line.cells() for line in lines)]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    return table + "\n\n" + "\n".join(f"- {name}: {fact}" for name, fact in facts.items()) + "\n"
+    """The tables, one for each kind of line, and under them what made them."""
+    kinds: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        kinds.setdefault(line.columns, []).append(line)
+    tables = [_table(columns, found) for columns, found in kinds.items()]
+    about = "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
+    return "\n\n".join((*tables, about)) + "\n"
+
+
+def _table(columns: Sequence[str], lines: Iterable[Line]) -> str:
+    rows = [columns, ("---",) * len(columns), *(line.cells() for line in lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def to_json(lines: Iterable[Line], facts: Mapping[str, str]) -> str:
@@ -137,6 +228,8 @@ def to_json(lines: Iterable[Line], facts: Mapping[str, str]) -> str:
 
 def _plain(line: Line) -> dict[str, Any]:
     values = dict(vars(line)) | {"reached": line.reached}
+    if isinstance(line, LoadLine):
+        values["ratio"] = line.ratio and vars(line.ratio)
     if isinstance(line, RatioLine):
         values["ratios"] = {name: vars(ratio) for name, ratio in line.ratios.items()}
         values["seconds"] = dict(line.seconds)

@@ -25,7 +25,7 @@ from benchmarks.delay import delayed
 from benchmarks.measure import SPANS, Ratio, Timing, interleave, median, order, ratio
 from benchmarks.models import NativeItem, OptilockItem, heard
 from benchmarks.plan import LONG, MANY, MEDIUM, SHORT, Plan
-from benchmarks.servers import Place, places
+from benchmarks.servers import USUAL, Place, places
 from benchmarks.statements import counted
 from benchmarks.subjects import Shape, build
 from benchmarks.table import COLUMNS, CountLine, RatioLine, compare, markdown, to_json
@@ -174,7 +174,7 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["speed"])
-    assert "there are overhead, pipelined, batch" in capsys.readouterr().err
+    assert "there are overhead, batch, conflicts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
@@ -208,15 +208,22 @@ def test_statements_are_counted_where_the_driver_gets_them() -> None:
         assert counted(engine, native) == 1 + 5  # one SELECT, one UPDATE a row
 
 
-def test_a_reply_comes_no_sooner_than_the_delay() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_reply_comes_no_sooner_than_the_delay_and_how_late_it_was_is_known(
+    compiled: bool,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_once, args=(server,), daemon=True).start()
-        near = delayed("127.0.0.1", server.getsockname()[1], seconds=0.02)
-        with near as port, socket.create_connection(("127.0.0.1", port)) as client:
+        near = delayed("127.0.0.1", server.getsockname()[1], seconds=0.02, compiled=compiled)
+        with near as network, socket.create_connection(("127.0.0.1", network.port)) as client:
             begin = time.perf_counter()
             client.sendall(b"question")
             assert client.recv(64) == b"answer to question"
-            assert time.perf_counter() - begin >= 0.02
+            passed = time.perf_counter() - begin
+            report = network.report()
+    assert passed >= 0.02
+    assert (report.replies, report.trips) == (1, 1)
+    assert 0 <= report.median <= (passed - 0.02) * 1e6 + 1_000
 
 
 def answer_once(server: socket.socket) -> None:
@@ -271,11 +278,11 @@ def test_json_is_printed_in_the_place_of_the_table(capsys: pytest.CaptureFixture
 
 
 def test_a_benchmark_says_which_databases_it_runs_on() -> None:
-    assert _wanted(["overhead", "batch"], None) == ["socket", "delayed", "sqlite", "memory"]
-    assert _wanted(["batch"], None) == ["socket", "delayed", "sqlite"]
+    assert _wanted(["overhead", "batch"], None) == [*USUAL, "memory", "mariadb"]
+    assert _wanted(["batch"], None) == [*USUAL, "mariadb"]
     assert _wanted(["guard_trigger"], None) == ["socket", "sqlite", "mariadb"]
     assert _wanted(["overhead", "guard_trigger"], ["mariadb"]) == ["mariadb"]
-    assert _wanted(["overhead"], ["mariadb"]) == []
+    assert _wanted(["rollout"], ["mariadb"]) == []
     assert _wanted(["preconditions"], None) == ["none"]
 
 
