@@ -4,6 +4,6 @@
 is :mod:`running`, or has a :mod:`transaction` of its own, over :mod:`sessions` that are made as the
 caller's factory makes them. :mod:`beside` it there may be a session, or a unit, that it does not
 join. Its :mod:`options` are checked once. An option is one of the :mod:`parts`, such as
-:mod:`isolation`. :mod:`retry` runs the whole unit again, after the waits of
-:mod:`backoff`.
+:mod:`isolation`, or the locks of its :mod:`strategies`. :mod:`retry` runs the whole unit again,
+after the waits of :mod:`backoff`; :mod:`relay` is what one attempt leaves to the next.
 """

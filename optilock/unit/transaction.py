@@ -36,6 +36,7 @@ from optilock.session.watched import known_of
 from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.options import Options
+from optilock.unit.relay import Relay
 from optilock.unit.sessions import choose_engines, choose_no_more, with_options
 from optilock.writes.send import require_row_counts
 
@@ -53,8 +54,12 @@ class Transaction(Protocol):
 class OwnTransaction:
     """A session and a transaction that begin and end with the unit."""
 
-    def __init__(self, session: Session, public: Any, options: Options) -> None:
+    def __init__(
+        self, session: Session, public: Any, options: Options, relay: Relay | None = None
+    ) -> None:
         self.session = session
+        #: What the attempt before this one has left, and what it leaves to the next.
+        self.relay = relay
         #: What the unit yields: ``session``, or the AsyncSession in front of it.
         self.public = public
         self.options = options
@@ -66,7 +71,7 @@ class OwnTransaction:
         #: Those of them on which an error may end the transaction.
         self._may_end: list[Connection] = []
         self._leaving = self._committing = self._open = False
-        self._routes: dict[Engine, Engine] = {}
+        self.routes: dict[Engine, Engine] = {}
 
     # -- opening and leaving -----------------------------------------------------------------------
 
@@ -85,12 +90,15 @@ class OwnTransaction:
         if self.parts:
             for part in self.parts:
                 part.begin(self.session)
-            choose_engines(self.session, self.route)
+            if self.options.chooses_engines:
+                choose_engines(self.session, self.route)
         known_of(self.session).owner = self
         # SQLAlchemy refuses to go on after a commit inside its own ``with`` block.
         self._transaction = self.session.begin()
         guard_commit(self._transaction)
         self._transaction.__enter__()
+        if self.relay is not None:
+            self._go_on_with(self.relay)
 
     def prepare(self) -> None:
         """Everything that comes before COMMIT.
@@ -127,13 +135,21 @@ class OwnTransaction:
         try:
             if error is None:
                 self._commit()
-            else:
+            elif self.relay is None or not self.relay.keeps(self, error):
                 self._give_up(error)
         except BaseException as raised:
             error = raised
             raise
         finally:
             self._close(error)
+
+    def _go_on_with(self, relay: Relay) -> None:
+        try:
+            relay.hands_over(self)
+        except BaseException as error:
+            self._roll_back(error)
+            self._close(error)
+            raise
 
     def doom(self, error: BaseException) -> None:
         """Never commit, because of ``error``; the first one counts."""
@@ -144,12 +160,12 @@ class OwnTransaction:
 
     def route(self, bind: Engine | Connection) -> Engine | Connection:
         """The engine whose connections begin as the parts want it; the same one each time."""
-        if isinstance(bind, Connection) or bind in self._routes.values():
+        if isinstance(bind, Connection) or bind in self.routes.values():
             return bind
-        if bind not in self._routes:
+        if bind not in self.routes:
             wanted = {k: v for part in self.parts for k, v in part.engine_options(bind).items()}
-            self._routes[bind] = with_options(bind, wanted) if wanted else bind
-        return self._routes[bind]
+            self.routes[bind] = with_options(bind, wanted) if wanted else bind
+        return self.routes[bind]
 
     def connected(self, connection: Connection, database: Database) -> None:
         self.connections.append(connection)
@@ -234,13 +250,15 @@ class OwnTransaction:
 
     def _close(self, error: BaseException | None) -> None:
         try:
+            if self.relay is not None and error is not None:
+                self.relay.failed(self.session, error)
             for part in self.parts:
                 part.after(self.session, error)
         finally:
             if self.beside is not None:
                 self.beside.over()
             known_of(self.session).owner = None
-            if self.parts:
+            if self.options.chooses_engines:
                 choose_no_more(self.session)
             self._transaction.__exit__(OptilockError, None, None)
             self.session.close()
