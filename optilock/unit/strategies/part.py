@@ -8,7 +8,7 @@ others are not.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
@@ -21,8 +21,10 @@ from optilock.unit.strategies.reading import Reading
 
 __all__ = ["MEMORY", "OPTIMISTIC", "PESSIMISTIC", "Locking", "Strategy", "check_strategy"]
 
-Strategy = str | Adaptive
-OPTIMISTIC, PESSIMISTIC, ADAPTIVE = "optimistic", "pessimistic", "adaptive"
+Strategy = Literal["optimistic", "pessimistic", "adaptive"] | Adaptive
+OPTIMISTIC: Literal["optimistic"] = "optimistic"
+PESSIMISTIC: Literal["pessimistic"] = "pessimistic"
+ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 #: What all units of the process have found out.
 MEMORY = Memory()
