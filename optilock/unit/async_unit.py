@@ -114,8 +114,7 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
 
 async def drop(relay: Relay) -> None:
     """Roll back what no attempt goes on with."""
-    if relay.is_open:
-        await _to_the_end(greenlet_spawn(relay.drop), "rolled back")
+    await _to_the_end(greenlet_spawn(relay.drop), "rolled back")
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:

@@ -7,8 +7,10 @@ anew. The rows that have missed are locked already: the look after the miss has 
 
 The transaction is rolled back, and the next attempt begins another one, wherever anything else may
 have been sent: another row of the flush that was written, a statement, a savepoint that is open,
-``session.connection()``, a row of a class without a version. So it is where the transaction reads a
-snapshot, because it would not see what the others have written; and where an inner unit has failed.
+``session.connection()``, a row of a class without a version. So it is where other parts of the
+unit, or listeners to ``after_begin``, may have sent something when it began, and would do so again;
+where the transaction reads a snapshot, because it would not see what the others have written; and
+where an inner unit has failed.
 
 Either way the next attempt locks what has conflicted, so it waits for the lock, where the others
 queue, and not for some time before it.
@@ -16,6 +18,8 @@ queue, and not for some time before it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -33,11 +37,12 @@ __all__ = ["Relay"]
 class Relay:
     """Between two attempts of one call."""
 
-    def __init__(self) -> None:
-        self._rows: frozenset[Key] = frozenset()
-        #: The connection of a transaction that goes on, and the engines of its session.
-        self._held: Held | None = None
-        self._routes: dict[Any, Any] = {}
+    #: An attempt has failed, and the next one has not begun.
+    is_due = False
+    #: The connection of a transaction that goes on, and the engines of its session.
+    held: Held | None = None
+    _routes: Mapping[Any, Any] = MappingProxyType({})
+    _rows: frozenset[Key] = frozenset()
 
     def is_at_once(self, error: BaseException) -> bool:
         """Does the next attempt lock what this one has failed on, so that it need not wait?"""
@@ -49,7 +54,7 @@ class Relay:
         """Take the transaction of a unit that ends, if it can go on."""
         if not _goes_on(own, error):
             return False
-        self._held = leave_connections(own.session.get_transaction())
+        self.held = leave_connections(own.session.get_transaction())
         self._routes = own.routes
         return True
 
@@ -57,7 +62,7 @@ class Relay:
         """Remember what to lock."""
         reading: Reading | None = session.__dict__.get(READS)
         if reading is not None:
-            self._rows = reading.remember(session, error)
+            self.is_due, self._rows = True, reading.remember(session, error)
 
     # -- the next one ------------------------------------------------------------------------------
 
@@ -66,8 +71,8 @@ class Relay:
         reading: Reading | None = own.session.__dict__.get(READS)
         if reading is not None:
             reading.insist = self._rows
-        self._rows = frozenset()
-        held, self._held = self._held, None
+        self.is_due, self._rows = False, frozenset()
+        held, self.held = self.held, None
         if held is not None:
             own.routes.update(self._routes)
             session, transaction = own.session, own.session.get_transaction()
@@ -75,14 +80,9 @@ class Relay:
             for connection in {one[0] for one in held.values()}:
                 session.dispatch.after_begin(session, transaction, connection)
 
-    @property
-    def is_open(self) -> bool:
-        """Has an attempt left its transaction?"""
-        return self._held is not None
-
     def drop(self) -> None:
         """No attempt follows: roll back what was left."""
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is None:
             return
         for connection, transaction, _, closes in set(held.values()):
@@ -100,6 +100,8 @@ def _goes_on(own: Any, error: BaseException) -> bool:
     reading: Reading | None = session.__dict__.get(READS)
     if reading is None or type(error) is not ConcurrencyError or error.__cause__ is not None:
         return False
+    if len(own.parts) > 1 or len(session.dispatch.after_begin) > 1:
+        return False  # others would begin twice in one transaction
     if own.doomed_by is not None or known.sent_more or known.has_written() or known.undone:
         return False
     transaction = session.get_transaction()

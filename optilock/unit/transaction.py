@@ -97,7 +97,7 @@ class OwnTransaction:
         self._transaction = self.session.begin()
         guard_commit(self._transaction)
         self._transaction.__enter__()
-        if self.relay is not None:
+        if self.relay is not None and self.relay.is_due:
             self._go_on_with(self.relay)
 
     def prepare(self) -> None:

@@ -219,7 +219,8 @@ def _runner(
                 with attempt, kind.checked(sessions, options, relay) as session:
                     return function(session, *args, **kwargs)
         finally:
-            relay.drop()
+            if relay.held is not None:
+                relay.drop()
         raise AssertionError("a run ends with a result or an error")
 
     return run_locking if options.locks else run
@@ -250,7 +251,8 @@ def _async_runner(
                     async with kind.checked(sessions, options, relay) as session:
                         return await function(session, *args, **kwargs)
         finally:
-            await drop(relay)
+            if relay.held is not None:
+                await drop(relay)
         raise AssertionError("a run ends with a result or an error")
 
     return run_locking if options.locks else run

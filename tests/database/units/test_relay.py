@@ -262,6 +262,29 @@ def test_mariadb_reads_a_snapshot_unless_it_is_told_otherwise(engine, store, oth
         assert (attempts, begun.count) == ([10, 100], 3)  # one is the other program's
 
 
+class Audit(Part):
+    """Writes a row when it begins."""
+
+    def connected(self, session, connection):
+        connection.execute(update(Tag.__table__).values(name=func.coalesce(Tag.name, "") + "x"))
+
+
+def test_what_a_part_writes_when_the_transaction_begins_is_written_once(meets, stored):
+    assert meets(nothing, before=True, parts=[Audit()]) == TWO
+    assert stored(Tag, 1)["name"] == "x"
+
+
+def test_what_a_listener_writes_when_the_transaction_begins_is_written_once(
+    meets, sessions, stored
+):
+    def begun(session, transaction, connection):
+        Audit().connected(session, connection)
+
+    event.listen(sessions, "after_begin", begun)
+    assert meets(nothing, before=True) == TWO
+    assert stored(Tag, 1)["name"] == "x"
+
+
 def test_an_inner_unit_that_has_failed_is_not_gone_on_with(sessions, other, transactions):
     seen = []
 
