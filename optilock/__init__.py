@@ -52,6 +52,7 @@ from optilock.unit.isolation import Isolation
 from optilock.unit.parts import Part
 from optilock.unit.retry import retry, retrying
 from optilock.unit.running import attempt_number
+from optilock.unit.strategies.heat import Adaptive
 from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable, unit_of_work
 from optilock.versioned import Versioned
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from optilock.unit.async_unit import AsyncUnitOfWork
 
 __all__ = [
+    "Adaptive",
     "AlreadyExists",
     "AsyncUnitOfWork",
     "BadEntity",

@@ -25,9 +25,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
-from optilock.plain import alone
+from optilock.plain import alone, as_json
 
-__all__ = ["Committed", "Conflict", "Event", "Resolved", "Retry", "emit", "listen", "unlisten"]
+__all__ = [
+    "Cold",
+    "Committed",
+    "Conflict",
+    "Event",
+    "Hot",
+    "Resolved",
+    "Retry",
+    "emit",
+    "listen",
+    "unlisten",
+]
 
 
 class _Event:
@@ -42,7 +53,10 @@ class _Event:
 def _told(value: Any, values: bool) -> Any:
     match value:
         case tuple():
-            return [entry.as_dict(values=values) for entry in value]
+            return [
+                one.as_dict(values=values) if isinstance(one, Entry) else as_json(one)
+                for one in value
+            ]
         case BaseException():
             return _error_told(value, values)
     return value
@@ -93,7 +107,33 @@ class Committed(_Event):
     seconds: float
 
 
-Event = Conflict | Resolved | Retry | Committed
+@dataclass(frozen=True)
+class Hot(_Event):
+    """From now on ``strategy="adaptive"`` locks the row when it is read, and ``because`` of what.
+
+    Without an ``identity``: what queries read of the table, of which nobody knows the keys.
+    """
+
+    table: str
+    identity: tuple[Any, ...] | None
+    #: The moving average of its conflicts, from 0 to 1, and how many there were.
+    average: float
+    conflicts: int
+    because: str
+
+
+@dataclass(frozen=True)
+class Cold(_Event):
+    """A hot row is read without a lock again, and ``because`` of what."""
+
+    table: str
+    identity: tuple[Any, ...] | None
+    average: float
+    conflicts: int
+    because: str
+
+
+Event = Conflict | Resolved | Retry | Committed | Hot | Cold
 Listener = Callable[[Event], None]
 L = TypeVar("L", bound=Listener)
 

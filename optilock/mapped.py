@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
+    Alias,
     ClauseElement,
     Column,
     ColumnElement,
@@ -98,6 +99,16 @@ def joined(groups: Iterable[Iterable[str]]) -> tuple[frozenset[str], ...]:
 def is_expression(value: Any) -> bool:
     """Is it SQL, which the database makes a value of?"""
     return isinstance(value, ClauseElement) or hasattr(value, "__clause_element__")
+
+
+def always_there(source: FromClause) -> set[FromClause]:
+    """The tables, and aliases, of which each row of ``source`` has a row."""
+    if isinstance(source, Join):
+        if source.full:
+            return set()
+        left = always_there(source.left)
+        return left if source.isouter else left | always_there(source.right)
+    return {source} if isinstance(source, (Table, Alias)) else set()
 
 
 class _ThereAre:
@@ -305,6 +316,19 @@ class Facts:
         return table if isinstance(table, Table) else None
 
     @cached_property
+    def name(self) -> str:
+        """The name of that table, for the process alone; of the class where there is none."""
+        table = self.table_if_any
+        return self.mapper.class_.__name__ if table is None else table.key
+
+    @cached_property
+    def locked_in(self) -> Table | None:
+        """That table, where a query for the class may name it in its FOR UPDATE."""
+        table = self.table_if_any
+        there = always_there(self.mapper.selectable)
+        return table if table in there else None
+
+    @cached_property
     def rows(self) -> tuple[list[Any], FromClause]:
         """The columns of the primary key, and where the stored rows are."""
         keys = list(self.mapper.primary_key)
@@ -320,6 +344,19 @@ class Facts:
         """
         keys = enumerate(self.mapper.primary_key)
         return select(self.mapper).where(*(k == bindparam(f"optilock_key_{n}") for n, k in keys))
+
+    @cached_property
+    def lock_one(self) -> Select[Any]:
+        """The same, with the row locked; only where there is a :attr:`locked_in`."""
+        return self.select_one.with_for_update(of=self.locked_in, key_share=True)
+
+    @cached_property
+    def is_read_simply(self) -> bool:
+        """Does :attr:`select_one` find what ``get()`` would find?
+
+        Not where SQLAlchemy reads an object anew each time.
+        """
+        return not self.mapper.always_refresh and self.locked_in is not None
 
     # -- its tokens ----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from operator import attrgetter, methodcaller
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -290,7 +290,7 @@ def ask_listeners(mapper: Mapper[Any], name: str, asking: type[AskingListeners])
 # -- statements -----------------------------------------------------------------------------------
 
 
-def subject_of(statement: Change) -> Any:
+def subject_of(statement: Change | Select[Any]) -> Any:
     """The class, or the alias of one, that the statement names; ``None`` for a table."""
     return statement._propagate_attrs.get("plugin_subject")
 
@@ -399,6 +399,70 @@ def lazily_loaded_by(execution_options: Any) -> State | None:
     load = (execution_options or {}).get("_sa_orm_load_options")
     state: State | None = getattr(load, "_lazy_loaded_from", None)
     return state
+
+
+def key_asked_for(params: Any, execution_options: Any) -> tuple[Any, ...] | None:
+    """The key of the one row that ``get()``, a lazy load or a refresh asks for; ``None``: a query.
+
+    Asked for every query of a unit with a strategy.
+    """
+    if type(params) is dict and "pk_1" in params and execution_options:
+        return tuple(params.values())
+    return None
+
+
+def may_lock(statement: Select[Any]) -> bool:
+    """Does each row of the result stand for rows of its tables, one by one?"""
+    return not (
+        statement._distinct
+        or statement._distinct_on
+        or statement._group_by_clauses
+        or statement._having_criteria
+        or statement._independent_ctes
+    )
+
+
+def writes_inside(statement: Select[Any]) -> bool:
+    """May it have a statement that writes before it (``add_cte()``)?"""
+    return bool(statement._independent_ctes)
+
+
+class Joins(NamedTuple):
+    """What a query is joined with, besides the classes that it names as columns."""
+
+    #: What ``select_from()`` has given.
+    froms: tuple[Any, ...]
+    #: Is there an outer join, one with a left side of its own, or a full one?
+    outer: bool
+    placed: bool
+    full: bool
+
+
+def joins_of(statement: Select[Any]) -> Joins:
+    """What ``join()`` and ``select_from()`` have given."""
+    joins = statement._setup_joins
+    return Joins(
+        tuple(statement._from_obj),
+        any(flags["isouter"] for _, _, _, flags in joins),
+        any(left is not None for _, _, left, _ in joins),
+        any(flags["full"] for _, _, _, flags in joins),
+    )
+
+
+# -- transactions of sessions ---------------------------------------------------------------------
+
+Held = Mapping[Any, tuple[Connection, Any, bool, bool]]
+
+
+def leave_connections(transaction: SessionTransaction) -> Held:
+    """Take its connections out of a session's transaction, which ends without them."""
+    held, transaction._connections = transaction._connections, {}
+    return held
+
+
+def take_connections(transaction: SessionTransaction, held: Held) -> None:
+    """Let another session's transaction, which has none yet, go on with them."""
+    transaction._connections.update(held)
 
 
 # -- connections and dialects ---------------------------------------------------------------------

@@ -23,6 +23,7 @@ from optilock.mapped import State, facts, identity_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of, read_stored
 from optilock.session.connections import connection_to_write
+from optilock.session.watched import READS, Reads
 
 Read = Callable[..., Any]
 
@@ -33,7 +34,10 @@ def guarded_get(original: Read) -> Read:
     @functools.wraps(original)
     def get(self: Session, entity: Any, ident: Any, **options: Any) -> Any:
         if not options.get("with_for_update"):
-            return original(self, entity, ident, **options)
+            reads: Reads | None = self.__dict__.get(READS)
+            if reads is None:
+                return original(self, entity, ident, **options)
+            return reads.get(original, self, entity, ident, options)
         with _telling(self, lambda: _object_asked_for(self, entity, ident)):
             return original(self, entity, ident, **options)
 

@@ -98,5 +98,9 @@ class RowLocks(ErrorCodes):
         level = told or connection.default_isolation_level or ""
         return str(level).upper() in ("REPEATABLE READ", "SERIALIZABLE")
 
+    def shows_newest_after_miss(self, connection: Connection) -> bool:
+        """After a write that has matched no row, do plain reads show what others have written?"""
+        return not self.reads_snapshot(connection)
+
     #: May a locking read show a row that plain reads of the same transaction do not show?
     locks_show_newer: bool = False

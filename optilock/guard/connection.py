@@ -77,6 +77,7 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 cache = (options.get("execution_options") or {}).get("compiled_cache")
                 if type(cache) is MappersCache:
                     return written(flush, connection, native, statement, parameters, options)
+                flush.known.sent_more = True
                 if is_strict(flush.session):
                     refuse_forgotten(statement)
                 statement = _under_demands(flush, connection, statement, parameters)
@@ -86,6 +87,7 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 if flush.skipped:
                     return unguarded(flush, connection, native, statement, parameters, options)
                 return write_by_hand(flush, connection, native, statement, parameters, options)
+            flush.known.sent_more = True
             if flush.known.demands is not None:
                 refuse_unasked(flush.known.demands, statement)
             if is_strict(flush.session):
@@ -102,6 +104,7 @@ def _cover(flush: Flush, connection: Connection) -> None:
         return execute(statement, parameters, **options).scalar()
 
     def exec_driver_sql(*args: Any, **options: Any) -> Any:
+        flush.known.sent_more = True
         try:
             if flush.known.demands is not None:
                 refuse_text(flush.known.demands, args[0])

@@ -187,6 +187,7 @@ def unguarded(
     flush: Flush, connection: Connection, native: Native, statement: Any, params: Any, options: Any
 ) -> Any:
     """A statement without a token: tables of a row that missed are not written."""
+    flush.known.sent_more = True
     if is_strict(flush.session):
         refuse_forgotten_statement(flush, statement, params)
     drain(flush, connection)

@@ -111,8 +111,10 @@ def run_query(
     since = next_run()
     if _is_locking(statement):
         result = original(session, statement, params, **options)
-        if any(_show_newer(connection) for connection in watched(session).connections):
-            _note_locking(session, since)
+        for connection in watched(session).connections:
+            if _show_newer(connection):
+                _note_locking(session, since)
+                break
         return result
     mapper = _read_again(session, statement, params, options)
     if mapper is None:

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Mapper, Session
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, described
+from optilock.session.watched import is_watched, watched
 from optilock.undocumented import has_begin_listeners, level_on_connect
 
 #: On the ``connection`` of a watched session class: SQLAlchemy's own.
@@ -38,6 +39,8 @@ def connection_to_write(session: Session, mapper: Mapper[Any]) -> Connection:
 
 def own_connection(session: Session, binds: Mapping[str, Any]) -> Connection:
     """``session.connection()`` for ourselves: a watched session looks at what others send on it."""
+    if is_watched(session):
+        watched(session).sent_more = True
     connection = type(session).connection
     return getattr(connection, PLAIN, connection)(session, bind_arguments=dict(binds))
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.conditions.demands import Demand, Demands, stand
@@ -34,6 +34,8 @@ RESOLVER = "_optilock_on_conflict"
 ON_DELETE = "_optilock_on_delete"
 #: An attribute of a session class, or of one session: no row without a version is changed.
 STRICT = "_optilock_strict"
+#: An attribute of a session: the :class:`Reads` of a unit with a strategy.
+READS = "_optilock_reads"
 
 #: An attribute of a connection: the session that follows it, or that there are several.
 _FOLLOWER = "_optilock_follower"
@@ -78,6 +80,20 @@ class Ending(Protocol):
         """Was COMMIT sent along with writes, and lost with its answer?"""
 
 
+class Reads(Protocol):
+    """Who decides which rows are locked when they are read."""
+
+    def locked(
+        self, session: Session, statement: Select[Any], params: Any, options: dict[str, Any]
+    ) -> Select[Any]:
+        """The query with the locks that its rows need."""
+
+    def get(
+        self, original: Callable[..., Any], session: Session, entity: Any, ident: Any, options: Any
+    ) -> Any:
+        """``session.get()`` of a row that the caller does not lock himself."""
+
+
 class Watched(Written):
     """Kept on the session, for as long as the session lives."""
 
@@ -97,6 +113,8 @@ class Watched(Written):
     overwritten: OfOneTransaction[None] | None = None
     #: What must be true of every row that the session writes.
     demands: Demands | None = None
+    #: Something may have been sent besides queries and the rows of flushes.
+    sent_more: bool = False
     #: A savepoint is being released.
     releasing: bool = False
     #: A flush is running; ``flush`` is the guard's record of it, once it has something to do.

@@ -46,7 +46,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.rows.locked import LOCKED, run_query
 from optilock.session.connections import PLAIN
-from optilock.session.watched import KNOWN, Watched, is_strict, watched
+from optilock.session.watched import KNOWN, READS, Reads, Watched, is_strict, watched
 from optilock.statements.by_criteria import by_criteria, delete_promised, with_children
 from optilock.statements.by_key import refuse_compared, update_by_key
 from optilock.statements.by_table import (
@@ -82,6 +82,9 @@ def guarded_execute(original: Execute) -> Execute:
             refuse_inside(demands, statement)
         if is_strict(self):
             refuse_forgotten(statement)
+        reads: Reads | None = self.__dict__.get(READS)
+        if reads is not None and lock_of(statement) is None:
+            statement = reads.locked(self, statement, params, options)
         if lock_of(statement) is not None or LOCKED in self.__dict__:
             return run_query(self, original, statement, params, options)
         return original(self, statement, params, **options)  # most are
@@ -91,6 +94,7 @@ def guarded_execute(original: Execute) -> Execute:
 
 def _changing(call: Call) -> Any:
     """A statement that may change rows."""
+    watched(call.session).sent_more = True
     if isinstance(call.statement, StatementLambdaElement):
         call = call.with_statement(_resolved(call.statement))
     statement, demands = call.statement, watched(call.session).demands
@@ -220,6 +224,7 @@ def guarded_connection(original: Callable[..., Any]) -> Callable[..., Any]:
     def connection(self: Session, *args: Any, **options: Any) -> Any:
         found = original(self, *args, **options)
         known = watched(self)
+        known.sent_more = True
         if isinstance(found, Connection) and found not in known.followed:
             covers = known.followed[found] = _following(self, known, found)
             known.sends_on(found, following=True)

@@ -40,6 +40,7 @@ def guarded_bulk_update(original: Execute) -> Execute:
 
     @functools.wraps(original)
     def bulk_update_mappings(self: Session, mapper: Any, mappings: Iterable[Any]) -> None:
+        watched(self).sent_more = True
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
@@ -66,6 +67,7 @@ def guarded_bulk_insert(original: Execute) -> Execute:
     def bulk_insert_mappings(
         self: Session, mapper: Any, mappings: Iterable[Any], *args: Any, **options: Any
     ) -> None:
+        watched(self).sent_more = True
         rows = list(mappings)
         found = inspect(mapper, raiseerr=False)
         if isinstance(found, Mapper):
@@ -84,6 +86,7 @@ def guarded_bulk_save(original: Execute) -> Execute:
     def bulk_save_objects(
         self: Session, objects: Iterable[Any], *args: Any, **options: Any
     ) -> None:
+        watched(self).sent_more = True
         saved = list(objects)
         all_columns = not options.get("update_changed_only", args[1] if args[1:] else True)
         states = [instance_state(obj) for obj in saved]

@@ -27,10 +27,12 @@ from sqlalchemy.ext.asyncio import (
     async_scoped_session,
     async_sessionmaker,
 )
+from sqlalchemy.util import greenlet_spawn
 
 from optilock.errors import ConfigurationError
 from optilock.unit.membership import Membership
 from optilock.unit.options import UnitOptions, options_from, spelled_out
+from optilock.unit.relay import Relay
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
 
@@ -76,7 +78,9 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
             await self._run(self._transaction.begin)
         else:
             self._session = make_async_session(self._sessions)
-            own = OwnTransaction(self._session.sync_session, self._session, self._options)
+            own = OwnTransaction(
+                self._session.sync_session, self._session, self._options, self._relay
+            )
             self._transaction = own
             await self._run(own.begin)
             self._announce(own)
@@ -108,6 +112,11 @@ class AsyncUnitOfWork(Membership, Generic[AS]):
     async def _uninterrupted(self, error: BaseException | None) -> None:
         outcome = "rolled back" if error is not None else "committed"
         await _to_the_end(self._run(self._transaction.complete, error), outcome)
+
+
+async def drop(relay: Relay) -> None:
+    """Roll back what no attempt goes on with."""
+    await _to_the_end(greenlet_spawn(relay.drop), "rolled back")
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None], outcome: str) -> None:

@@ -8,6 +8,7 @@ from optilock.errors import ConfigurationError
 from optilock.unit import running
 from optilock.unit.beside import Beside, tell_of_units_around
 from optilock.unit.options import Options
+from optilock.unit.relay import Relay
 from optilock.unit.sessions import owner_of
 from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
 
@@ -17,6 +18,8 @@ class Membership:
 
     _sessions: Any
     _options: Options
+    #: Between the attempts of a function with a strategy that locks.
+    _relay: Relay | None = None
     _used = False
     #: Its entry, for units inside of it.
     _running: running.Running | None = None
@@ -24,10 +27,10 @@ class Membership:
     _scope: tuple[Any, Any] | None = None
 
     @classmethod
-    def checked(cls, sessions: Any, options: Options) -> Self:
+    def checked(cls, sessions: Any, options: Options, relay: Relay | None = None) -> Self:
         """A unit of options and sessions that were checked before."""
         unit = cls.__new__(cls)
-        vars(unit).update(_sessions=sessions, _options=options)
+        vars(unit).update(_sessions=sessions, _options=options, _relay=relay)
         return unit
 
     def _outer(self) -> OwnTransaction | None:

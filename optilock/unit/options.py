@@ -17,6 +17,13 @@ from optilock.unit.parts import Part, VerifyReads
 from optilock.unit.pipelined import Pipelined
 from optilock.unit.retry import Hook, On, Policy
 from optilock.unit.short import Short
+from optilock.unit.strategies.part import (
+    OPTIMISTIC,
+    PESSIMISTIC,
+    Locking,
+    Strategy,
+    check_strategy,
+)
 
 __all__ = [
     "OnConflict",
@@ -41,6 +48,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     verify_reads: bool
     pipelined: bool
     short: bool
+    strategy: Strategy
     parts: Sequence[Part]
 
 
@@ -84,6 +92,7 @@ _OF_THE_OUTERMOST = (
     "isolation",
     "read_only",
     "verify_reads",
+    "strategy",
     "parts",
 )
 
@@ -111,12 +120,14 @@ class Options:
     verify_reads: bool = False
     pipelined: bool = False
     short: bool = False
+    strategy: Strategy = OPTIMISTIC
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
 
     def __post_init__(self) -> None:
         check_on_conflict(self.on_conflict)
         check_on_delete(self.on_delete)
+        check_strategy(self.strategy)
         for name in _SWITCHES:
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -137,6 +148,12 @@ class Options:
                 "verify_reads=True locks the rows that were read, which a read_only=True"
                 " transaction cannot do: for one picture of the data that needs no check, use"
                 " repeatable_read(sessions, read_only=True)."
+            )
+        if self.strategy == PESSIMISTIC and (self.read_only or self.verify_reads):
+            other = "read_only" if self.read_only else "verify_reads"
+            raise ConfigurationError(
+                f'strategy="pessimistic" locks what is read for writing, and {other}=True is for'
+                " what is only read: take one."
             )
         if self.savepoint and self.independent:
             raise ConfigurationError(
@@ -173,7 +190,19 @@ class Options:
             parts.append(ReadOnly())
         if self.verify_reads:
             parts.append(VerifyReads())
+        if self.locks:
+            parts.append(Locking(self.strategy))
         return (*parts, *self.parts)
+
+    @cached_property
+    def chooses_engines(self) -> bool:
+        """Does a part want its connections to begin in a way of its own?"""
+        return any(type(part).engine_options is not Part.engine_options for part in self.all_parts)
+
+    @property
+    def locks(self) -> bool:
+        """May reads lock? What is only read is never locked."""
+        return self.strategy != OPTIMISTIC and not (self.read_only or self.verify_reads)
 
     def require_room_in(self, outer: Options) -> None:
         """Refuse an inner unit that asks for what the running outer unit does not give.
@@ -183,7 +212,7 @@ class Options:
         """
         for name in _OF_THE_OUTERMOST:
             wanted, has = getattr(self, name), getattr(outer, name)
-            if wanted and wanted != has:
+            if wanted and wanted != has and wanted != OPTIMISTIC:
                 raise ConfigurationError(
                     f"this unit of work joins one that has already begun with {name}={has!r}, so"
                     f" it cannot have {name}={wanted!r}: give the option to the outer unit, or"

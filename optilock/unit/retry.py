@@ -128,9 +128,12 @@ class Policy:
         if self.before_retry is not None:
             _require_function("before_retry", self.before_retry)
 
-    def run(self, *, once: bool | None = None) -> Run:
-        """One run of the loop; ``once`` unless given: are we inside a running unit of work?"""
-        return Run(self, once=inside_unit() if once is None else once)
+    def run(self, *, once: bool | None = None, at_once: Predicate | None = None) -> Run:
+        """One run of the loop; ``once`` unless given: are we inside a running unit of work?
+
+        ``at_once`` says after which error the next attempt need not wait.
+        """
+        return Run(self, once=inside_unit() if once is None else once, at_once=at_once)
 
     def __iter__(self) -> Run:
         return self.run()
@@ -196,8 +199,9 @@ class Policy:
 class Run:
     """The attempts of one call or one loop, one after the other."""
 
-    def __init__(self, policy: Policy, *, once: bool) -> None:
+    def __init__(self, policy: Policy, *, once: bool, at_once: Predicate | None) -> None:
         self._policy = policy
+        self._at_once = at_once
         #: Is this run a part of a unit of work, and so not to be repeated?
         self.once = once
         #: Of the attempt that runs or comes next, from 1.
@@ -238,7 +242,8 @@ class Run:
         state = tenacity.RetryCallState(strategies, None, (), {})  # an attempt that failed has one
         state.attempt_number, state.start_time = self.number, self.started
         state.outcome_timestamp = ended
-        state.upcoming_sleep = self._wait = strategies.wait(state)
+        at_once = self._at_once is not None and self._at_once(error)
+        state.upcoming_sleep = self._wait = 0.0 if at_once else strategies.wait(state)
         if strategies.stop(state):
             return self._give_up(error, ended, note=True)
         self._policy.tell(events.Retry(self.number, self._wait, error))

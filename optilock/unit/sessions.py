@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Mapper, Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
 from optilock.guard.watching import guard_class
-from optilock.session.connections import refuse_shards
+from optilock.session.connections import bind_to_write, refuse_shards
 from optilock.session.watched import KNOWN, Owner, Watched
+from optilock.undocumented import locks_rows
 from optilock.writes.send import require_row_counts_of
 
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
@@ -84,6 +85,21 @@ def choose_engines(
 
     def get_bind(*args: Any, **kwargs: Any) -> Engine | Connection:
         return choose(found(*args, **kwargs))
+
+    session.__dict__["get_bind"] = get_bind
+
+
+def lock_where_written(session: Session) -> None:
+    """Send queries that lock to where the session writes; a replica would lock nothing."""
+    if type(session).get_bind is Session.get_bind:
+        return
+    found = session.get_bind
+
+    def get_bind(*args: Any, **asked: Any) -> Engine | Connection:
+        mapper = asked.get("mapper")
+        if isinstance(mapper, Mapper) and locks_rows(asked.get("clause")):
+            asked.update(bind_to_write(mapper))
+        return found(*args, **asked)
 
     session.__dict__["get_bind"] = get_bind
 

@@ -37,7 +37,7 @@ from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.ending import flushes_at_commit
 from optilock.unit.options import Options
-from optilock.unit.parts import Part
+from optilock.unit.relay import Relay
 from optilock.unit.sessions import choose_engines, choose_no_more, with_options
 from optilock.writes.send import require_row_counts
 
@@ -55,8 +55,12 @@ class Transaction(Protocol):
 class OwnTransaction:
     """A session and a transaction that begin and end with the unit."""
 
-    def __init__(self, session: Session, public: Any, options: Options) -> None:
+    def __init__(
+        self, session: Session, public: Any, options: Options, relay: Relay | None = None
+    ) -> None:
         self.session = session
+        #: What the attempt before this one has left, and what it leaves to the next.
+        self.relay = relay
         #: What the unit yields: ``session``, or the AsyncSession in front of it.
         self.public = public
         self.options = options
@@ -68,7 +72,7 @@ class OwnTransaction:
         #: Those of them on which an error may end the transaction.
         self._may_end: list[Connection] = []
         self._leaving = self._committing = self._open = False
-        self._routes: dict[Engine, Engine] = {}
+        self.routes: dict[Engine, Engine] = {}
 
     # -- opening and leaving -----------------------------------------------------------------------
 
@@ -87,13 +91,15 @@ class OwnTransaction:
         if self.parts:
             for part in self.parts:
                 part.begin(self.session)
-            if any(type(part).engine_options is not Part.engine_options for part in self.parts):
+            if self.options.chooses_engines:
                 choose_engines(self.session, self.route)
         known_of(self.session).owner = self
         # SQLAlchemy refuses to go on after a commit inside its own ``with`` block.
         self._transaction = self.session.begin()
         guard_commit(self._transaction)
         self._transaction.__enter__()
+        if self.relay is not None and self.relay.is_due:
+            self._go_on_with(self.relay)
 
     def prepare(self) -> None:
         """Everything that comes before COMMIT.
@@ -132,13 +138,21 @@ class OwnTransaction:
         try:
             if error is None:
                 self._commit()
-            else:
+            elif self.relay is None or not self.relay.keeps(self, error):
                 self._give_up(error)
         except BaseException as raised:
             error = raised
             raise
         finally:
             self._close(error)
+
+    def _go_on_with(self, relay: Relay) -> None:
+        try:
+            relay.hands_over(self)
+        except BaseException as error:
+            self._roll_back(error)
+            self._close(error)
+            raise
 
     def doom(self, error: BaseException) -> None:
         """Never commit, because of ``error``; the first one counts."""
@@ -149,12 +163,12 @@ class OwnTransaction:
 
     def route(self, bind: Engine | Connection) -> Engine | Connection:
         """The engine whose connections begin as the parts want it; the same one each time."""
-        if isinstance(bind, Connection) or bind in self._routes.values():
+        if isinstance(bind, Connection) or bind in self.routes.values():
             return bind
-        if bind not in self._routes:
+        if bind not in self.routes:
             wanted = {k: v for part in self.parts for k, v in part.engine_options(bind).items()}
-            self._routes[bind] = with_options(bind, wanted) if wanted else bind
-        return self._routes[bind]
+            self.routes[bind] = with_options(bind, wanted) if wanted else bind
+        return self.routes[bind]
 
     @property
     def read_only(self) -> bool:
@@ -251,13 +265,15 @@ class OwnTransaction:
 
     def _close(self, error: BaseException | None) -> None:
         try:
+            if self.relay is not None and error is not None:
+                self.relay.failed(self.session, error)
             for part in self.parts:
                 part.after(self.session, error)
         finally:
             if self.beside is not None:
                 self.beside.over()
             known_of(self.session).owner = None
-            if self.parts:
+            if self.options.chooses_engines:
                 choose_no_more(self.session)
             self._transaction.__exit__(OptilockError, None, None)
             self.session.close()

@@ -52,6 +52,7 @@ from optilock.unit.options import (
     policy_from,
     spelled_out,
 )
+from optilock.unit.relay import Relay
 from optilock.unit.retry import Policy
 from optilock.unit.sessions import is_async, make_session
 from optilock.unit.transaction import OwnTransaction
@@ -88,6 +89,8 @@ class UnitOfWork(Membership, Generic[S]):
         verify_reads: rows that were only read must be unchanged at COMMIT (see ``verify``).
         short: plain reads outside of a transaction; a single write commits itself.
         pipelined: BEGIN goes with the first statement, COMMIT with the last writes (psycopg 3).
+        strategy: ``"optimistic"``, ``"pessimistic"``, or ``"adaptive"``: rows on which units
+            conflict are locked when they are read.
 
     Raises:
         ConfigurationError: an option cannot work, or ``sessions`` makes no sync sessions.
@@ -125,7 +128,7 @@ class UnitOfWork(Membership, Generic[S]):
             session: S = outer.public
             return session
         fresh: Any = make_session(self._sessions)
-        own = OwnTransaction(fresh, fresh, self._options)
+        own = OwnTransaction(fresh, fresh, self._options, self._relay)
         own.begin()
         self._transaction = own
         self._announce(own)
@@ -216,7 +219,18 @@ def _runner(
                 return function(session, *args, **kwargs)
         raise AssertionError("a run ends with a result or an error")
 
-    return run
+    def run_locking(*args: Any, **kwargs: Any) -> R:
+        relay = Relay()
+        try:
+            for attempt in policy.run(once=_once(options), at_once=relay.is_at_once):
+                with attempt, kind.checked(sessions, options, relay) as session:
+                    return function(session, *args, **kwargs)
+        finally:
+            if relay.held is not None:
+                relay.drop()
+        raise AssertionError("a run ends with a result or an error")
+
+    return run_locking if options.locks else run
 
 
 def _async_runner(
@@ -225,7 +239,7 @@ def _async_runner(
     policy: Policy,
     options: Options,
 ) -> Callable[..., Coroutine[Any, Any, R]]:
-    from optilock.unit.async_unit import AsyncUnitOfWork
+    from optilock.unit.async_unit import AsyncUnitOfWork, drop
 
     kind: type[AsyncUnitOfWork[Any]] = AsyncUnitOfWork
 
@@ -236,7 +250,19 @@ def _async_runner(
                     return await function(session, *args, **kwargs)
         raise AssertionError("a run ends with a result or an error")
 
-    return run
+    async def run_locking(*args: Any, **kwargs: Any) -> R:
+        relay = Relay()
+        try:
+            async for attempt in policy.run(once=_once(options), at_once=relay.is_at_once):
+                with attempt:
+                    async with kind.checked(sessions, options, relay) as session:
+                        return await function(session, *args, **kwargs)
+        finally:
+            if relay.held is not None:
+                await drop(relay)
+        raise AssertionError("a run ends with a result or an error")
+
+    return run_locking if options.locks else run
 
 
 def _once(options: Options) -> bool | None:

@@ -30,6 +30,7 @@ from sqlalchemy.orm import (
 
 import optilock.asyncio
 from optilock import (
+    Adaptive,
     AsyncUnitOfWork,
     BulkResult,
     CannotMerge,
@@ -181,6 +182,9 @@ def units() -> None:
     UnitOfWork(engine, on_delete=OnDelete.IGNORE_VERSION)
     UnitOfWork(engine, on_delete="strict")  # type: ignore[call-overload]
     UnitOfWork(engine, retries=3)  # type: ignore[call-overload]
+    UnitOfWork(engine, strategy="adaptive")
+    UnitOfWork(engine, strategy=Adaptive(threshold=0.2, half_life=timedelta(seconds=5)))
+    UnitOfWork(engine, strategy="locking")  # type: ignore[call-overload]
     serializable(engine, isolation=Isolation.SERIALIZABLE)  # type: ignore[call-overload]
 
 

@@ -27,6 +27,7 @@ NAMES = {
     "BatchFailed",
     "NotFound",
     "PreconditionRequired",
+    "Adaptive",
     "AsyncUnitOfWork",
     "BadPrecondition",
     "BulkResult",

@@ -211,6 +211,10 @@ class SQLite(Database):
         """Only after a real BEGIN: the driver sends none before the first write."""
         return _in_transaction(connection)
 
+    def shows_newest_after_miss(self, connection: Connection) -> bool:
+        """A write takes the lock of the file, which a transaction with an older snapshot cannot."""
+        return True
+
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
         """Send the BEGIN that the driver leaves out until the first write.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConfigurationError, UnitOfWork, unit_of_work, watch
 from optilock.mapped import there_are
 from optilock.session.watched import Watched
+from optilock.unit.strategies.part import MEMORY
 from tests.models import Account
 from tests.work import calls_of
 
@@ -65,6 +66,26 @@ def test_a_unit_registers_no_event_and_copies_nothing(sessions, way):
     assert not [name for file, name in called if file.endswith("sqlalchemy/event/registry.py")]
     assert not [name for file, name in called if file.endswith("/copy.py")]
     assert not [name for file, name in called if name in ("listen", "listens_for", "configure")]
+
+
+@pytest.mark.usefixtures("ordinary_classes")
+def test_a_cold_row_costs_a_unit_that_would_lock_it_nothing(sessions):
+    """What a strategy asks is less than what it saves where SQLAlchemy would make a query."""
+    MEMORY.forget()
+    plain = len(calls_of(warmed(decorated(sessions))))
+    adaptive = len(calls_of(warmed(unit_of_work(sessions, strategy="adaptive")(work))))
+    assert adaptive <= plain
+
+
+@pytest.mark.usefixtures("ordinary_classes")
+def test_a_cold_query_costs_it_a_few_calls(sessions):
+    def query(session):
+        session.scalars(select(Account).where(Account.id == 1)).one().balance += 1
+
+    MEMORY.forget()
+    plain = len(calls_of(warmed(unit_of_work(sessions)(query))))
+    adaptive = len(calls_of(warmed(unit_of_work(sessions, strategy="adaptive")(query))))
+    assert adaptive <= plain + 20
 
 
 @pytest.fixture

@@ -1,0 +1,255 @@
+"""Which rows are hot: a moving average of conflicts for each row, shared by the process.
+
+::
+
+    memory = Memory()
+    memory.conflict(key, Adaptive(), "a write found another version")
+    memory.decide(key, Adaptive())          # Decision.LOCK, nearly always
+
+A row that nobody has conflicted on is not in the memory, and costs nothing. Each conflict moves the
+average of its row towards 1, each write of an optimistic reading without one towards 0; and the
+average halves with time. While it is at the threshold or above, the row is *hot*: it is locked when
+it is read.
+
+A row that is locked cannot conflict, so success under a lock says nothing. Now and then a hot row
+is read without a lock, which is a *probe*: how this write ends counts. Each probe that conflicts
+doubles the number of readings to the next one, up to a thousand, and each one that does not halves
+it. The number is drawn at random, so that writers do not probe together.
+
+Rows over which transactions have deadlocked are *partners*: who locks one of them first locks the
+others with it, in the order of their keys. Units that do not need the others dissolve that again.
+
+A key is the name of the database, that of the table, and the row's primary key; without a primary
+key it stands for what queries read of the table. There are at most :data:`MOST` of them, and who
+was changed longest ago is forgotten first.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from enum import Enum
+from threading import Lock
+from typing import Any, NamedTuple
+
+from optilock import events
+from optilock.errors import ConfigurationError
+
+__all__ = ["MOST", "Adaptive", "Decision", "Key", "Memory"]
+
+#: How many rows, and tables, are remembered.
+MOST = 10_000
+#: How many rows are locked together at most.
+PARTNERS = 16
+#: After how many units that did not need them.
+ALONE = 8
+_PATIENCE = range(4, 1025)
+_FORGOTTEN = 0.01
+
+
+class Key(NamedTuple):
+    """A row, or what queries read of a table."""
+
+    database: str
+    table: str
+    identity: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive:
+    """When ``strategy="adaptive"`` takes a row for hot.
+
+    ``threshold``: the average of conflicts from which on a row is locked, more than 0, up to 1.
+    ``weight``: how much one write counts in the average, more than 0, up to 1.
+    ``half_life``: seconds or timedelta after which the average has halved by itself.
+    ``probe``: how many readings with a lock there are to the first one without, 1 or more.
+
+    Raises ``ConfigurationError`` for anything else.
+    """
+
+    threshold: float = 0.1
+    weight: float = 0.2
+    half_life: float | timedelta = 30.0
+    probe: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "weight"):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 < value <= 1:
+                raise ConfigurationError(
+                    f"Adaptive({name}={value!r}) cannot work: write a number above 0, and 1 at"
+                    " most."
+                )
+        seconds = self.half_life
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
+            object.__setattr__(self, "half_life", seconds)
+        if not _is_number(seconds) or seconds <= 0:
+            raise ConfigurationError(
+                f"Adaptive(half_life={self.half_life!r}) cannot work: write seconds, more than 0,"
+                " or a timedelta."
+            )
+        if not isinstance(self.probe, int) or isinstance(self.probe, bool) or self.probe < 1:
+            raise ConfigurationError(
+                f"Adaptive(probe={self.probe!r}) cannot work: write a number of readings, 1 or"
+                " more."
+            )
+
+    def __repr__(self) -> str:
+        given = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
+        return f"Adaptive({', '.join(given)})"
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+class Decision(Enum):
+    """How a row is read."""
+
+    #: As a row of which nothing is known.
+    PLAIN = "plain"
+    #: Without a lock, and how the write ends counts.
+    WATCHED = "watched"
+    LOCK = "lock"
+
+
+class Heat:
+    """What is known of one row."""
+
+    __slots__ = ("alone", "at", "average", "conflicts", "hot", "left", "partners", "patience")
+
+    def __init__(self, at: float, probe: int) -> None:
+        self.average = 0.0
+        #: When that was so.
+        self.at = at
+        self.conflicts = 0
+        self.hot = False
+        self.patience = probe
+        #: Readings to the next probe.
+        self.left = probe
+        #: Rows that are locked together with it, and how many units did not need that.
+        self.partners: frozenset[Any] = frozenset()
+        self.alone = 0
+
+    def average_at(self, now: float, half_life: float) -> float:
+        return self.average * math.pow(0.5, (now - self.at) / half_life)
+
+
+class Memory:
+    """The rows that somebody has conflicted on."""
+
+    def __init__(
+        self,
+        most: int = MOST,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[int, int], int] = random.randint,
+    ) -> None:
+        #: Read without a lock; changed under one.
+        self.rows: OrderedDict[Key, Heat] = OrderedDict()
+        self._most, self._clock, self._chance = most, clock, chance
+        self._changing = Lock()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def forget(self) -> None:
+        """All rows are as if nobody had conflicted on them."""
+        with self._changing:
+            self.rows.clear()
+
+    def decide(self, key: Key, given: Adaptive) -> Decision:
+        """How the row is to be read now."""
+        heat = self.rows.get(key)
+        if heat is None:
+            return Decision.PLAIN
+        average = heat.average_at(self._clock(), given.half_life)  # type: ignore[arg-type]
+        if average < given.threshold:
+            if heat.hot:
+                self._cool(key, heat, average, "nobody has conflicted on it for some time")
+            return Decision.WATCHED
+        heat.left -= 1
+        if heat.left > 0:
+            return Decision.LOCK
+        heat.left = self._chance(1, 2 * heat.patience)
+        return Decision.WATCHED
+
+    def conflict(self, key: Key, given: Adaptive, why: str) -> None:
+        """A unit has read the row, and somebody else has written it first."""
+        with self._changing:
+            now = self._clock()
+            heat = self.rows.get(key)
+            if heat is None:
+                heat = self.rows[key] = Heat(now, given.probe)
+                if len(self.rows) > self._most:
+                    self.rows.popitem(last=False)
+            else:
+                self.rows.move_to_end(key)
+            average = heat.average_at(now, given.half_life)  # type: ignore[arg-type]
+            heat.average, heat.at = average + given.weight * (1 - average), now
+            heat.conflicts += 1
+            if heat.hot:
+                heat.patience = min(2 * heat.patience, _PATIENCE[-1])
+            heat.left = max(heat.left, self._chance(1, 2 * heat.patience))
+            warmed = not heat.hot and heat.average >= given.threshold
+            heat.hot = heat.hot or warmed
+        if warmed:
+            what = heat.average, heat.conflicts
+            events.emit(lambda: events.Hot(key.table, key.identity, *what, because=why))
+
+    def success(self, key: Key, given: Adaptive) -> None:
+        """A unit has read the row without a lock, and written it."""
+        with self._changing:
+            heat = self.rows.get(key)
+            if heat is None:
+                return
+            now = self._clock()
+            heat.average = heat.average_at(now, given.half_life)  # type: ignore[arg-type]
+            heat.average, heat.at = heat.average * (1 - given.weight), now
+            heat.patience = max(heat.patience // 2, _PATIENCE[0])
+            heat.left = min(heat.left, 2 * heat.patience)
+            if heat.average < _FORGOTTEN:
+                self.rows.pop(key, None)
+            else:
+                self.rows.move_to_end(key)
+            cooled = heat.hot and heat.average < given.threshold
+        if cooled:
+            self._cool(key, heat, heat.average, "it was written without a lock or a conflict")
+
+    def _cool(self, key: Key, heat: Heat, average: float, why: str) -> None:
+        heat.hot, heat.partners = False, frozenset()
+        what = average, heat.conflicts
+        events.emit(lambda: events.Cold(key.table, key.identity, *what, because=why))
+
+    # -- rows that are locked together -------------------------------------------------------------
+
+    def partners(self, key: Key) -> frozenset[Any]:
+        """What is to be locked with the row; the row itself is among it, if there is any."""
+        heat = self.rows.get(key)
+        return frozenset() if heat is None else heat.partners
+
+    def deadlock(self, keys: Iterable[Key], given: Adaptive, places: frozenset[Any]) -> None:
+        """A transaction that wanted these rows has deadlocked with another one."""
+        for key in keys:
+            self.conflict(key, given, "transactions that wanted it have deadlocked")
+            heat = self.rows.get(key)
+            if heat is not None:
+                heat.partners, heat.alone = _some(heat.partners | places), 0
+
+    def alone(self, key: Key) -> None:
+        """A unit has locked the row, and did not need all that was locked together with it."""
+        heat = self.rows.get(key)
+        if heat is not None and heat.partners:
+            heat.alone += 1
+            if heat.alone >= ALONE:
+                heat.partners, heat.alone = frozenset(), 0
+
+
+def _some(places: frozenset[Any]) -> frozenset[Any]:
+    return places if len(places) <= PARTNERS else frozenset([*places][:PARTNERS])

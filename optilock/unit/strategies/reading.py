@@ -1,0 +1,370 @@
+"""What a unit with a strategy does with each of its queries.
+
+A watched session asks it before it sends a query (:mod:`optilock.statements.execute`), which
+reaches ``get()``, lazy loads, refreshes, queries and eager loads alike; and before ``get()``, which
+may find an object in the session (:mod:`optilock.copies.locking_reads`).
+
+*By key* the row is known, and its own heat counts. *By anything else* it is not, and the heat of
+its table counts, which is moved by units that have queried the table. An object that the unit has
+read without a lock, and ``get()`` wants with one, is locked and looked at: if its row has moved,
+the unit has decided on what is no longer true, and gets the conflict at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+from weakref import WeakKeyDictionary, ref
+
+from sqlalchemy import Connection, Engine, Select, inspect, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock.conditions.write import places_of
+from optilock.dialects import Cause, database_of
+from optilock.dialects.transient import cause_of
+from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
+from optilock.mapped import facts, identity_of
+from optilock.rows.sides import rows_at
+from optilock.session.connections import bind_to_write, connection_to_write
+from optilock.session.watched import watched
+from optilock.undocumented import key_asked_for, subject_of, writes_inside
+from optilock.unit.strategies.heat import Adaptive, Decision, Key, Memory
+from optilock.unit.strategies.lockable import rows_to_lock
+
+__all__ = ["Reading"]
+
+#: What a key, or its only part, is often made of.
+_PLAIN = frozenset({tuple, int, str, bytes, UUID})
+
+_names: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
+
+
+def name_of(bind: Engine | Connection) -> str:
+    """The database behind an engine, without the password."""
+    engine = bind.engine
+    found = _names.get(engine)
+    if found is None:
+        url = engine.url
+        place = (url.get_backend_name(), url.host, url.port, url.database)
+        found = _names[engine] = "/".join(str(part) for part in place if part is not None)
+    return found
+
+
+class Reading:
+    """The queries of one session."""
+
+    __slots__ = (
+        "_begun",
+        "_bind",
+        "_database",
+        "_own",
+        "adaptive",
+        "beforehand",
+        "failed",
+        "held",
+        "insist",
+        "memory",
+        "queries",
+        "tried",
+    )
+
+    def __init__(self, session: Session, adaptive: Adaptive | None, memory: Memory) -> None:
+        #: ``None``: every row is locked.
+        self.adaptive = adaptive
+        self.memory = memory
+        #: What is to be locked, whatever its heat.
+        self.insist: frozenset[Key] = frozenset()
+        #: Queries that did not ask for one row by its key.
+        self.queries: list[Select[Any]] = []
+        #: Rows that are, or are about to be, locked, and how others find them.
+        self.held: dict[Key, Mapper[Any]] = {}
+        #: Those of them that nobody has asked for yet.
+        self.beforehand: set[Key] = set()
+        #: Rows that were read without a lock though somebody has conflicted on them.
+        self.tried: set[Key] = set()
+        #: What has conflicted, once the unit has failed.
+        self.failed: frozenset[Key] | None = None
+        self._bind: Any = session.bind
+        self._database = ""
+        self._begun = False
+        #: The query that it sends itself.
+        self._own: Select[Any] | None = None
+
+    # -- one row by its key ------------------------------------------------------------------------
+
+    def get(
+        self, original: Callable[..., Any], session: Session, entity: Any, ident: Any, options: Any
+    ) -> Any:
+        """``session.get()`` of a row that the caller does not lock himself.
+
+        Every microsecond between the lock and COMMIT is one for which others wait, so the plain
+        form has a query that was made before, where SQLAlchemy makes one for each reading.
+        """
+        mapper = getattr(entity, "__mapper__", None)
+        identity = ident if type(ident) is tuple else (ident,)
+        if (
+            mapper is None
+            or mapper.class_ is not entity
+            or type(ident) not in _PLAIN
+            or len(identity) != len(mapper.primary_key)
+            or None in identity
+        ):
+            return original(session, entity, ident, **options)
+        obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+        if obj is not None:
+            return self._get_again(original, session, mapper, obj, ident, options)
+        if original is not Session.get or any(options.values()) or not facts(mapper).is_read_simply:
+            return original(session, entity, ident, **options)
+        locks = not self.is_cold() and self.wants(session, mapper, identity)
+        self._own = statement = facts(mapper).lock_one if locks else facts(mapper).select_one
+        params = {f"optilock_key_{n}": value for n, value in enumerate(identity)}
+        return session.execute(statement, params).unique().scalar_one_or_none()
+
+    def _get_again(
+        self,
+        original: Callable[..., Any],
+        session: Session,
+        mapper: Mapper[Any],
+        obj: Any,
+        ident: Any,
+        options: Any,
+    ) -> Any:
+        """An object that the session holds: it is compared with its row, once that is locked."""
+        state = instance_state(obj)
+        if self.is_cold() or state.expired or facts(state.mapper).locked_in is None:
+            return original(session, mapper.class_, ident, **options)
+        if not self.wants(session, state.mapper, identity_of(state)):
+            return original(session, mapper.class_, ident, **options)
+        locking = {"of": facts(state.mapper).locked_in, "key_share": True}
+        return type(session).get(
+            session, mapper.class_, ident, **{**options, "with_for_update": locking}
+        )
+
+    # -- before a query ----------------------------------------------------------------------------
+
+    def locked(
+        self, session: Session, statement: Select[Any], params: Any, options: dict[str, Any]
+    ) -> Select[Any]:
+        """The query with the locks that its rows need; often the query itself."""
+        if statement is self._own:
+            return statement
+        identity = key_asked_for(params, options.get("execution_options"))
+        if identity is None:
+            self.queries.append(statement)
+        if self.is_cold():
+            return statement
+        if identity is None:
+            return self._locked_query(session, statement)
+        mapper = subject_of(statement)
+        if not isinstance(mapper, Mapper):
+            return statement
+        table = facts(mapper).locked_in
+        if table is None or not self.wants(session, mapper, identity):
+            return statement
+        return statement.with_for_update(of=table, key_share=True)
+
+    def is_cold(self) -> bool:
+        """Is there no row that would be locked?"""
+        return self.adaptive is not None and not self.memory.rows and not self.insist
+
+    def wants(self, session: Session, mapper: Mapper[Any], identity: tuple[Any, ...]) -> bool:
+        """Is the row to be locked now? What comes before the lock is done then."""
+        key = self.key_of(session, mapper, identity)
+        if key in self.held:
+            self.beforehand.discard(key)
+            return False
+        if not self._decide(key):
+            return False
+        if self.adaptive is not None:
+            self._lock_partners(session, key)
+            self.beforehand.discard(key)
+            if key in self.held:
+                return False
+        if not self._begin(session, mapper):
+            return False
+        self.held[key] = mapper
+        return True
+
+    def _decide(self, key: Key) -> bool:
+        if self.adaptive is None or key in self.insist:
+            return True
+        decision = self.memory.decide(key, self.adaptive)
+        if decision is Decision.WATCHED:
+            self.tried.add(key)
+        return decision is Decision.LOCK
+
+    def _locked_query(self, session: Session, statement: Select[Any]) -> Select[Any]:
+        found = rows_to_lock(statement)
+        wanted = [
+            (mapper, source)
+            for mapper, source in found
+            if self._decide(self.key_of(session, mapper))
+        ]
+        if not wanted or not all(self._begin(session, mapper) for mapper, _ in wanted):
+            return statement
+        return statement.with_for_update(of=[source for _, source in wanted], key_share=True)
+
+    def _begin(self, session: Session, mapper: Mapper[Any]) -> bool:
+        """Can rows be locked? Where there is one lock for all of them, take it before the reading.
+
+        Raises:
+            ConfigurationError: they cannot, and every row is to be locked.
+        """
+        if self._begun:
+            return True
+        dialect = (self._bind or session.get_bind(**bind_to_write(mapper))).dialect
+        database = database_of(dialect)
+        if not database.locks_rows(dialect):
+            if self.adaptive is None:
+                raise ConfigurationError(
+                    f'strategy="pessimistic" cannot work on {dialect.name!r}: SQLAlchemy\'s dialect'
+                    " leaves FOR UPDATE out, so no row that is read would be locked. Leave the"
+                    " strategy out. Nothing was sent."
+                )
+            return False
+        if database.one_lock:
+            database.begin_writing(self._connection(session, mapper), facts(mapper).table)
+        self._begun = self._bind is not None or database.one_lock
+        return True
+
+    def _connection(self, session: Session, mapper: Mapper[Any]) -> Connection:
+        known = watched(session)
+        before = known.sent_more
+        try:
+            return connection_to_write(session, mapper)
+        finally:
+            known.sent_more = before
+
+    def key_of(
+        self, session: Session, mapper: Mapper[Any], identity: tuple[Any, ...] | None = None
+    ) -> Key:
+        """What the memory knows the row by, or what queries read of its table."""
+        if self._bind is not None:
+            database = self._database or name_of(self._bind)
+            self._database = database
+        else:
+            database = name_of(session.get_bind(**bind_to_write(mapper)))
+        return Key(database, facts(mapper).name, identity)
+
+    # -- several rows in one order -----------------------------------------------------------------
+
+    def _lock_partners(self, session: Session, key: Key) -> None:
+        """Lock the rows with which this one has deadlocked, all of them in one order."""
+        partners = self.memory.partners(key)
+        if not partners:
+            return
+        wanted: dict[Key, Mapper[Any]] = {}
+        for held, identity in partners:
+            mapper = held()
+            if mapper is not None and facts(mapper).locked_in is not None:
+                one = self.key_of(session, mapper, identity)
+                if one not in self.held and one.database == key.database:
+                    wanted[one] = mapper
+        for one in sorted(wanted, key=_order):
+            self.held[one] = wanted[one]
+        self.beforehand |= wanted.keys()
+        self._lock_in_order(session, wanted)
+
+    def _lock_in_order(self, session: Session, wanted: dict[Key, Mapper[Any]]) -> None:
+        by_table: dict[str, list[Key]] = {}
+        for key in sorted(wanted, key=_order):
+            by_table.setdefault(key.table, []).append(key)
+        for keys in by_table.values():
+            mapper = facts(wanted[keys[0]]).root
+            connection = self._connection(session, mapper)
+            self._begin(session, mapper)
+            columns, rows = facts(mapper).rows
+            query = select(*columns).select_from(rows).order_by(*columns)
+            query = database_of(connection.dialect).lock(query, facts(mapper).table, deleting=False)
+            identities = [key.identity for key in keys if key.identity is not None]
+            for _ in rows_at(connection, query, columns, identities):
+                pass
+
+    # -- what came of it ---------------------------------------------------------------------------
+
+    def only_read(self) -> bool:
+        """Did all of its queries do nothing but read?"""
+        return not any(writes_inside(query) or subject_of(query) is None for query in self.queries)
+
+    def succeeded(self, session: Session) -> None:
+        """Everything is flushed: what was read without a lock, and written, has not conflicted."""
+        if self.adaptive is None:
+            return
+        if self.tried:
+            written = self._written(session)
+            tables = {(key.database, key.table) for key in written}
+            for key in self.tried:
+                if key in written if key.identity is not None else key[:2] in tables:
+                    self.memory.success(key, self.adaptive)
+        if self.beforehand:
+            for key in self.held:
+                self.memory.alone(key)
+
+    def remember(self, session: Session, error: BaseException) -> frozenset[Key]:
+        """Remember what has conflicted, once; gives what the next attempt should lock."""
+        if self.failed is None:
+            self.failed = self._failed(session, error)
+        return self.failed
+
+    def _failed(self, session: Session, error: BaseException) -> frozenset[Key]:
+        if isinstance(error, PreconditionFailed):
+            return frozenset()
+        if isinstance(error, ConcurrencyError):
+            return self._conflicted(session, error)
+        if isinstance(error, DBAPIError) and cause_of(error) is Cause.DEADLOCK:
+            return self._deadlocked(session)
+        return frozenset()
+
+    def _conflicted(self, session: Session, error: ConcurrencyError) -> frozenset[Key]:
+        queried = self._queried(session)
+        found: dict[Key, None] = {}
+        for entry in error.entries:
+            if entry.action == "verify" and not self._is_held(session, entry):
+                continue  # the row was only read, and locks would make readers wait
+            mapper: Mapper[Any] = inspect(entry.model)
+            found[self.key_of(session, mapper, entry.identity)] = None
+            table = self.key_of(session, mapper)
+            if table in queried:
+                found[table] = None
+        if self.adaptive is not None:
+            for key in found:
+                self.memory.conflict(key, self.adaptive, "a unit read it, and another wrote first")
+        return frozenset(found)
+
+    def _is_held(self, session: Session, entry: Any) -> bool:
+        """Was it found moved when it was to be locked?"""
+        return self.key_of(session, inspect(entry.model), entry.identity) in self.held
+
+    def _queried(self, session: Session) -> set[Key]:
+        found = set()
+        for query in self.queries:
+            for described in query.column_descriptions:
+                subject = inspect(described.get("entity"), raiseerr=False)
+                if subject is not None:
+                    found.add(self.key_of(session, subject.mapper))
+        return found
+
+    def _deadlocked(self, session: Session) -> frozenset[Key]:
+        wanted = {key: mapper for key, mapper in self.held.items() if key.identity is not None}
+        wanted |= self._written(session)
+        if self.adaptive is not None:
+            places = frozenset((ref(mapper), key.identity) for key, mapper in wanted.items())
+            self.memory.deadlock(wanted, self.adaptive, places)
+        return frozenset(wanted)
+
+    def _written(self, session: Session) -> dict[Key, Mapper[Any]]:
+        known = watched(session)
+        places = places_of([*known.sent, *known.undone])
+        return {self.key_of(session, mapper, identity): mapper for mapper, identity in places}
+
+
+def _order(key: Key) -> Any:
+    return key.table, tuple(map(_comparable, key.identity or ()))
+
+
+def _comparable(value: Any) -> Any:
+    """In one order in every process; numbers as numbers."""
+    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))

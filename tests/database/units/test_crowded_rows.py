@@ -1,0 +1,186 @@
+"""Many writers of the same rows: nothing is lost, nobody starves, nobody deadlocks twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import sessionmaker
+
+from optilock import Adaptive, events, unit_of_work
+from optilock.dialects import Cause
+from optilock.dialects.transient import cause_of
+from optilock.testing import count_statements
+from optilock.unit.strategies.part import MEMORY
+from optilock.unit.strategies.reading import Reading
+from tests.models import Account
+
+WRITERS, SECONDS = 16, 2.0
+
+
+@pytest.fixture(autouse=True)
+def cold():
+    MEMORY.forget()
+    yield
+    MEMORY.forget()
+
+
+@pytest.fixture
+def crowd(database, store, stored):
+    """Let ``work(number)`` be done by ``writers`` at once; gives how often each one did it."""
+    engines = []
+
+    def crowd(work_of, writers=WRITERS, seconds=SECONDS):
+        store(Account(id=1, balance=0), Account(id=2, balance=0))
+        engine = database.engine(pool_size=writers, max_overflow=0, pool_timeout=120)
+        engines.append(engine)
+        sessions, done, failed = sessionmaker(engine), Counter(), []
+        start = threading.Barrier(writers)
+
+        def write(number):
+            work = work_of(sessions, number)
+            start.wait()
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                try:
+                    work()
+                except BaseException as error:
+                    failed.append(error)
+                    raise
+                done[number] += 1
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        return [done[number] for number in range(writers)]
+
+    yield crowd
+    for engine in engines:
+        engine.dispose()
+
+
+@pytest.fixture
+def retried():
+    """The errors after which a unit has run again."""
+    found = []
+
+    def listener(heard):
+        if isinstance(heard, events.Retry):
+            found.append(heard.error)
+
+    events.listen(listener)
+    yield found
+    events.unlisten(listener)
+
+
+@pytest.mark.needs("row-locks")
+def test_sixteen_writers_of_one_row_get_their_turns(crowd, stored, retried):
+    """Whoever has missed once locks the row, and queues as the others do."""
+
+    def work_of(sessions, number):
+        @unit_of_work(sessions, strategy="adaptive", attempts=4)
+        def work(session):
+            session.get_one(Account, 1).balance += 1
+
+        return work
+
+    done = crowd(work_of)
+    assert stored(Account, 1)["balance"] == sum(done)
+    assert min(done) >= 1
+    assert len(retried) <= WRITERS + sum(done) / 10
+
+
+@pytest.mark.needs("row-locks")
+def test_two_hot_rows_in_opposite_orders_deadlock_no_more_once_they_have(crowd, stored, retried):
+    begun, when = time.monotonic(), []
+
+    def work_of(sessions, number):
+        order = (1, 2) if number % 2 else (2, 1)
+
+        @unit_of_work(sessions, strategy="adaptive", attempts=10)
+        def work(session):
+            for key in order:
+                session.get_one(Account, key).balance += 1
+                time.sleep(0.001)
+
+        return work
+
+    def deadlocked(heard):
+        error = getattr(heard, "error", None)
+        if isinstance(error, DBAPIError) and cause_of(error) is Cause.DEADLOCK:
+            when.append(time.monotonic())
+
+    events.listen(deadlocked)
+    try:
+        done = crowd(work_of, writers=4, seconds=6.0)
+    finally:
+        events.unlisten(deadlocked)
+    ended = time.monotonic()
+    assert stored(Account, 1)["balance"] == stored(Account, 2)["balance"] == sum(done)
+    assert len(when) <= 8
+    assert not [at for at in when if at > (begun + ended) / 2 + 1]
+
+
+@pytest.mark.needs("row-locks")
+def test_rows_that_have_deadlocked_are_locked_together_in_the_order_of_their_keys(
+    engine, store, stored
+):
+    """Both wait for each other once; whoever reads one of the two rows later locks both."""
+    store(Account(id=1), Account(id=2), Account(id=3))
+    sessions, met = sessionmaker(engine), threading.Barrier(2, timeout=20)
+    for key in (1, 2):
+        heat(sessions, key)
+
+    def work_of(order):
+        attempts = []
+
+        @unit_of_work(sessions, strategy="adaptive", attempts=3)
+        def work(session):
+            attempts.append(1)
+            for key in order:
+                session.get_one(Account, key).balance += 1
+                if len(attempts) == 1 and key == order[0]:
+                    met.wait()
+
+        return work
+
+    threads = [threading.Thread(target=work_of(order)) for order in ((1, 2), (2, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stored(Account, 1)["balance"] == stored(Account, 2)["balance"] == 2
+
+    @unit_of_work(sessions, strategy="adaptive")
+    def later(session):
+        session.get_one(Account, 2).balance += 1
+        session.get_one(Account, 1).balance += 1
+
+    @unit_of_work(sessions, strategy="adaptive")
+    def alone(session):
+        session.get_one(Account, 2).balance += 1
+
+    with count_statements(engine) as sent:
+        later()
+    (first, *others) = [one.text for one in sent.statements if "UPDATE" in one.text]
+    assert "IN (" in first
+    assert "ORDER BY accounts.id" in first
+    assert all(text.startswith("UPDATE") for text in others)
+    for _ in range(8):
+        alone()  # does not need the other row
+    with count_statements(engine) as sent:
+        alone()
+    assert not [one.text for one in sent.statements if "ORDER BY" in one.text]
+
+
+def heat(sessions, key):
+    with sessions() as session:
+        place = Reading(session, None, MEMORY).key_of(session, Account.__mapper__, (key,))
+    MEMORY.conflict(place, Adaptive(), "the test says so")
+    MEMORY.rows[place].left = 1_000_000

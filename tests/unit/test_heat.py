@@ -1,0 +1,220 @@
+"""Which rows are hot: values in, values out, and the clock of the test."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from optilock import Adaptive, ConfigurationError, UnitOfWork, events, unit_of_work
+from optilock.unit.options import Options
+from optilock.unit.strategies.heat import Decision, Key, Memory
+
+ROW, OTHER = Key("db", "accounts", (1,)), Key("db", "accounts", (2,))
+GIVEN = Adaptive()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def memory(clock):
+    return Memory(clock=clock, chance=lambda least, most: most)
+
+
+@pytest.fixture
+def heard():
+    found = []
+    events.listen(found.append)
+    yield found
+    events.unlisten(found.append)
+
+
+def conflicts(memory, times=1, key=ROW, given=GIVEN):
+    for _ in range(times):
+        memory.conflict(key, given, "somebody was first")
+
+
+def readings(memory, times, key=ROW, given=GIVEN):
+    return [memory.decide(key, given) for _ in range(times)]
+
+
+def test_a_row_without_conflicts_is_not_remembered(memory):
+    memory.success(ROW, GIVEN)
+    assert memory.decide(ROW, GIVEN) is Decision.PLAIN
+    assert len(memory) == 0
+
+
+def test_one_conflict_makes_a_row_hot_and_no_other(memory):
+    conflicts(memory)
+    assert memory.decide(ROW, GIVEN) is Decision.LOCK
+    assert memory.decide(OTHER, GIVEN) is Decision.PLAIN
+
+
+def test_a_higher_threshold_takes_more_conflicts(memory):
+    given = Adaptive(threshold=0.5)
+    conflicts(memory, 3, given=given)
+    assert memory.decide(ROW, given) is Decision.WATCHED
+    conflicts(memory, given=given)  # 1 - 0.8 ** 4
+    assert memory.decide(ROW, given) is Decision.LOCK
+
+
+def test_now_and_then_a_hot_row_is_probed(memory):
+    conflicts(memory)
+    found = readings(memory, 200)
+    assert 1 <= found.count(Decision.WATCHED) <= 4
+
+
+def test_each_probe_that_conflicts_makes_probes_rarer_up_to_a_limit(memory):
+    conflicts(memory)
+    rare = []
+    for _ in range(14):
+        taken = 1
+        while memory.decide(ROW, GIVEN) is Decision.LOCK:
+            taken += 1
+        conflicts(memory)
+        rare.append(taken)
+    assert rare == sorted(rare)
+    assert rare[-1] == 2048
+
+
+def test_probes_that_succeed_cool_a_row_and_nothing_else_does_at_once(memory):
+    conflicts(memory)
+    assert Decision.PLAIN not in readings(memory, 50)
+    for _ in range(4):
+        memory.success(ROW, GIVEN)  # a probe, or a cold row's write
+    assert memory.decide(ROW, GIVEN) is Decision.WATCHED
+    for _ in range(20):
+        memory.success(ROW, GIVEN)
+    assert memory.decide(ROW, GIVEN) is Decision.PLAIN
+
+
+def test_a_row_cools_down_with_time(memory, clock):
+    conflicts(memory, 30)
+    clock.now = 3 * GIVEN.half_life
+    assert memory.decide(ROW, GIVEN) is Decision.LOCK
+    clock.now = 4 * GIVEN.half_life
+    assert memory.decide(ROW, GIVEN) is Decision.WATCHED
+
+
+def test_the_memory_is_bounded_and_forgets_who_was_changed_longest_ago():
+    memory = Memory(most=10)
+    conflicts(memory)
+    for number in range(2, 30):
+        conflicts(memory, key=Key("db", "accounts", (number,)))
+        conflicts(memory)
+    assert len(memory) == 10
+    assert ROW in memory.rows
+    assert Key("db", "accounts", (2,)) not in memory.rows
+
+
+def test_events_say_why_a_row_is_hot_and_why_it_is_not_any_more(memory, clock, heard):
+    conflicts(memory, 2)
+    clock.now = 1000.0
+    memory.decide(ROW, GIVEN)
+    hot, cold = heard
+    assert (type(hot), hot.table, hot.identity) == (events.Hot, "accounts", (1,))
+    assert (hot.average, hot.conflicts, hot.because) == (0.2, 1, "somebody was first")
+    assert type(cold) is events.Cold
+    assert cold.conflicts == 2
+    assert "for some time" in cold.because
+    assert hot.as_dict()["identity"] == [1]
+    assert Key("db", "accounts").identity is None
+
+
+def test_rows_that_have_deadlocked_are_partners_until_they_are_not_needed(memory):
+    memory.deadlock([ROW, OTHER], GIVEN, frozenset({"one", "other"}))
+    assert memory.partners(ROW) == memory.partners(OTHER) == {"one", "other"}
+    assert memory.decide(ROW, GIVEN) is Decision.LOCK
+    for _ in range(8):
+        assert memory.partners(ROW)
+        memory.alone(ROW)
+    assert not memory.partners(ROW)
+    assert memory.partners(OTHER)
+
+
+def test_threads_may_share_it():
+    memory = Memory(most=50)
+
+    def work(number):
+        for turn in range(300):
+            key = Key("db", "accounts", ((number * turn) % 90,))
+            memory.conflict(key, GIVEN, "")
+            memory.decide(key, GIVEN)
+            memory.success(key, GIVEN)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(memory) <= 50
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threshold": 0}, "threshold=0"),
+        ({"threshold": 1.5}, "threshold=1.5"),
+        ({"threshold": True}, "threshold=True"),
+        ({"threshold": float("nan")}, "threshold=nan"),
+        ({"weight": -0.1}, "weight=-0.1"),
+        ({"weight": "0.5"}, "weight='0.5'"),
+        ({"half_life": 0}, "half_life=0"),
+        ({"half_life": timedelta(seconds=-1)}, "half_life"),
+        ({"half_life": float("inf")}, "half_life=inf"),
+        ({"probe": 0}, "probe=0"),
+        ({"probe": 1.5}, "probe=1.5"),
+    ],
+)
+def test_limits_that_cannot_work_are_refused_by_name(options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        Adaptive(**options)
+
+
+@pytest.mark.parametrize("strategy", ["pesimistic", None, True, 0.5, Adaptive, "ADAPTIVE"])
+def test_a_strategy_that_nobody_knows_is_refused(strategy):
+    with pytest.raises(ConfigurationError, match="is no strategy"):
+        Options(strategy=strategy)
+
+
+@pytest.mark.parametrize("option", ["read_only", "verify_reads"])
+def test_what_is_only_read_is_not_locked(option):
+    with pytest.raises(ConfigurationError, match=option):
+        Options(strategy="pessimistic", **{option: True})
+    assert not Options(strategy="adaptive", **{option: True}).locks
+
+
+def test_the_default_is_optimistic_and_costs_no_part():
+    assert Options().strategy == "optimistic"
+    assert Options(strategy="optimistic").all_parts == ()
+
+
+@pytest.mark.parametrize("option", ["deadline", "wait_initial", "wait_max"])
+def test_negative_delays_are_refused(option):
+    from sqlalchemy import create_engine
+
+    with pytest.raises(ConfigurationError, match=option):
+        unit_of_work(create_engine("sqlite://"), strategy="adaptive", **{option: -1})
+
+
+def test_an_inner_unit_has_the_strategy_of_the_outer_one():
+    outer = Options(strategy="adaptive")
+    Options(strategy="optimistic").require_room_in(outer)
+    Options(strategy="adaptive").require_room_in(outer)
+    with pytest.raises(ConfigurationError, match="strategy='adaptive'"):
+        Options(strategy="pessimistic").require_room_in(outer)
+    assert UnitOfWork.__signature__.parameters["strategy"].default == "optimistic"
