@@ -36,6 +36,8 @@ from optilock.unit.strategies.lockable import rows_to_lock
 
 __all__ = ["Reading"]
 
+#: How many queries of a unit are remembered.
+QUERIES = 100
 #: What a key, or its only part, is often made of.
 _PLAIN = frozenset({tuple, int, str, bytes, UUID})
 
@@ -77,7 +79,7 @@ class Reading:
         self.memory = memory
         #: What is to be locked, whatever its heat.
         self.insist: frozenset[Key] = frozenset()
-        #: Queries that did not ask for one row by its key.
+        #: The first queries that did not ask for one row by its key.
         self.queries: list[Select[Any]] = []
         #: Rows that are, or are about to be, locked, and how others find them.
         self.held: dict[Key, Mapper[Any]] = {}
@@ -152,7 +154,7 @@ class Reading:
         if statement is self._own:
             return statement
         identity = key_asked_for(params, options.get("execution_options"))
-        if identity is None:
+        if identity is None and len(self.queries) <= QUERIES:
             self.queries.append(statement)
         if self.is_cold():
             return statement
@@ -286,8 +288,10 @@ class Reading:
     # -- what came of it ---------------------------------------------------------------------------
 
     def only_read(self) -> bool:
-        """Did all of its queries do nothing but read?"""
-        return not any(writes_inside(query) or subject_of(query) is None for query in self.queries)
+        """Did all of its queries do nothing but read? Nobody knows of very many."""
+        return len(self.queries) <= QUERIES and not any(
+            writes_inside(query) or subject_of(query) is None for query in self.queries
+        )
 
     def succeeded(self, session: Session) -> None:
         """Everything is flushed: what was read without a lock, and written, has not conflicted."""

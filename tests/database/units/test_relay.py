@@ -135,6 +135,16 @@ def test_an_optimistic_unit_begins_another_transaction(meets):
     assert meets(nothing, strategy="optimistic", wait_initial=0) == TWO
 
 
+def test_who_has_sent_very_many_queries_begins_another_transaction(meets):
+    """Nobody remembers them all."""
+
+    def work(session):
+        for _ in range(120):
+            session.scalar(select(Account.id).where(Account.id == 2))
+
+    assert meets(work) == TWO
+
+
 READS = {
     "another row": lambda s: s.get_one(Account, 2),
     "a query": lambda s: s.scalars(select(Account)).all(),
