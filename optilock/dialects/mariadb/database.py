@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -37,6 +37,7 @@ from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.catalogue import MariaDBCatalogue
+from optilock.dialects.mariadb.keys import at_keys
 from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
 from optilock.dialects.mariadb.rows import joined_rows
@@ -48,6 +49,7 @@ from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
+from optilock.mapped import Identity
 from optilock.undocumented import level_on_connect, skips_rollback
 
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
@@ -110,6 +112,11 @@ class MariaDB(Database):
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         return joined_rows(self, writes, dialect) or super().form(writes, dialect)
+
+    def at_keys(
+        self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
+    ) -> ColumnElement[bool]:
+        return at_keys(columns, keys)
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""
