@@ -282,7 +282,8 @@ def test_a_benchmark_says_which_databases_it_runs_on() -> None:
     assert _wanted(["batch"], None) == [*USUAL, "mariadb"]
     assert _wanted(["guard_trigger"], None) == ["socket", "sqlite", "mariadb"]
     assert _wanted(["overhead", "guard_trigger"], ["mariadb"]) == ["mariadb"]
-    assert _wanted(["rollout"], ["mariadb"]) == []
+    assert _wanted(["rollout"], ["mariadb"]) == ["mariadb"]
+    assert _wanted(["trips"], ["mariadb"]) == []
     assert _wanted(["preconditions"], None) == ["none"]
 
 
