@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -25,6 +25,7 @@ from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.values import Values
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
+from optilock.mapped import Identity, key_in
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
 Changes = Callable[[Any], Mapping[str, Any]]
@@ -80,6 +81,12 @@ class Database(RowLocks, Values):
     def keys_at_once(self, width: int) -> int:
         """How many keys of ``width`` columns one statement names."""
         return max(1, self.max_parameters // width)
+
+    def at_keys(
+        self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
+    ) -> ColumnElement[bool]:
+        """``key IN (…)``, so that a lock takes these rows and no other."""
+        return key_in(columns, keys)
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         """How these rows of one table, more than one, are best written."""

@@ -11,16 +11,15 @@ thing. There a row could change between the look and the write: :func:`require_l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Dialect, Select, Table, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Dialect, Select, Table, literal_column, select
 
 from optilock.conditions.condition import Match, demanded_of
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, NotWritten
-from optilock.mapped import key_in
 
 Key = tuple[Any, ...]
 
@@ -143,16 +142,20 @@ def looked_at(
     step = database.keys_at_once(width)
     for some in (keys[start : start + step] for start in range(0, len(keys), step)):
         query = database.lock(
-            _where_key_in(select(*columns), shape, some), shape.table, deleting=shape.deletes
+            _where_key_in(database, select(*columns), shape, some),
+            shape.table,
+            deleting=shape.deletes,
         )
         for row in native(connection, query, values):
             found[tuple(row[:width])] = tuple(row[width:])
     return found
 
 
-def _where_key_in(query: Select[Any], shape: Shape, keys: list[Key]) -> Select[Any]:
+def _where_key_in(
+    database: Locks, query: Select[Any], shape: Shape, keys: list[Key]
+) -> Select[Any]:
     columns = [key.column for key in shape.keys]
-    return query.where(key_in(columns, keys)).order_by(*columns)
+    return query.where(database.at_keys(columns, keys)).order_by(*columns)
 
 
 def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> None:
@@ -185,6 +188,9 @@ class Locks(Keeps, Protocol):
     """What is asked of a database by whoever locks rows and looks at them."""
 
     def keys_at_once(self, width: int) -> int: ...
+    def at_keys(
+        self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Key]
+    ) -> ColumnElement[bool]: ...
     def begin_writing(self, connection: Connection, table: Table) -> None: ...
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]: ...
 

@@ -25,7 +25,7 @@ from optilock.conflicts.together import as_one
 from optilock.dialects import database_of
 from optilock.dialects.waiting import Wait
 from optilock.errors import Action, Computed, Entry, NotWritten
-from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression, key_in
+from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression
 from optilock.mapping.compared import as_read, changed_names, compared_names
 from optilock.plain import ReadOnly
 from optilock.rows.seen import younger_names
@@ -172,9 +172,10 @@ def rows_at(
     params: Mapping[str, Any] | None = None,
 ) -> Iterator[Row[Any]]:
     """The rows of ``query`` with these keys, in as many statements as that takes."""
-    step = database_of(connection.dialect).keys_at_once(len(keys))
+    database = database_of(connection.dialect)
+    step = database.keys_at_once(len(keys))
     for start in range(0, len(identities), step):
-        some = query.where(key_in(keys, identities[start : start + step]))
+        some = query.where(database.at_keys(keys, identities[start : start + step]))
         yield from type(connection).execute(connection, some, params)
 
 

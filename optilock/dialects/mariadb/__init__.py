@@ -1,8 +1,9 @@
 """MariaDB and MySQL.
 
-:mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`migrations`
-the triggers of versions, and how a table that is alive gets a version,
-:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues.
+:mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`keys` the
+WHERE that finds rows by their keys and reads no other, :mod:`migrations` the
+triggers of versions, and how a table that is alive gets a version, :mod:`clock` the time at
+which a row is looked at, :mod:`messages` the statements of queues.
 """
 
 from optilock.dialects.mariadb import clock as clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -33,6 +33,7 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Weakness, register
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
+from optilock.dialects.mariadb.keys import at_keys
 from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
 from optilock.dialects.mariadb.rows import joined_rows
@@ -41,6 +42,7 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
+from optilock.mapped import Identity
 
 #: CLIENT_FOUND_ROWS of the protocol (https://mariadb.com/kb/en/connection/#capabilities).
 _FOUND_ROWS = 2
@@ -95,6 +97,11 @@ class MariaDB(Database):
 
     def form(self, writes: list[Write], dialect: Dialect) -> Form:
         return joined_rows(self, writes, dialect) or super().form(writes, dialect)
+
+    def at_keys(
+        self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
+    ) -> ColumnElement[bool]:
+        return at_keys(columns, keys)
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""

@@ -92,6 +92,21 @@ def test_shuffled_batches_that_overlap_partly(store, engine, stored):
 
 @servers
 @alive
+def test_halves_of_a_small_table_in_opposite_orders(store, engine, stored):
+    """Half of a table is so much of it that a server would rather scan it."""
+    size = 60
+    store(*(Account(id=n, balance=0) for n in range(size)))
+    sessions = watch(sessionmaker(engine), on_conflict=per_field(balance=add_delta, note=later))
+    chance = random.Random(8)
+    halves = [sorted(chance.sample(range(size), size // 2), reverse=n % 2) for n in range(4)]
+    together(*(adder(sessions, half, alternating=True) for half in halves))
+    wanted = [sum(n in half for half in halves) * ROUNDS for n in range(size)]
+
+    assert [stored(Account, n)["balance"] for n in range(size)] == wanted
+
+
+@servers
+@alive
 def test_keys_of_two_columns_and_texts(store, engine, stored):
     keys = [(show, n) for show in "ab" for n in range(4)]
     store(*(Seat(show=show, number=n, guest="") for show, n in keys))
