@@ -1,6 +1,7 @@
 """MariaDB and MySQL.
 
-:mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`migrations`
+:mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`keys` the
+WHERE that finds rows by their keys and reads no other, :mod:`migrations`
 the triggers of versions, and how a table that is alive gets a version, :mod:`table_locks` for how
 long it is waited for,
 :mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues,

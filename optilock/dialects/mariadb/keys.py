@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Dialect, Table, delete, or_
+from sqlalchemy import ColumnElement, Delete, Table, delete, or_
+from sqlalchemy.ext.compiler import compiles
 
 from optilock.mapped import Identity, key_in
 
@@ -27,10 +28,23 @@ def at_keys(columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]) -> 
     return or_(*(key_in(columns, keys[n : n + step]) for n in range(0, len(keys), step)))
 
 
+class _Name(ColumnElement[Any]):
+    """The name of a table; a text could not have every name."""
+
+    inherit_cache = True  # the statement has the table in its key
+
+    def __init__(self, table: Table) -> None:
+        self.named = table
+
+
+@compiles(_Name, "mysql", "mariadb")
+def _name(element: _Name, compiler: Any, **options: Any) -> str:
+    return str(compiler.preparer.format_table(element.named))
+
+
 def delete_at(
-    table: Table, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity], dialect: Dialect
+    table: Table, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]
 ) -> Delete:
     """``DELETE t FROM t FORCE INDEX (PRIMARY) WHERE key IN (…)``."""
-    name = dialect.identifier_preparer.format_table(table)
-    statement = delete(table).prefix_with(name).with_hint("FORCE INDEX (PRIMARY)")
+    statement = delete(table).prefix_with(_Name(table)).with_hint("FORCE INDEX (PRIMARY)")
     return statement.where(at_keys(columns, keys))

@@ -85,7 +85,7 @@ class JoinedRows:
     def _delete(self, connection: Connection, writes: list[Write]) -> int:
         compared = (*self.shape.keys, *self.shape.matches)
         rows = [tuple(write.params[c.parameter] for c in compared) for write in writes]
-        statement = delete_at(self.shape.table, [c.column for c in compared], rows, self.dialect)
+        statement = delete_at(self.shape.table, [c.column for c in compared], rows)
         return int(type(connection).execute(connection, statement).rowcount)
 
     def _update(self, connection: Connection, writes: list[Write]) -> int:

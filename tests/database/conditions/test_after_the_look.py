@@ -46,6 +46,8 @@ class Time(Now):
     now: Mapped[Any] = mapped_column(UtcDateTime())
 
 
+#: How its writes of many rows begin.
+OF_MARIADB = ("UPDATE (SELECT ", "DELETE look_")
 CLOCK = select(Time.__table__.c.now).scalar_subquery()
 WITHIN = Shares(clock=CLOCK)
 
@@ -167,7 +169,7 @@ def before_the_first_write(engine: Engine, do: Any) -> Iterator[list[str]]:
     done: list[str] = []
 
     def look(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        writes = statement.startswith(("UPDATE look_", "DELETE FROM look_", "WITH"))
+        writes = statement.startswith(("UPDATE look_", "DELETE FROM look_", "WITH", *OF_MARIADB))
         nothing = statement.rstrip().endswith(("1 = 0", "WHERE 0 = 1", "false"))
         if writes and not nothing and "look_clock" not in statement[:30] and not done:
             done.append(statement)

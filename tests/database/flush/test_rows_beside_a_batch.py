@@ -47,6 +47,19 @@ class Chair(Versioned, Base):
         return cls(number=n // 7, hall=n % 7)
 
 
+class Named(Versioned, Base):
+    """A name that needs quotes, and looks like a parameter."""
+
+    __tablename__ = "od:d `tables` :guest"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    guest: Mapped[int] = mapped_column(default=0)
+    meal: Mapped[int] = mapped_column(default=0)
+
+    @classmethod
+    def nth(cls, n):
+        return cls(id=n)
+
+
 def key_of(row):
     return tuple(row.__mapper__.primary_key_from_instance(row))
 
@@ -73,7 +86,7 @@ def write(rows):
 
 @pytest.mark.parametrize("deleting", [False, True])
 @pytest.mark.parametrize(("size", "batch"), SIZES)
-@pytest.mark.parametrize("model", [Bed, Chair])
+@pytest.mark.parametrize("model", [Bed, Chair, Named])
 def test_a_batch_holds_its_own_rows(store, watched, held, model, size, batch, deleting):
     store(*(model.nth(n) for n in range(size)))
     session = watched()
