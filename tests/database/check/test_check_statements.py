@@ -59,6 +59,7 @@ def guarded(number, token, engine):
     return Base
 
 
+@pytest.mark.usually("sqlite-wal")
 @pytest.mark.parametrize("token", [Counter(), Unique()], ids=["counter", "unique"])
 def test_two_hundred_guarded_tables_take_fewer_than_twenty_statements(engine, token):
     base = guarded(200, token, engine)

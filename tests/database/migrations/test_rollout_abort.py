@@ -117,6 +117,7 @@ def test_a_roll_out_that_failed_is_taken_back(engine, options, at):
     roll_out(engine, "parcels", **options)
 
 
+@pytest.mark.full
 @each_way
 def test_killed_at_every_step_it_is_taken_back(engine, options, monkeypatch):
     monkeypatch.setattr(claim, "TERM", 0.3)

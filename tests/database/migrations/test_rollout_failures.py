@@ -66,6 +66,7 @@ def works(engine: Engine) -> None:
     assert sorted(rows(engine)) == [(1, "Ada"), (2, "Bob"), (3, "Eve")]
 
 
+@pytest.mark.full
 class TestKilled:
     """SIGKILL at each COMMIT in turn, and run again."""
 

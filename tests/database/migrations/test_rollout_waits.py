@@ -64,6 +64,7 @@ def writing(engine: Engine) -> Iterator[list[float]]:
         writer.join()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at", ["add the column", "create the guard trigger", "require it"])
 def test_no_writer_waits_longer_than_told_behind_it(engine, at):
     with engine.connect() as holder, writing(engine) as took:
