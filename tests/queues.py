@@ -34,9 +34,9 @@ def make_tables(engine: Engine, *, clock: bool = False, **named: Any) -> None:
             connection.execute(insert(_shift).values(milliseconds=0))
 
 
-def made(engine: Engine, **options: Any) -> Queue:
+def made(engine: Engine, name: str = "work", **options: Any) -> Queue:
     make_tables(engine, clock=True)
-    return Queue(engine, "work", **{"clock": CLOCK, **options})
+    return Queue(engine, name, **{"clock": CLOCK, **options})
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from optilock.queue import Queue
 from optilock.queue.waiting import Asking, Listening
-from tests.queues import make_tables
+from tests.queues import made, make_tables
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -105,8 +105,11 @@ def test_elsewhere_it_asks_once_a_second(queue, engine):
 
 
 @pytest.mark.engines("postgresql")
-def test_nobody_is_told_where_nobody_waits(queue, engine):
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as listener:
+def test_nobody_is_told_where_nobody_waits(engine):
+    with (
+        made(engine, "told") as queue,  # who waited in an earlier test may still be leaving
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as listener,
+    ):
         listener.execute(text(f"LISTEN {queue._operations.store.channel}"))
         driver = listener.connection.driver_connection
         queue.send("a")
