@@ -299,6 +299,7 @@ def test_lines_are_drawn(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in names)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["contention", "conflicts", "memory"])
 def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
     table = tmp_path / "table.md"

@@ -57,6 +57,7 @@ def test_a_unit_ends_as_it_does_without(world: World, line: Wire, case: Case) ->
 
 
 @pytest.mark.anyio
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_an_async_unit_ends_as_it_does_without(world: World, line: Wire, case: Case) -> None:
     engine = create_async_engine(line.url, connect_args=UNPREPARED)

@@ -326,6 +326,7 @@ def test_trips(account, line, short, engine, stored) -> None:
     assert trips == ([2, 1] if engine.dialect.name == "postgresql" else [3, 2])
 
 
+@pytest.mark.full
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize("case", SHORT, ids=lambda case: case.name)
 def test_a_unit_ends_as_it_does_without(engine, line: Wire, case: Case) -> None:
