@@ -181,12 +181,15 @@ def _case(
     case: Case,
     subjects: Sequence[str],
 ) -> Iterator[Line]:
+    named = [name for name in subjects if name in (case.subjects or subjects)]
+    if isinstance(case.bench, Raised):
+        named += present(place.name, plan.subjects, among=[_COMMUTATIVE])
     for writers in case.writers:
         loads = interleaved(
             crowd,
             engine,
             case.bench,
-            [name for name in subjects if name in (case.subjects or subjects)],
+            named,
             writers=writers,
             seconds=case.seconds,
             rounds=plan.turns(),

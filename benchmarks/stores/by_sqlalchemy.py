@@ -1,4 +1,4 @@
-"""SQLAlchemy's ORM in five ways: optilock, ``version_id_col``, no version, and two that lock.
+"""SQLAlchemy's ORM: optilock, its increments that commute, ``version_id_col``, no version, locks.
 
 All have mapped the same tables, each in a registry of its own.
 """
@@ -19,7 +19,7 @@ from benchmarks.stores.kinds import Kind
 from benchmarks.stores.rows import Raise, Work
 from optilock import Versioned, unit_of_work, verify
 
-__all__ = ["Optilock", "Plain", "engine_for", "model_of"]
+__all__ = ["Optilock", "OptilockCommuting", "Plain", "engine_for", "model_of"]
 
 T = TypeVar("T")
 
@@ -28,6 +28,10 @@ _ATTEMPTS = 1_000_000
 
 
 class _Optilock(DeclarativeBase):
+    pass
+
+
+class _Commuting(DeclarativeBase):
     pass
 
 
@@ -41,6 +45,7 @@ class _Unversioned(DeclarativeBase):
 
 _BASES: Mapping[str, type[DeclarativeBase]] = {
     "optilock": _Optilock,
+    "commuting": _Commuting,
     "native": _Native,
     "unversioned": _Unversioned,
 }
@@ -53,8 +58,9 @@ def model_of(kind: Kind, family: str) -> Any:
     columns |= {name: mapped_column(Integer) for name in kind.numbers}
     columns |= {name: mapped_column(String(100)) for name in kind.texts}
     mixins: tuple[type[Any], ...] = ()
-    if kind.versioned and family == "optilock":
+    if kind.versioned and family in ("optilock", "commuting"):
         mixins = (Versioned,)
+        columns["__version_commutes__"] = kind.numbers if family == "commuting" else ()
     elif kind.versioned and family == "native":
         columns["version"] = mapped_column(Integer)
         columns["__mapper_args__"] = {"version_id_col": columns["version"]}
@@ -116,8 +122,9 @@ class OptilockRows(OrmRows):
 class Optilock:
     """``@unit_of_work(sessions)``, with the options that are given."""
 
-    #: Another way to change rows is another class of them.
+    #: Another way to change rows is another class of them, and other models another family.
     rows = OptilockRows
+    family = "optilock"
 
     def __init__(self, url: str, **options: Any) -> None:
         self._engine = engine_for(url)
@@ -125,7 +132,7 @@ class Optilock:
 
         @unit_of_work(sessionmaker(self._engine), **options)
         def unit(session: Session, work: Work[Any]) -> Any:
-            return work(self.rows(session, "optilock"))
+            return work(self.rows(session, self.family))
 
         self._unit: Callable[[Work[Any]], Any] = unit
 
@@ -135,6 +142,12 @@ class Optilock:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+class OptilockCommuting(Optilock):
+    """The same where the classes let increments of their numbers commute."""
+
+    family = "commuting"
 
 
 class Plain:

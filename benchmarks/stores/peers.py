@@ -62,6 +62,7 @@ PEERS: Mapping[str, Peer] = {
     "optilock, adaptive": Peer(_OURS, {"strategy": "adaptive"}),
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}),
     "optilock, short": Peer(_OURS, {"short": True}),
+    "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),
     "optilock, verify_reads": Peer(_OURS, {"verify_reads": True}, apart=True),
     "optilock, REPEATABLE READ": Peer(_OURS, {"isolation": Isolation.REPEATABLE_READ}, apart=True),
     "optilock, SERIALIZABLE": Peer(_OURS, {"isolation": Isolation.SERIALIZABLE}, apart=True),
@@ -107,7 +108,7 @@ def present(database: str, wanted: Collection[str] = (), among: Collection[str] 
         if (wanted and name not in wanted) or (peer.server and database == "sqlite"):
             continue
         if not all(map(_installed, peer.packages)):
-            print(f'{name} is left out: pip install "optilock[bench]"', file=sys.stderr)
+            print(f'{name} is left out: pip install "optilock[bench-peers]"', file=sys.stderr)
         elif not peer.own or _known(peer.options):
             found.append(name)
     return found
