@@ -58,7 +58,11 @@ def _run(command: Sequence[str], url: str, way: str, turn: Turn) -> Load:
         many = ["-c", str(turn.writers), "-j", str(min(turn.writers, os.cpu_count() or 1))]
         log = ["-l", f"--log-prefix={folder}/log"]
         _call([*command, "-n", "-M", way, "-T", str(seconds), *many, *log], url)
-        lines = [line.split() for each in Path(folder).iterdir() for line in each.open()]
+        lines = [
+            line.split()
+            for each in Path(folder).iterdir()
+            for line in each.read_text().splitlines()
+        ]
     each: dict[str, array[float]] = {str(number): array("d") for number in range(turn.writers)}
     for line in lines:
         each[line[0]].append(int(line[2]) / 1e6)

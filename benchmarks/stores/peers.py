@@ -27,6 +27,7 @@ _PLAIN = "benchmarks.stores.by_sqlalchemy:Plain"
 _CORE = "benchmarks.stores.by_core:Core"
 _DJANGO = "benchmarks.stores.by_django:Checked"
 _PEEWEE = "benchmarks.stores.by_peewee:Peewee"
+_POSTGRESQL = ("socket", "delayed", "far")
 #: Two that add to one number have both added.
 _ADDED = per_field(number=add_delta)
 
@@ -45,6 +46,8 @@ class Peer:
     safe: bool = True
     #: Whether there must be row locks, or a level SERIALIZABLE that is refused later: not SQLite.
     server: bool = False
+    #: The places (``Place.name``) that it is for; without them, all.
+    places: tuple[str, ...] = ()
     #: Of benchmarks that ask for it by name.
     apart: bool = False
 
@@ -60,8 +63,8 @@ LOCKING = "SELECT FOR UPDATE"
 PEERS: Mapping[str, Peer] = {
     "optilock": Peer(_OURS),
     "optilock, adaptive": Peer(_OURS, {"strategy": "adaptive"}),
-    "optilock, pipelined": Peer(_OURS, {"pipelined": True}),
-    "optilock, short": Peer(_OURS, {"short": True}),
+    "optilock, pipelined": Peer(_OURS, {"pipelined": True}, places=_POSTGRESQL),
+    "optilock, short": Peer(_OURS, {"short": True}, places=(*_POSTGRESQL, "sqlite")),
     "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),
     "optilock, verify_reads": Peer(_OURS, {"verify_reads": True}, apart=True),
     "optilock, REPEATABLE READ": Peer(_OURS, {"isolation": Isolation.REPEATABLE_READ}, apart=True),
@@ -107,6 +110,8 @@ def present(database: str, wanted: Collection[str] = (), among: Collection[str] 
             continue
         if (wanted and name not in wanted) or (peer.server and database == "sqlite"):
             continue
+        if peer.places and database not in peer.places:
+            continue
         if not all(map(_installed, peer.packages)):
             print(f'{name} is left out: pip install "optilock[bench-peers]"', file=sys.stderr)
         elif not peer.own or _known(peer.options):
@@ -134,7 +139,7 @@ def _installed(package: str) -> bool:
 def _known(options: Mapping[str, Any]) -> bool:
     """Whether ``unit_of_work`` takes these options."""
     try:
-        unit_of_work(create_engine("sqlite://"), **options)(_nothing)
+        unit_of_work(create_engine("postgresql+psycopg://"), **options)(_nothing)
     except (TypeError, ConfigurationError):
         return False
     return True

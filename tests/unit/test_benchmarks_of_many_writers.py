@@ -311,6 +311,7 @@ def test_a_benchmark_runs_to_its_table(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "database"),
     [(name, database) for name in (*_NAMES, "network") for database in _databases(name)],

@@ -13,6 +13,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from tests.deployments.galera.cluster import Cluster, running
+from tests.two_writers import tables_of
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +39,9 @@ def engines(cluster: Cluster) -> Iterator[list[Engine]]:
 @pytest.fixture
 def store(cluster: Cluster, engines: list[Engine]) -> Callable[..., None]:
     def store(*objects: object) -> None:
-        for metadata in {type(obj).metadata for obj in objects}:  # type: ignore[attr-defined]
-            metadata.create_all(engines[0])
+        wanted = tables_of(*dict.fromkeys(type(obj) for obj in objects))
+        for metadata in {table.metadata for table in wanted}:  # others may be of other databases
+            metadata.create_all(engines[0], tables=[t for t in wanted if t.metadata is metadata])
         with Session(engines[0]) as session, session.begin():
             session.add_all(objects)
         cluster.agree("SELECT 1")

@@ -28,6 +28,14 @@ UNPREPARED = {"prepare_threshold": None}
 
 
 @pytest.fixture
+def engine(database: Target) -> Iterator[Engine]:
+    """Straight to the server."""
+    made = database.engine()
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
 def pooled(database: Target, tmp_path: Path) -> Iterator[str]:
     """The URL of the database through PgBouncer, with two connections for all clients."""
     url = make_url(database.url)
