@@ -13,6 +13,8 @@ first part of it is a warm-up. Writers begin at the same moment.
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import logging
 import multiprocessing
 import random
@@ -39,8 +41,8 @@ _WARM = 0.25
 _UNITS = 8
 #: Seconds in which the writers hear when they begin.
 _HEAR = 0.05
-#: Seconds after the end of a turn until which the last unit must be stored.
-_LONGEST = 120
+#: Seconds until a writer says where it is, and until its answer is no longer waited for.
+_SLOW, _LONGEST = 100, 300
 
 
 #: Among what a unit has added: nanoseconds that do not belong to it.
@@ -198,10 +200,13 @@ def _serve(pipe: Connection, url: str) -> None:
             asked = pipe.recv()
         except EOFError:
             break
+        faulthandler.dump_traceback_later(_SLOW)
         try:
             pipe.send(writer.warm(asked.turn) if isinstance(asked, Warm) else writer.work(asked))
         except Exception:
             pipe.send(traceback.format_exc())
+        finally:
+            faulthandler.cancel_dump_traceback_later()
     writer.close()
 
 
@@ -255,7 +260,7 @@ def _work(store: Store, turn: Turn) -> Share:
     while (begin := clock()) < ends:
         tried = 0
         work = turn.workload.unit(chance, turn.writer, begin - turn.start)
-        given = store.run(lambda rows: attempt(work, rows))  # noqa: B023
+        given = store.run(functools.partial(attempt, work))
         end = clock()
         paused = given.pop(PAUSED, 0) / 1e9
         added.update(given)

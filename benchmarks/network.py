@@ -85,7 +85,7 @@ def _trips_of_one_row(place: Place, plan: Plan, label: str, network: Network) ->
         reset(engine, bench)
         with engine.begin() as connection:
             bench.begin(connection)
-        for name in present("socket", plan.subjects):
+        for name in present(place.name, plan.subjects):
             turn = Turn(name, bench, writers=1, seconds=0.1)
             writer.turn(turn)
             before = network.report().trips

@@ -32,6 +32,7 @@ from benchmarks.table import LOAD_COLUMNS, CountLine, Line, RatioLine, markdown
 from benchmarks.tpcb import HISTORY, TpcB
 from benchmarks.ycsb import YcsbA
 from benchmarks.zipf import Zipf
+from tests.needed import needed
 
 #: Sizes that tell as much as larger ones do.
 _TINY = [
@@ -283,8 +284,10 @@ def test_calls_of_python_functions_are_counted() -> None:
     assert called(outer) == 3
 
 
-@pytest.mark.skipif(not can_draw(), reason="matplotlib is not installed")
+@pytest.mark.full
 def test_lines_are_drawn(tmp_path: Path) -> None:
+    if not can_draw():
+        needed('matplotlib is not installed: pip install "optilock[bench-peers]"')
     place = Place("socket", "", "")
     loads = {"optilock": [load(10)], LOCKING: [load(20)]}
     lines = [line for many in (1, 2) for line in load_lines("hot row", place, many, loads, LOCKING)]

@@ -14,14 +14,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import httpx2
-import pytest
 
+from tests.needed import needed
 from tests.wiki.browsing import Visitor
 
-__all__ = ["ROOT", "needed", "program", "visitor", "wiki_at"]
+__all__ = ["ROOT", "program", "visitor", "wiki_at"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,13 +29,6 @@ def program(name: str) -> str:
     """Where it is."""
     found = shutil.which(name)
     return found or needed(f"{name} is not on PATH: install your system's package {name}")
-
-
-def needed(reason: str) -> NoReturn:
-    """Skip the test; under ``CI=true`` what is missing is a failure."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.wiki.programs import needed, program
+from tests.needed import needed
+from tests.wiki.programs import program
 
 __all__ = [
     "Page",

@@ -100,6 +100,11 @@ class Adaptive:
                 " more."
             )
 
+    @property
+    def seconds(self) -> float:
+        """``half_life`` in seconds."""
+        return self.half_life if isinstance(self.half_life, (int, float)) else math.nan
+
     def __repr__(self) -> str:
         given = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
         return f"Adaptive({', '.join(given)})"
@@ -169,7 +174,7 @@ class Memory:
         heat = self.rows.get(key)
         if heat is None:
             return Decision.PLAIN
-        average = heat.average_at(self._clock(), given.half_life)  # type: ignore[arg-type]
+        average = heat.average_at(self._clock(), given.seconds)
         if average < given.threshold:
             if heat.hot:
                 self._cool(key, heat, average, "nobody has conflicted on it for some time")
@@ -191,7 +196,7 @@ class Memory:
                     self.rows.popitem(last=False)
             else:
                 self.rows.move_to_end(key)
-            average = heat.average_at(now, given.half_life)  # type: ignore[arg-type]
+            average = heat.average_at(now, given.seconds)
             heat.average, heat.at = average + given.weight * (1 - average), now
             heat.conflicts += 1
             if heat.hot:
@@ -210,7 +215,7 @@ class Memory:
             if heat is None:
                 return
             now = self._clock()
-            heat.average = heat.average_at(now, given.half_life)  # type: ignore[arg-type]
+            heat.average = heat.average_at(now, given.seconds)
             heat.average, heat.at = heat.average * (1 - given.weight), now
             heat.patience = max(heat.patience // 2, _PATIENCE[0])
             heat.left = min(heat.left, 2 * heat.patience)

@@ -11,6 +11,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import ConcurrencyError, ConfigurationError, client_wins, reject, store_wins, watch
 from tests.models import Account, Note, Post, Stamped, Tag
+from tests.needed import two_phases
 
 pytestmark = pytest.mark.modes(full=True)
 
@@ -259,10 +260,7 @@ def test_a_closed_session_gives_its_connection_back(store, engine, other, collec
 @alive
 @pytest.mark.engines("postgresql", "mariadb")
 def test_two_phase_transactions(store, engine, watched, other, refused, stored):
-    if engine.dialect.name == "postgresql":
-        with engine.connect() as connection:
-            if connection.exec_driver_sql("SHOW max_prepared_transactions").scalar() == "0":
-                pytest.skip("the server prepares no transactions")
+    two_phases(engine)
     store(*accounts(3))
     session = watched(twophase=True)
     for row in session.scalars(select(Account)):

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import ConcurrencyError, UnitOfWork, expect, verify, watch
 from tests.models import Base, key
+from tests.needed import two_phases
 from tests.write_skew import Room, is_refused, skewed
 from tests.write_skew import rooms as rooms
 from tests.write_skew import strict as strict
@@ -111,9 +112,7 @@ def test_the_row_that_was_promised_is_told(strict):
 @pytest.mark.engines("postgresql")
 @pytest.mark.parametrize("way", ["prepare", "commit", "begin"])
 def test_in_two_phases(strict, way, stored):
-    with strict.connect() as connection:
-        if connection.exec_driver_sql("SHOW max_prepared_transactions").scalar() == "0":
-            pytest.skip("this server prepares no transactions")
+    two_phases(strict)
     session = watch(sessionmaker(strict, twophase=True))()
     with pytest.raises(ConcurrencyError) as caught:
         if way == "begin":

@@ -70,10 +70,9 @@ def test_a_server_that_says_no_is_not_asked_again(database, change):
     assert not is_transient(error)
 
 
+@pytest.mark.engines("postgresql", "mariadb")
 @pytest.mark.parametrize("change", [*PASSES.values(), *STAYS.values()], ids=[*PASSES, *STAYS])
 def test_async_drivers_are_told_apart_in_the_same_way(async_database, change):
-    if async_database.family == "sqlite":
-        pytest.skip("there is no server to connect to")
 
     async def connect() -> None:
         nonlocal tries

@@ -447,10 +447,9 @@ def test_async_units_run_at_their_level_and_undo_it(async_engine, unit):
     asyncio.run(test())
 
 
+@pytest.mark.engines("postgresql")
 def test_after_an_async_unit_that_only_reads_the_role_decides_again(async_database):
     """asyncpg never sends READ WRITE; psycopg would."""
-    if async_database.family != "postgresql":
-        pytest.skip("elsewhere no role is read-only")
 
     async def test() -> None:
         asyncpg = "asyncpg" in async_database.async_url

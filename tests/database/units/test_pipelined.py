@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -30,6 +31,7 @@ from tests.cut_line import Cut as Cut
 from tests.cut_line import cut as cut
 from tests.engines import Target
 from tests.models import Account
+from tests.needed import two_phases
 
 pytestmark = pytest.mark.engines("postgresql")
 
@@ -145,16 +147,10 @@ def test_two_engines_save_a_trip_each(account, line, far, database, tables) -> N
 
 
 def test_in_two_phases_nothing_changes(account, far) -> None:
-    if not _prepares(far):
-        pytest.skip("max_prepared_transactions is 0")
+    two_phases(far)
     with UnitOfWork(sessionmaker(far, twophase=True), pipelined=True) as session:
         rename(session)
     assert owner(far) == "Eve"
-
-
-def _prepares(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        return connection.scalar(text("SHOW max_prepared_transactions")) != "0"
 
 
 def test_a_transaction_that_a_listener_began_goes_on(account, line, far) -> None:
@@ -187,15 +183,12 @@ def test_a_connection_of_the_callers_is_left_open(account, far, engine) -> None:
     ("url", "named"),
     [
         ("sqlite://", "pysqlite"),
-        ("postgresql+psycopg2://me@nowhere/db", "psycopg2"),
+        ("postgresql+asyncpg://me@nowhere/db", "asyncpg"),
         ("mysql+pymysql://me@nowhere/db", "pymysql"),
     ],
 )
 def test_another_driver_is_refused_by_name(url, named) -> None:
-    try:
-        engine = create_engine(url)
-    except ModuleNotFoundError:
-        pytest.skip(f"{named} is not installed")
+    engine = create_engine(url)
     with pytest.raises(ConfigurationError, match=named):
         UnitOfWork(engine, pipelined=True)
     with pytest.raises(ConfigurationError, match=named):
@@ -560,6 +553,15 @@ async def test_a_cancelled_task_gives_its_connection_back(account, line, engine,
     await made.dispose()
 
 
+def until_somebody_waits_for_a_lock(engine: Engine) -> None:
+    asked = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        until = time.monotonic() + 20
+        while not connection.scalar(asked):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+
 @pytest.mark.anyio
 async def test_a_task_that_is_cancelled_in_the_last_writes_waits_for_them(
     account, line, engine
@@ -576,7 +578,7 @@ async def test_a_task_that_is_cancelled_in_the_last_writes_waits_for_them(
         connection.execute(text("SELECT 1 FROM accounts WHERE id = 1 FOR UPDATE"))
         task = asyncio.ensure_future(work())
         await changed.wait()
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(until_somebody_waits_for_a_lock, engine)
         task.cancel()
         await asyncio.sleep(0.2)
         assert not task.done()
