@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subjects=tuple(asked.subject or ()),
     )
     if asked.plots is not None and not can_draw():
-        parser.error('plots need matplotlib: pip install "optilock[bench]"')
+        parser.error('plots need matplotlib: pip install "optilock[bench-peers]"')
     with places(_wanted(asked.benchmark, asked.database)) as found:
         by_name = {name: list(_run(name, found, plan)) for name in asked.benchmark}
         about = facts(_command(arguments), found)

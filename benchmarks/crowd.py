@@ -42,7 +42,7 @@ _UNITS = 8
 #: Seconds in which the writers hear when they begin.
 _HEAR = 0.05
 #: Seconds until a writer says where it is, and until its answer is no longer waited for.
-_SLOW, _LONGEST = 100, 300
+_SLOW, _LONGEST = 100, 120
 
 
 #: Among what a unit has added: nanoseconds that do not belong to it.

@@ -28,6 +28,8 @@ _CORE = "benchmarks.stores.by_core:Core"
 _DJANGO = "benchmarks.stores.by_django:Checked"
 _PEEWEE = "benchmarks.stores.by_peewee:Peewee"
 _POSTGRESQL = ("socket", "delayed", "far")
+#: They begin with BEGIN, and what they then read locks a file of SQLite against other writers.
+_SERVERS = (*_POSTGRESQL, "mariadb")
 #: Two that add to one number have both added.
 _ADDED = per_field(number=add_delta)
 
@@ -94,8 +96,12 @@ PEERS: Mapping[str, Peer] = {
         "benchmarks.stores.by_django:Concurrency", packages=("django", "concurrency")
     ),
     "peewee, checked": Peer(_PEEWEE, packages=("peewee",)),
-    "Django, at once": Peer(_DJANGO, {"at_once": True}, packages=("django",), apart=True),
-    "peewee, at once": Peer(_PEEWEE, {"at_once": True}, packages=("peewee",), apart=True),
+    "Django, at once": Peer(
+        _DJANGO, {"at_once": True}, packages=("django",), places=_SERVERS, apart=True
+    ),
+    "peewee, at once": Peer(
+        _PEEWEE, {"at_once": True}, packages=("peewee",), places=_SERVERS, apart=True
+    ),
 }
 
 
