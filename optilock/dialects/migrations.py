@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import (
     BindParameter,
@@ -177,8 +177,23 @@ def _unknown(dialect: Dialect) -> ConfigurationError:
 Key = tuple[Any, ...]
 #: How many rows were filled, and the last key among them; None when there was none.
 Filled = tuple[int, Key | None]
+
+
+class Sending(Protocol):
+    """What a step has of its connection; a roll-out that is only shown has no more than this."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def exec_driver_sql(self, sql: str, /) -> Any: ...
+
+    def execute(self, statement: Any, given: Any = ..., /) -> Any: ...
+
+    def scalar(self, statement: Any, given: Any = ..., /) -> Any: ...
+
+
 #: What is done in one transaction.
-Step = Callable[[Connection], None]
+Step = Callable[[Sending], None]
 
 
 @dataclass(frozen=True)
@@ -236,7 +251,7 @@ class Target:
 def sends(*statements: str) -> Step:
     """A step that sends these."""
 
-    def step(connection: Connection) -> None:
+    def step(connection: Sending) -> None:
         for statement in statements:
             connection.exec_driver_sql(statement)
 
@@ -322,7 +337,7 @@ class Ways:
     def create_trigger(self, *statements: str) -> Step:
         """The step that creates a trigger; the statements are as they are."""
 
-        def step(connection: Connection) -> None:
+        def step(connection: Sending) -> None:
             for statement in statements:
                 connection.execute(plain(statement))
 

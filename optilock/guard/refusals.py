@@ -125,9 +125,10 @@ def refuse_forgotten_statement(flush: Flush, statement: Any, params: Any) -> Non
     Raises:
         ConfigurationError: it changes such a row; it is not sent, and the flush is rolled back.
     """
+    assert flush.uow is not None
     states = [
         state
-        for mapper, some in flush.uow.mappers.items()  # type: ignore[union-attr]
+        for mapper, some in flush.uow.mappers.items()
         if statement.table in mapper.tables and facts(mapper).forgotten
         for state in some
         if state.key is not None

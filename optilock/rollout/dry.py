@@ -108,7 +108,7 @@ class _Dry:
         """What the steps send; ``really``: what comes after them has to see it, on SQLite."""
         noted = _Noted(self.connection, really=really and self.ways.makes_tables_anew)
         for step in steps:
-            step(noted)  # type: ignore[arg-type]
+            step(noted)
         if noted.sent:
             yield f"-- {name}"
             yield from noted.sent

@@ -101,9 +101,9 @@ def test_probes_that_succeed_cool_a_row_and_nothing_else_does_at_once(memory):
 
 def test_a_row_cools_down_with_time(memory, clock):
     conflicts(memory, 30)
-    clock.now = 3 * GIVEN.half_life
+    clock.now = 3 * GIVEN.seconds
     assert memory.decide(ROW, GIVEN) is Decision.LOCK
-    clock.now = 4 * GIVEN.half_life
+    clock.now = 4 * GIVEN.seconds
     assert memory.decide(ROW, GIVEN) is Decision.WATCHED
 
 
@@ -183,6 +183,13 @@ def test_threads_may_share_it():
 def test_limits_that_cannot_work_are_refused_by_name(options, said):
     with pytest.raises(ConfigurationError, match=said):
         Adaptive(**options)
+
+
+def test_a_half_life_is_known_in_seconds_however_it_was_given():
+    given, same = Adaptive(half_life=timedelta(minutes=1)), Adaptive(half_life=60)
+    assert (given.seconds, given, hash(given)) == (60, same, hash(same))
+    assert "half_life=datetime.timedelta(seconds=60)" in repr(given)
+    assert given != Adaptive()
 
 
 @pytest.mark.parametrize("strategy", ["pesimistic", None, True, 0.5, Adaptive, "ADAPTIVE"])

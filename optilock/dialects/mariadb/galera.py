@@ -74,9 +74,9 @@ def _ask(dbapi_connection: Any) -> bool:
         cursor.close()
 
 
-def _cover_rollback(dialect: Dialect) -> None:
+def _cover_rollback(dialect: Any) -> None:
     """From here on, take the two errors of ROLLBACK for what they are."""
-    setattr(dialect, "do_rollback", partial(_roll_back, dialect.do_rollback))  # noqa: B010
+    dialect.do_rollback = partial(_roll_back, dialect.do_rollback)
 
 
 def _roll_back(original: Callable[[Any], None], dbapi_connection: Any) -> None:

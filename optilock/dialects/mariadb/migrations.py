@@ -31,6 +31,7 @@ from optilock.dialects.migrations import (
     GuardTriggers,
     Key,
     Names,
+    Sending,
     Step,
     Target,
     TriggerDDL,
@@ -219,7 +220,7 @@ class MariaDBWays(Ways):
             compiler = dialect.statement_compiler(dialect, None)
             change += f" COMMENT {compiler.render_literal_value(target.version.comment, String())}"
 
-        def step(connection: Connection) -> None:
+        def step(connection: Sending) -> None:
             try:
                 connection.exec_driver_sql(f"ALTER TABLE {table} {change}, LOCK=NONE")
             except DBAPIError as error:

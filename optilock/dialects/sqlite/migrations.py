@@ -27,6 +27,7 @@ from optilock.dialects.migrations import (
     GuardTriggers,
     Key,
     Names,
+    Sending,
     Step,
     Target,
     TriggerDDL,
@@ -218,7 +219,7 @@ class SQLiteWays(Ways):
         if not getattr(connection.connection.driver_connection, "in_transaction", True):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def _rebuild(self, connection: Connection, target: Target) -> None:
+    def _rebuild(self, connection: Sending, target: Target) -> None:
         """A new table in the place of the old one, in one transaction."""
         self.check(target)
         table, column = target.names(connection.dialect)
@@ -259,13 +260,13 @@ class SQLiteWays(Ways):
         return connection.scalar(select(func.count()).select_from(target.table))
 
 
-def _columns(connection: Connection, target: Target) -> list[tuple[str, Any]]:
+def _columns(connection: Sending, target: Target) -> list[tuple[str, Any]]:
     """Names, with what SQLite says of generated columns."""
     found = text("SELECT name, hidden FROM pragma_table_xinfo(:name)")
     return [tuple(row) for row in connection.execute(found, {"name": target.table.name})]
 
 
-def _given(connection: Connection, target: Target) -> int | None:
+def _given(connection: Sending, target: Target) -> int | None:
     """The last number that AUTOINCREMENT gave, also to a row that is gone."""
     known = text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")
     if connection.scalar(known) is None:
@@ -276,7 +277,7 @@ def _given(connection: Connection, target: Target) -> int | None:
     return last
 
 
-def _give_on_from(connection: Connection, target: Target, given: int | None) -> None:
+def _give_on_from(connection: Sending, target: Target, given: int | None) -> None:
     if given is None:
         return
     name = {"name": target.table.name}

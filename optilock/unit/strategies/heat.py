@@ -31,7 +31,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from threading import Lock
@@ -74,8 +74,10 @@ class Adaptive:
 
     threshold: float = 0.1
     weight: float = 0.2
-    half_life: float | timedelta = 30.0
+    half_life: float | timedelta = field(default=30.0, compare=False)
     probe: int = 32
+    #: ``half_life`` in seconds.
+    seconds: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("threshold", "weight"):
@@ -88,26 +90,17 @@ class Adaptive:
         seconds = self.half_life
         if isinstance(seconds, timedelta):
             seconds = seconds.total_seconds()
-            object.__setattr__(self, "half_life", seconds)
         if not _is_number(seconds) or seconds <= 0:
             raise ConfigurationError(
                 f"Adaptive(half_life={self.half_life!r}) cannot work: write seconds, more than 0,"
                 " or a timedelta."
             )
+        object.__setattr__(self, "seconds", seconds)
         if not isinstance(self.probe, int) or isinstance(self.probe, bool) or self.probe < 1:
             raise ConfigurationError(
                 f"Adaptive(probe={self.probe!r}) cannot work: write a number of readings, 1 or"
                 " more."
             )
-
-    @property
-    def seconds(self) -> float:
-        """``half_life`` in seconds."""
-        return self.half_life if isinstance(self.half_life, (int, float)) else math.nan
-
-    def __repr__(self) -> str:
-        given = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self))
-        return f"Adaptive({', '.join(given)})"
 
 
 def _is_number(value: Any) -> bool:
