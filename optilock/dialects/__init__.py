@@ -26,8 +26,22 @@ from optilock.dialects import known_by_codes as known_by_codes
 from optilock.dialects import mariadb as mariadb
 from optilock.dialects import postgresql as postgresql
 from optilock.dialects import sqlite as sqlite
-from optilock.dialects.base import Database, database_of, database_of_error, register
+from optilock.dialects.base import (
+    Database,
+    database_of,
+    database_of_error,
+    register,
+    unwrapped,
+)
 from optilock.dialects.causes import Cause
 from optilock.dialects.known_by_codes import KnownByCodes
 
-__all__ = ["Cause", "Database", "KnownByCodes", "database_of", "database_of_error", "register"]
+__all__ = [
+    "Cause",
+    "Database",
+    "KnownByCodes",
+    "database_of",
+    "database_of_error",
+    "register",
+    "unwrapped",
+]

@@ -124,6 +124,10 @@ class Database(RowLocks, Values):
         """
         return None
 
+    def unwrapped(self) -> tuple[type[Exception], ...]:
+        """What a driver that is installed raises for a failed connect, and SQLAlchemy lets go."""
+        return ()
+
     def is_miss(self, error: BaseException) -> bool:
         """Is it the driver's error for a statement of :meth:`all_or_error`: a row has moved?"""
         return False
@@ -378,6 +382,14 @@ def _by_name(name: str) -> Database:
 def database_of(dialect: Dialect) -> Database:
     """The answers for the database behind ``dialect``."""
     return _by_name(dialect.name)
+
+
+def unwrapped() -> tuple[type[Exception], ...]:
+    """Of which classes an error of a connect may be that SQLAlchemy has not wrapped.
+
+    Most errors of these classes are no database's. ``is_transient`` tells them apart.
+    """
+    return tuple(one for known in _known for one in known().unwrapped())
 
 
 def database_of_error(error: BaseException | None) -> Database:

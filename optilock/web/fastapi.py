@@ -43,6 +43,7 @@ from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.extras import extra
 from optilock.web.openapi import IF_MATCH, IF_NONE_MATCH, answers
+from optilock.web.problems import ERRORS
 from optilock.web.units import Depend, session_of_request, sync_session
 
 with extra("fastapi"):
@@ -101,7 +102,8 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
             )
     setattr(app.state, _STATE, _Installed(etags, policy))
     for kind, handler in exception_handlers(etags=etags).items():
-        app.add_exception_handler(kind, handler)
+        if kind in ERRORS or kind not in app.exception_handlers:
+            app.add_exception_handler(kind, handler)
     if app.router.route_class is APIRoute:
         app.router.route_class = ConditionalRoute
 

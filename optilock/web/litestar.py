@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from optilock.dialects import unwrapped
 from optilock.http.etags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
@@ -92,7 +93,7 @@ class OptilockPlugin(InitPluginProtocol):
             **(app_config.dependencies or {}),
         }
         app_config.exception_handlers = {
-            **dict.fromkeys((*ERRORS, ExceptionGroup), self._answer),
+            **dict.fromkeys((*ERRORS, *unwrapped(), ExceptionGroup), self._answer),
             **(app_config.exception_handlers or {}),
         }
         before = app_config.before_request
@@ -104,10 +105,19 @@ class OptilockPlugin(InitPluginProtocol):
         etags = _tags(self._etags, request)
         problem = problem_of(_one_of(error), etags=etags)
         if problem is None:
-            return _of_litestar(request, error)
+            return self._other_handler(request, error)(request, error)
         content = problem.content()
         headers = dict(problem.headers)
         return Response(content, status_code=problem.status, headers=headers, media_type=MEDIA_TYPE)
+
+    def _other_handler(
+        self, request: Request[Any, Any, Any], error: Exception
+    ) -> Callable[[Request[Any, Any, Any], Any], Response[Any]]:
+        """Who would answer the error without the plugin: the application, or Litestar."""
+        handlers = request.route_handler.resolve_exception_handlers()
+        kinds: tuple[Any, ...] = (*type(error).__mro__, 500)
+        found = (handlers[kind] for kind in kinds if kind in handlers)
+        return next((one for one in found if one != self._answer), _of_litestar)
 
 
 def _one_of(error: Exception) -> Exception:

@@ -56,9 +56,9 @@ the client had seen, where that is known; ``current``, what it wants; ``database
 An error about several rows shows the values of none.
 
 **503** is an answer for an error after which the database has certainly undone everything: a
-deadlock, a lock timeout, a transaction that could not be serialized. The request can be sent again
-as it is, in a second (``Retry-After``). The server does not do so by itself: it has read the body,
-and what else the handler has done by then only the handler knows.
+deadlock, a lock timeout, a transaction that could not be serialized, a server that was not reached.
+The request can be sent again as it is, in a second (``Retry-After``). The server does not do so by
+itself: it has read the body, and what else the handler has done by then only the handler knows.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ _NAMES, _LONGEST = 10, 64
 
 
 #: The classes whose errors a framework has to hand over; of some of these nothing can be told.
+#: With those of :func:`optilock.dialects.unwrapped`, which belong to others as well.
 ERRORS: Final = (OptilockError, StaleDataError, DBAPIError)
 
 
@@ -145,7 +146,7 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
             return None
         case StaleDataError():
             return _of_conflict(error, etags)
-        case DBAPIError() if is_transient(error):
+        case _ if is_transient(error):
             return AGAIN.problem(headers={"Retry-After": str(_RETRY_AFTER)})
     return None
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from optilock.dialects import unwrapped
 from optilock.http.etags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.extras import extra
@@ -78,9 +79,11 @@ def exception_handlers(
     """
 
     async def answer(request: Request, error: Exception) -> Response:
+        if request.scope["type"] == "websocket":
+            raise error
         problem = problem_of(error, etags=_tags(etags, request))
         if problem is None:
             raise error
         return ProblemResponse(problem, request.method)
 
-    return dict.fromkeys(ERRORS, answer)
+    return dict.fromkeys((*ERRORS, *unwrapped()), answer)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -173,6 +174,14 @@ class PostgreSQL(Database):
     )
     # The server ended these while it waited for a statement, or never let us in.
     lost_before_commit = frozenset({"25P03", "57P03", "57P05", "08001", "08004", "53300"})
+
+    def unwrapped(self) -> tuple[type[Exception], ...]:
+        """The operating system's own errors, and before SQLAlchemy 2.1 those of asyncpg."""
+        try:
+            asyncpg = import_module("asyncpg")
+        except ImportError:
+            return ()
+        return OSError, asyncpg.PostgresError
 
     def connect_may_pass(self, error: BaseException) -> bool:
         return super().connect_may_pass(error) or may_pass(error)
