@@ -167,6 +167,14 @@ GUARD = "optilock_guard_ck_pages"
 DROP = f"DROP TRIGGER {GUARD} ON ck_pages"
 SAME = "WHEN (NEW.version = OLD.version)"
 MOVES = "ck_items_version_moves"
+#: In words that PostgreSQL and MariaDB have both, as of_every_server().
+DEFAULT_GONE = (
+    "default gone",
+    altered("ck_items", "ALTER COLUMN version DROP DEFAULT"),
+    altered("ck_items", "ALTER COLUMN version SET DEFAULT 1"),
+    "no-default",
+    "ck_items.version",
+)
 
 
 def guard_on(when: str, condition: str = SAME, each: str = "ROW") -> tuple[str, str]:
@@ -279,13 +287,7 @@ def of_postgresql() -> list[tuple[Any, ...]]:
             "no-trigger",
             "ck_items",
         ),
-        (
-            "default gone",
-            altered("ck_items", "ALTER COLUMN version DROP DEFAULT"),
-            altered("ck_items", "ALTER COLUMN version SET DEFAULT 1"),
-            "no-default",
-            "ck_items.version",
-        ),
+        DEFAULT_GONE,
         (
             "time without a zone",
             (
@@ -500,13 +502,7 @@ def of_mariadb() -> list[tuple[Any, ...]]:
             "no-trigger",
             "ck_items",
         ),
-        (
-            "default gone",
-            altered("ck_items", "ALTER COLUMN version DROP DEFAULT"),
-            altered("ck_items", "ALTER COLUMN version SET DEFAULT 1"),
-            "no-default",
-            "ck_items.version",
-        ),
+        DEFAULT_GONE,
         *(
             (
                 f"{kind} number".lower(),

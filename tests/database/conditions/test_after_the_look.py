@@ -14,23 +14,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, event, select, text, update
+from sqlalchemy import Engine, event, select, text, update
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
     Session,
     mapped_column,
-    relationship,
     sessionmaker,
 )
 
-from optilock import CompareValues, SharingViolation, Versioned, client_wins, leases, shares, watch
+from optilock import SharingViolation, client_wins, leases, shares, watch
 from optilock.leases import Leasable, LeaseLost, LeasePolicy
 from optilock.shares import HandleLost, Shared, Shares
 from optilock.tables.shares import SET
 from optilock.tokens.timestamp import UtcDateTime
 from tests.models import Base as Others
 from tests.models import key
+from tests.ways_classes import ways
 from tests.ways_to_write import over
 
 BEGIN = datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)
@@ -60,55 +60,7 @@ class Opened(Shared):
     __shares__ = WITHIN
 
 
-def classes(mixin: Any, prefix: str) -> dict[str, Any]:
-    class Base(DeclarativeBase):
-        metadata = Others.metadata
-        type_annotation_map = Others.type_annotation_map
-
-    class Task(mixin, Versioned, Base):
-        __tablename__ = f"{prefix}_tasks"
-        __version_ignore__ = ("views",)
-        id: Mapped[int] = key()
-        kind: Mapped[str] = mapped_column(default="task")
-        title: Mapped[str] = mapped_column(default="")
-        views: Mapped[int] = mapped_column(default=0)
-        __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "task"}
-
-    class Bug(Task):
-        __tablename__ = f"{prefix}_bugs"
-        __version_ignore__ = ("seen",)
-        id: Mapped[int] = mapped_column(ForeignKey(f"{prefix}_tasks.id"), primary_key=True)
-        cause: Mapped[str] = mapped_column(default="")
-        seen: Mapped[int] = mapped_column(default=0)
-        __mapper_args__ = {"polymorphic_identity": "bug"}
-
-    class DemandedLine(Base):
-        __tablename__ = f"{prefix}_lines"
-        id: Mapped[int] = key()
-        list_id: Mapped[int] = mapped_column(ForeignKey(f"{prefix}_lists.id"))
-
-    class DemandedList(mixin, Versioned, Base):
-        __tablename__ = f"{prefix}_lists"
-        id: Mapped[int] = key()
-        lines = relationship(DemandedLine, cascade="all, delete-orphan")
-
-    class Plain(mixin, Versioned, Base):
-        __tablename__ = f"{prefix}_plain"
-        __version_token__ = CompareValues.all()
-        id: Mapped[int] = key()
-        title: Mapped[str] = mapped_column(default="")
-        size: Mapped[int] = mapped_column(default=0)
-
-    class Bare(mixin, Base):
-        __tablename__ = f"{prefix}_bare"
-        id: Mapped[int] = key()
-        title: Mapped[str] = mapped_column(default="")
-
-    every = (Task, Bug, DemandedLine, DemandedList, Plain, Bare)
-    return {one.__name__: one for one in every}
-
-
-KINDS = {"lease": classes(Leased, "look_leased"), "handle": classes(Opened, "look_shared")}
+KINDS = {"lease": ways("look_leased", Leased), "handle": ways("look_shared", Opened)}
 IN_THE_DEFAULT_RUN = {
     "a_batch_of_deletes",
     "a_bulk_update",
@@ -123,32 +75,19 @@ CASES = [
         id=both[0].__name__,
         marks=[] if both[0].__name__ in IN_THE_DEFAULT_RUN else [pytest.mark.full],
     )
-    for both in zip(
-        *(
-            over(**{name: of[name] for name in ("Task", "Bug", "DemandedList", "Plain", "Bare")})
-            for of in KINDS.values()
-        ),
-        strict=True,
-    )
+    for both in zip(*(over(**of._asdict()) for of in KINDS.values()), strict=True)
 ]
 
 
 def filled(engine: Engine, kind: str) -> list[Any]:
     """The keys of what can be leased, or opened."""
     of = KINDS[kind]
-    Others.metadata.create_all(engine, tables=[Time.__table__, *tables(kind)])
+    Others.metadata.create_all(engine, tables=[Time.__table__, *of.tables])
     SET.tables.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add(Time(id=1, now=BEGIN))
-        keys = [(of[name], n) for name in ("Task", "Plain", "Bare") for n in (1, 2, 3)]
-        lines = [of["DemandedLine"](id=n) for n in (1, 2)]
-        session.add_all(one(id=n) for one, n in keys)
-        session.add_all([of["Bug"](id=9), of["DemandedList"](id=1, lines=lines)])
-    return [*keys, (of["Bug"], 9), (of["DemandedList"], 1)]
-
-
-def tables(kind: str) -> list[Any]:
-    return [one.__table__ for one in KINDS[kind].values()]
+        session.add_all(of.rows())
+    return [*of.keys]
 
 
 def stored(engine: Engine, kind: str) -> Any:
@@ -159,7 +98,7 @@ def stored(engine: Engine, kind: str) -> Any:
                     *table.primary_key
                 )
             ).all()
-            for table in tables(kind)
+            for table in KINDS[kind].tables
         ]
 
 
@@ -197,7 +136,7 @@ def test_it_is_written_or_refused_as_a_whole(engine: Engine, case: Any, kind: st
             held: list[Any] = [leases.acquire(session, one, 30) for one in keys]
         else:
             held = [shares.open(session, one, "RWD", within=WITHIN) for one in keys]
-    moved = text(f"update {tables(kind)[0].name} SET version = version + 1 WHERE id = 1")
+    moved = text(f"update {KINDS[kind].Task.__table__.name} SET version = version + 1 WHERE id = 1")
 
     def move() -> None:
         with engine.begin() as connection:
@@ -226,7 +165,7 @@ def test_a_name_that_is_opened_as_a_text_between_the_two_is_a_violation(
 ) -> None:
     """For the first time, by a program that does not know the class: elsewhere that waits."""
     filled(engine, "handle")
-    task, other = KINDS["handle"]["Task"], engine.execution_options()
+    task, other = KINDS["handle"].Task, engine.execution_options()
 
     def opens(cursor: Any) -> None:
         with Session(other) as session, session.begin():

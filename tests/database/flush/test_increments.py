@@ -55,31 +55,28 @@ class Liked(Versioned, Base):
     views: Mapped[int] = mapped_column(default=0)
 
 
-class LikedUniquely(Versioned, Base):
+class Likes(Versioned):
+    """Rows that are liked; the classes differ in their version."""
+
+    __version_commutes__ = ("likes",)
+    id: Mapped[int] = key()
+    title: Mapped[str | None]
+    likes: Mapped[int] = mapped_column(default=0)
+
+
+class LikedUniquely(Likes, Base):
     __tablename__ = "liked_uniquely"
     __version_token__ = Unique()
-    __version_commutes__ = ("likes",)
-    id: Mapped[int] = key()
-    title: Mapped[str | None]
-    likes: Mapped[int] = mapped_column(default=0)
 
 
-class LikedInTime(Versioned, Base):
+class LikedInTime(Likes, Base):
     __tablename__ = "liked_in_time"
     __version_token__ = Timestamp()
-    __version_commutes__ = ("likes",)
-    id: Mapped[int] = key()
-    title: Mapped[str | None]
-    likes: Mapped[int] = mapped_column(default=0)
 
 
-class LikedByTrigger(Versioned, Base):
+class LikedByTrigger(Likes, Base):
     __tablename__ = "liked_by_trigger"
     __version_token__ = RowVersion()
-    __version_commutes__ = ("likes",)
-    id: Mapped[int] = key()
-    title: Mapped[str | None]
-    likes: Mapped[int] = mapped_column(default=0)
 
 
 ALL = [Liked, LikedUniquely, LikedInTime, LikedByTrigger]

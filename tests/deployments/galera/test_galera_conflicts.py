@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -146,14 +147,8 @@ def test_a_conflict_of_compared_values_at_commit_is_told_with_its_entry(
 def test_a_verified_row_that_moved_is_told_at_commit_with_its_entry(
     sessions: list[Session],
 ) -> None:
-    theirs, ours, _ = sessions
-    theirs.get_one(Account, 1).note = "theirs"
-    theirs.flush()
-    verify(ours.get_one(Account, 1))
-    ours.get_one(Account, 2).note = "ours"
-    check_and_wait(ours, theirs)
     with pytest.raises(ConcurrencyError) as caught:
-        ours.commit()
+        commit_after_theirs(sessions, verify)
     [entry] = caught.value.entries
     assert (entry.identity, entry.action) == ((1,), "verify")
 
@@ -162,22 +157,23 @@ def test_a_verified_row_that_moved_is_told_at_commit_with_its_entry(
 def test_a_demanded_row_that_moved_is_a_failed_precondition_at_commit(
     sessions: list[Session],
 ) -> None:
+    with pytest.raises(PreconditionFailed):
+        commit_after_theirs(sessions, partial(expect, version=1))
+
+
+def commit_after_theirs(sessions: list[Session], promise: Callable[[Account], object]) -> None:
+    """COMMIT; the other node has changed the row after our last look at what was promised of it."""
     theirs, ours, _ = sessions
     theirs.get_one(Account, 1).note = "theirs"
     theirs.flush()
-    expect(ours.get_one(Account, 1), version=1)
+    promise(ours.get_one(Account, 1))
     ours.get_one(Account, 2).note = "ours"
-    check_and_wait(ours, theirs)
-    with pytest.raises(PreconditionFailed):
-        ours.commit()
-
-
-def check_and_wait(ours: Session, theirs: Session) -> None:
-    """Let the other node commit after our last look at what was promised, before our COMMIT."""
 
     @event.listens_for(ours, "before_commit")
     def before_commit(session: Session) -> None:
         theirs.commit()
+
+    ours.commit()
 
 
 @pytest.mark.usefixtures("accounts")
