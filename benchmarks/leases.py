@@ -9,8 +9,8 @@ is acquired and released, beside two UPDATEs by hand, and beside PostgreSQL's ad
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from time import perf_counter, process_time
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 from typing import Any
 
 from sqlalchemy import Engine, select, text, update
@@ -20,6 +20,7 @@ from benchmarks.measure import Subject, Timing, Timings, interleave
 from benchmarks.models import Base, Item, OptilockItem, create
 from benchmarks.plan import MEDIUM, SHORT, Plan
 from benchmarks.servers import Place
+from benchmarks.subjects import amounts_written
 from benchmarks.table import Line, compare
 from optilock import Versioned, leases, watch
 from optilock.leases.columns import FAR
@@ -108,30 +109,16 @@ def _compare(
 def _write(
     sessions: sessionmaker[Session], model: type[Any], rows: int, lease: Any = None
 ) -> Subject:
+    def load(session: Session) -> Sequence[Any]:
+        query = select(model).where(model.id <= rows)
+        return session.scalars(query).all() if rows > 1 else [session.get_one(model, 1)]
+
     def write() -> Timing:
-        number = next(_numbers)
         with sessions() as session:
             if lease is not None:
                 for key in range(1, rows + 1):
                     leases.use(session, (model, key), lease)
-            started, used = perf_counter(), process_time()
-            query = select(model).where(model.id <= rows)
-            items = session.scalars(query).all() if rows > 1 else [session.get_one(model, 1)]
-            loaded = perf_counter()
-            for item in items:
-                item.amount = number
-            changed = perf_counter()
-            session.flush()
-            flushed = perf_counter()
-            session.commit()
-            ended = perf_counter()
-            return Timing(
-                load=loaded - started,
-                change=changed - loaded,
-                flush=flushed - changed,
-                commit=ended - flushed,
-                cpu=process_time() - used,
-            )
+            return amounts_written(session, load, next(_numbers))
 
     return write
 

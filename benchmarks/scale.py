@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Any
 
 from sqlalchemy import Engine, select, text
@@ -19,7 +18,7 @@ from benchmarks.models import OptilockItem, PlainItem, create, table_of
 from benchmarks.plan import LONG, Plan
 from benchmarks.series import NUMBERS
 from benchmarks.servers import Place
-from benchmarks.subjects import ByOrm, Shape
+from benchmarks.subjects import ByOrm, Shape, amounts_written
 from benchmarks.table import Line, compare
 from optilock import watch
 
@@ -94,19 +93,8 @@ def _apart(sessions: sessionmaker[Session], model: Any, keys: range) -> Subject:
     wanted = select(model).where(model.id.in_(keys)).order_by(model.id)
 
     def write() -> Timing:
-        stamp = next(_stamps)
         with sessions() as session:
-            begin = perf_counter()
-            items = session.scalars(wanted).all()
-            loaded = perf_counter()
-            for item in items:
-                item.amount = stamp
-            changed = perf_counter()
-            session.flush()
-            flushed = perf_counter()
-            session.commit()
-            done = perf_counter()
-        return Timing(loaded - begin, changed - loaded, flushed - changed, done - flushed)
+            return amounts_written(session, lambda on: on.scalars(wanted).all(), next(_stamps))
 
     return write
 

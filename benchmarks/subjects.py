@@ -39,7 +39,16 @@ from benchmarks.measure import Timing
 from benchmarks.models import MODELS, create, next_touch, table_of
 from optilock import UnitOfWork, unit_of_work, watch
 
-__all__ = ["ByHand", "ByOrm", "Shape", "Whole", "build", "rename", "whole_units"]
+__all__ = [
+    "ByHand",
+    "ByOrm",
+    "Shape",
+    "Whole",
+    "amounts_written",
+    "build",
+    "rename",
+    "whole_units",
+]
 
 _stamps = itertools.count(1)
 
@@ -56,6 +65,29 @@ class Shape(enum.Enum):
         if self is not Shape.ALTERNATING:
             return {"name": f"name {stamp}", "amount": stamp}
         return {"name": f"name {stamp}"} if index % 2 else {"amount": stamp}
+
+
+def amounts_written(
+    session: Session, load: Callable[[Session], Sequence[Any]], amount: int
+) -> Timing:
+    """Rows are loaded, each gets the amount, and they are committed: what each part took."""
+    began, used = perf_counter(), process_time()
+    items = load(session)
+    loaded = perf_counter()
+    for item in items:
+        item.amount = amount
+    changed = perf_counter()
+    session.flush()
+    flushed = perf_counter()
+    session.commit()
+    done = perf_counter()
+    return Timing(
+        load=loaded - began,
+        change=changed - loaded,
+        flush=flushed - changed,
+        commit=done - flushed,
+        cpu=process_time() - used,
+    )
 
 
 def _nothing() -> None:
