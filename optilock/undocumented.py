@@ -1,8 +1,9 @@
 """What optilock uses of SQLAlchemy without its being documented, and nothing else.
 
-When a release of SQLAlchemy renames one of these, this is the file to look at. The guarded flush
-itself stands on events, and on what the unit of work asks of a result
-(:mod:`optilock.writes.answers`).
+When a release of SQLAlchemy renames one of these, this is the file to look at: what older releases
+do not have, then objects, sessions and their transactions, mappers, statements, queries,
+connections, and dialects with their types. The guarded flush itself stands on events, and on what
+the unit of work asks of a result (:mod:`optilock.writes.answers`).
 """
 
 from __future__ import annotations
@@ -60,26 +61,7 @@ def in_greenlet() -> bool:
     return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
 
 
-# -- connections ----------------------------------------------------------------------------------
-
-
-def while_connecting(error: BaseException) -> bool:
-    """Did it come out of a pool that was making a connection?
-
-    Asyncpg raises the operating system's own errors there, and nothing else tells them from others.
-    """
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is _connects:
-            return True
-        trace = trace.tb_next
-    return False
-
-
-_connects = vars(_ConnectionRecord)["_ConnectionRecord__connect"].__code__
-
-
-# -- objects and sessions -------------------------------------------------------------------------
+# -- objects --------------------------------------------------------------------------------------
 
 
 def mark_changed(state: State, name: str, before: Any) -> None:
@@ -104,48 +86,6 @@ def take_as_stored(state: State) -> None:
     state._commit_all(state.dict, None if session is None else session.identity_map)
 
 
-def expire_with_savepoint(session: Session, states: Iterable[State]) -> None:
-    """Let the rollback of the running savepoint expire these objects, too."""
-    session._register_altered(states)
-
-
-#: The objects of ``session.deleted``, which makes a new set each time; no call of Python.
-marked_deleted: Callable[[Session], Collection[State]] = attrgetter("_deleted")
-
-
-#: ``get_nested_transaction()`` of a session or a connection, and ``get_transaction()`` of a
-#: connection, without a call of Python.
-nested_transaction: Callable[[Any], Any] = attrgetter("_nested_transaction")
-transaction_of: Callable[[Connection], Any] = attrgetter("_transaction")
-
-
-def last_deleted(session: Session) -> State | None:
-    """The object that was added last to ``session.deleted``."""
-    return next(reversed(session._deleted), None)
-
-
-def deleted_since(session: Session, last: State | None) -> Iterator[State]:
-    """Those that were added to it after ``last``; all of them, if a flush has taken that away."""
-    return takewhile(lambda state: state is not last, reversed(session._deleted))
-
-
-def classes_to_flush(session: Session) -> set[Mapper[Any]]:
-    """The classes of its new, changed and deleted objects, of which each list is made anew."""
-    states = (session._new, session.identity_map._modified, session._deleted)
-    return set(map(_mapper_of, chain.from_iterable(states)))
-
-
-_mapper_of: Callable[[State], Mapper[Any]] = attrgetter("manager.mapper")
-
-
-def inserted_by(session: Session | None) -> Iterator[State]:
-    """The objects whose rows the running transaction has inserted."""
-    running = session and (session.get_nested_transaction() or session.get_transaction())
-    while running:
-        yield from list(running._new)
-        running = running.parent
-
-
 def left_out(state: State, query: Any) -> list[str]:
     """Attributes that options of the query leave out of its rows, and that the object still holds.
 
@@ -161,26 +101,6 @@ def left_out(state: State, query: Any) -> list[str]:
 def _is_deferred(state: State, name: str, query: Any, path: Any) -> bool:
     option = state.mapper.attrs[name]._get_context_loader(query, path)
     return option is not None and ("deferred", True) in (option.strategy or ())
-
-
-def now_deleted(session: Session, states: Iterable[State]) -> None:
-    """A statement has deleted the rows of these objects, as ``delete(Model)`` does."""
-    session._remove_newly_deleted(list(states))
-
-
-def mark_deleted(session: Session, state: State, obj: Any) -> None:
-    """Put the object back into ``session.deleted``; what it cascades to stays as it is."""
-    session._deleted[state] = obj
-
-
-def unmark_deleted(session: Session, state: State) -> None:
-    """Take the object out of ``session.deleted``, and leave the running flush as it is."""
-    session._deleted.pop(state, None)
-
-
-def is_flushing(session: Session) -> bool:
-    """Does a flush run?"""
-    return bool(session._flushing)
 
 
 def is_child(state: State, parent: type[Any], key: str) -> bool | None:
@@ -201,9 +121,86 @@ def run_of(query_or_state: Any) -> int | None:
     return run
 
 
+# -- sessions -------------------------------------------------------------------------------------
+
+#: The objects of ``session.deleted``, which makes a new set each time; no call of Python.
+marked_deleted: Callable[[Session], Collection[State]] = attrgetter("_deleted")
+
+
+def last_deleted(session: Session) -> State | None:
+    """The object that was added last to ``session.deleted``."""
+    return next(reversed(session._deleted), None)
+
+
+def deleted_since(session: Session, last: State | None) -> Iterator[State]:
+    """Those that were added to it after ``last``; all of them, if a flush has taken that away."""
+    return takewhile(lambda state: state is not last, reversed(session._deleted))
+
+
+def mark_deleted(session: Session, state: State, obj: Any) -> None:
+    """Put the object back into ``session.deleted``; what it cascades to stays as it is."""
+    session._deleted[state] = obj
+
+
+def unmark_deleted(session: Session, state: State) -> None:
+    """Take the object out of ``session.deleted``, and leave the running flush as it is."""
+    session._deleted.pop(state, None)
+
+
+def now_deleted(session: Session, states: Iterable[State]) -> None:
+    """A statement has deleted the rows of these objects, as ``delete(Model)`` does."""
+    session._remove_newly_deleted(list(states))
+
+
+def classes_to_flush(session: Session) -> set[Mapper[Any]]:
+    """The classes of its new, changed and deleted objects, of which each list is made anew."""
+    states = (session._new, session.identity_map._modified, session._deleted)
+    return set(map(_mapper_of, chain.from_iterable(states)))
+
+
+_mapper_of: Callable[[State], Mapper[Any]] = attrgetter("manager.mapper")
+
+
+def is_flushing(session: Session) -> bool:
+    """Does a flush run?"""
+    return bool(session._flushing)
+
+
+def expire_with_savepoint(session: Session, states: Iterable[State]) -> None:
+    """Let the rollback of the running savepoint expire these objects, too."""
+    session._register_altered(states)
+
+
+def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
+    """What is called for an event of the session, whoever registered it."""
+    listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)
+    return listeners
+
+
+# -- transactions of sessions ---------------------------------------------------------------------
+
+#: ``get_nested_transaction()`` of a session or a connection, and ``get_transaction()`` of a
+#: connection, without a call of Python.
+nested_transaction: Callable[[Any], Any] = attrgetter("_nested_transaction")
+transaction_of: Callable[[Connection], Any] = attrgetter("_transaction")
+
+
+def inserted_by(session: Session | None) -> Iterator[State]:
+    """The objects whose rows the running transaction has inserted."""
+    running = session and (session.get_nested_transaction() or session.get_transaction())
+    while running:
+        yield from list(running._new)
+        running = running.parent
+
+
 def inserted_in(transaction: SessionTransaction) -> Collection[State]:
     """The objects whose rows the transaction, or the savepoint, has inserted."""
     return transaction._new
+
+
+def deleted_in(transaction: SessionTransaction) -> Collection[State]:
+    """The objects whose rows it has deleted."""
+    return transaction._deleted
 
 
 def was_committing(transaction: SessionTransaction) -> bool:
@@ -211,9 +208,24 @@ def was_committing(transaction: SessionTransaction) -> bool:
     return transaction._state is SessionTransactionState.PREPARED
 
 
-def deleted_in(transaction: SessionTransaction) -> Collection[State]:
-    """The objects whose rows it has deleted."""
-    return transaction._deleted
+def opened_by(transaction: SessionTransaction, connection: Connection) -> bool:
+    """Has the session itself opened the connection, so that its COMMIT is the connection's?"""
+    _, _, commits, opened = transaction._connections[connection]
+    return bool(commits and opened)
+
+
+Held = Mapping[Any, tuple[Connection, Any, bool, bool]]
+
+
+def leave_connections(transaction: SessionTransaction) -> Held:
+    """Take its connections out of a session's transaction, which ends without them."""
+    held, transaction._connections = transaction._connections, {}
+    return held
+
+
+def take_connections(transaction: SessionTransaction, held: Held) -> None:
+    """Let another session's transaction, which has none yet, go on with them."""
+    transaction._connections.update(held)
 
 
 # -- mappers --------------------------------------------------------------------------------------
@@ -367,6 +379,8 @@ def resolved(statement: StatementLambdaElement) -> Any:
     return statement._resolved
 
 
+# -- queries --------------------------------------------------------------------------------------
+
 #: The FOR UPDATE of a ``Select``, or ``None``; asked for every query, so no call of Python.
 lock_of: Callable[[Select[Any]], Any] = attrgetter("_for_update_arg")
 
@@ -449,23 +463,23 @@ def joins_of(statement: Select[Any]) -> Joins:
     )
 
 
-# -- transactions of sessions ---------------------------------------------------------------------
-
-Held = Mapping[Any, tuple[Connection, Any, bool, bool]]
+# -- connections ----------------------------------------------------------------------------------
 
 
-def leave_connections(transaction: SessionTransaction) -> Held:
-    """Take its connections out of a session's transaction, which ends without them."""
-    held, transaction._connections = transaction._connections, {}
-    return held
+def while_connecting(error: BaseException) -> bool:
+    """Did it come out of a pool that was making a connection?
+
+    Asyncpg raises the operating system's own errors there, and nothing else tells them from others.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is _connects:
+            return True
+        trace = trace.tb_next
+    return False
 
 
-def take_connections(transaction: SessionTransaction, held: Held) -> None:
-    """Let another session's transaction, which has none yet, go on with them."""
-    transaction._connections.update(held)
-
-
-# -- connections and dialects ---------------------------------------------------------------------
+_connects = vars(_ConnectionRecord)["_ConnectionRecord__connect"].__code__
 
 
 def demand_rollback(connection: Connection) -> None:
@@ -482,6 +496,19 @@ def is_over(connection: Connection) -> bool:
     """Does the connection demand that?"""
     transaction = connection.get_transaction()
     return transaction is not None and not transaction.is_active
+
+
+def has_begin_listeners(engine: Engine) -> bool:
+    """Does a listener hear of each transaction that begins, and may send a BEGIN of its own?"""
+    return bool(engine.dispatch.begin)
+
+
+def has_commit_listeners(connection: Connection) -> bool:
+    """Does a listener hear of each COMMIT of the connection, before it is sent?"""
+    return bool(connection.dispatch.commit or connection.engine.dispatch.commit)
+
+
+# -- dialects and types ---------------------------------------------------------------------------
 
 
 def double_percents(dialect: Dialect) -> bool:
@@ -516,28 +543,6 @@ def level_on_connect(dialect: Dialect) -> str | None:
 def skips_rollback(dialect: Dialect) -> bool:
     """``create_engine(skip_autocommit_rollback=True)``, which SQLAlchemy has since 2.0.43."""
     return bool(getattr(dialect, "skip_autocommit_rollback", False))
-
-
-def has_begin_listeners(engine: Engine) -> bool:
-    """Does a listener hear of each transaction that begins, and may send a BEGIN of its own?"""
-    return bool(engine.dispatch.begin)
-
-
-def has_commit_listeners(connection: Connection) -> bool:
-    """Does a listener hear of each COMMIT of the connection, before it is sent?"""
-    return bool(connection.dispatch.commit or connection.engine.dispatch.commit)
-
-
-def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
-    """What is called for an event of the session, whoever registered it."""
-    listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)
-    return listeners
-
-
-def opened_by(transaction: SessionTransaction, connection: Connection) -> bool:
-    """Has the session itself opened the connection, so that its COMMIT is the connection's?"""
-    _, _, commits, opened = transaction._connections[connection]
-    return bool(commits and opened)
 
 
 def has_bind_expression(kind: TypeEngine[Any]) -> bool:
