@@ -268,7 +268,7 @@ _MOVES = text(
 def note_what_moves(connection: Connection, table: Table) -> None:
     """``ON UPDATE CURRENT_TIMESTAMP``, which SQLAlchemy reflects beside some defaults only."""
     named = {"schema": table.schema, "name": table.name}
-    for name in connection.scalars(_MOVES, named):
+    for name in set(connection.scalars(_MOVES, named)) & {*table.columns.keys()}:
         table.columns[name].server_onupdate = FetchedValue(for_update=True)
 
 
