@@ -294,7 +294,7 @@ def _as_stored(target: Target) -> Target:
     A UUID would be read as a number, and a time be sent back in another form than it has.
     """
     key = PrimaryKeyConstraint(*(key.name for key in target.keys))
-    columns = [Column[Any](column.name) for column in target.table.columns]
+    columns: list[Column[Any]] = [Column(column.name) for column in target.table.columns]
     table = Table(target.table.name, MetaData(), *columns, key, schema=target.table.schema)
     return replace(target, table=table, column=table.columns[target.name])
 
