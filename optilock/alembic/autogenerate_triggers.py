@@ -6,12 +6,18 @@ SQLite drops no column that a trigger names; what has to come, comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from alembic.autogenerate.api import AutogenContext
-from alembic.operations.ops import DropTableOp, MigrateOperation, ModifyTableOps, UpgradeOps
+from alembic.operations.ops import (
+    DropColumnOp,
+    DropTableOp,
+    MigrateOperation,
+    ModifyTableOps,
+    UpgradeOps,
+)
 from sqlalchemy import Connection, Table
 
 from optilock.alembic import triggers as op
@@ -41,11 +47,11 @@ def add_trigger_operations(
     stored = _stored(context, comparison.triggers, schemas)
     tables = (key_of(context, table) for table in tables_of(context))
     known = {*wanted, *tables, *_dropped(upgrade)}
-    guards = dict(_guards(comparison, wanted))
+    guards = {key: both for key, *both in _guards(comparison, wanted, _dropped_columns(upgrade))}
     remade, without_default = _remade(context, upgrade), _without_default(context, wanted)
     for key in sorted(known, key=lambda key: (key[0] or "", key[1])):
         found, expected = stored.get(key, []), wanted.get(key)
-        comparison.guard(key, found, guards.get(key), key in remade)
+        comparison.guard(key, found, guards.get(key, []), key in remade)
         comparison.version(key, found, expected, without_default, key in remade)
     upgrade.ops[:] = [*comparison.before, *upgrade.ops, *comparison.after]
 
@@ -58,9 +64,11 @@ class _Comparison:
     after: list[MigrateOperation] = field(default_factory=list)
 
     def guard(
-        self, key: Key, found: list[Found], wanted: GuardTrigger | None, remade: bool
+        self, key: Key, found: list[Found], possible: Sequence[GuardTrigger], remade: bool
     ) -> None:
+        """One that is made as the first of ``possible`` unless it is like another one of them."""
         schema, table = key
+        wanted = next(iter(possible), None)
         stored = next((one for one in found if is_guard(one.name)), None)
         if stored is None and wanted is not None:
             stored = self._hidden(key, wanted.name)
@@ -68,8 +76,9 @@ class _Comparison:
             if wanted is not None:
                 self.after.append(op.CreateGuardTrigger(wanted))
             return
-        same = wanted is not None and stored.is_made_by(
-            self.triggers.source(wanted), self.triggers.fires(wanted)
+        same = any(
+            stored.is_made_by(self.triggers.source(one), self.triggers.fires(one))
+            for one in possible
         )
         if same and stored.enabled and not remade:
             return
@@ -129,9 +138,12 @@ def _stored(
 
 
 def _guards(
-    comparison: _Comparison, wanted: dict[Key, Expected]
-) -> Iterator[tuple[Key, GuardTrigger]]:
-    """The guard triggers that there should be, on the tables as they are."""
+    comparison: _Comparison, wanted: dict[Key, Expected], dropped: set[tuple[Key, str]]
+) -> Iterator[tuple[Key, GuardTrigger, GuardTrigger]]:
+    """The guard triggers that there should be, on the tables as they are; or may be.
+
+    Those that may be count columns, too, which the mapping does not have, and the table keeps.
+    """
     guards = {key: expected.guard for key, expected in wanted.items()}
     by_schema: dict[str | None, list[str]] = {}
     for (schema, table), guard in guards.items():
@@ -143,9 +155,12 @@ def _guards(
         for table in tables:
             guard, columns = guards[schema, table], wanted[schema, table].table.columns
             assert guard is not None
-            generated = stored[table].generated if table in stored else ()
+            there = stored[table].columns.values() if table in stored else ()
+            generated = [column.name for column in there if column.generated]
             known = (column.name for column in columns if column.name != guard.column)
-            yield (schema, table), guard.ignoring(generated, known)
+            guard = guard.ignoring(generated, known)
+            kept = (c.name for c in there if ((schema, table), c.name) not in dropped)
+            yield (schema, table), guard, guard.counting(kept)
 
 
 def key_of(context: AutogenContext, table: Table) -> Key:
@@ -169,6 +184,16 @@ def _dropped(upgrade: UpgradeOps) -> Iterator[Key]:
     for operation in upgrade.ops:
         if isinstance(operation, DropTableOp):
             yield (operation.schema, str(operation.table_name))
+
+
+def _dropped_columns(upgrade: UpgradeOps) -> set[tuple[Key, str]]:
+    return {
+        ((modify.schema, str(modify.table_name)), str(operation.column_name))
+        for modify in upgrade.ops
+        if isinstance(modify, ModifyTableOps)
+        for operation in modify.ops
+        if isinstance(operation, DropColumnOp)
+    }
 
 
 def _without_default(context: AutogenContext, wanted: dict[Key, Expected]) -> set[Key]:

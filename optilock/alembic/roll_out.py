@@ -21,7 +21,7 @@ with the same result, and a comment that says so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -63,6 +63,7 @@ class _RollOperation(VersionOperation):
         share: float = SHARE,
         lock_timeout: Seconds = _LOCK_TIMEOUT,
         patience: Seconds = _PATIENCE,
+        nodes: Sequence[str] = (),
         schema: str | None = None,
     ) -> None:
         require_column(token)
@@ -76,6 +77,7 @@ class _RollOperation(VersionOperation):
             "share": share,
             "lock_timeout": in_seconds("lock_timeout", lock_timeout),
             "patience": in_seconds("patience", patience),
+            "nodes": tuple(nodes),
         }
         self.schema = schema
 
@@ -115,6 +117,7 @@ class RollOutVersionColumn(_RollOperation):
         share: float = SHARE,
         lock_timeout: Seconds = _LOCK_TIMEOUT,
         patience: Seconds = _PATIENCE,
+        nodes: Sequence[str] = (),
         schema: str | None = None,
     ) -> None:
         """Give a table that others are writing the column of ``token``.
@@ -127,6 +130,8 @@ class RollOutVersionColumn(_RollOperation):
             share: the part of its time that it may work.
             lock_timeout: seconds that a step waits for a lock before it tries again later.
             patience: seconds to go on trying for one lock.
+            nodes: of a Galera cluster, ``host:port`` of every node as it is reached from here;
+                without them those that the cluster tells.
 
         Raises:
             ConfigurationError: no such table or column, no primary key, a column of that name with
@@ -145,6 +150,7 @@ class RollOutVersionColumn(_RollOperation):
                 share=share,
                 lock_timeout=lock_timeout,
                 patience=patience,
+                nodes=nodes,
                 schema=schema,
             )
         )
@@ -153,6 +159,7 @@ class RollOutVersionColumn(_RollOperation):
         call = super().call()
         usual = {"share": SHARE, "lock_timeout": _LOCK_TIMEOUT, "patience": _PATIENCE}
         pace = {n: None if value == usual.get(n) else value for n, value in self.pace.items()}
+        pace["nodes"] = [*self.pace["nodes"]] or None
         return Call(call.name, call.arguments, {**call.options, **pace})
 
     def reverse(self) -> RollBackVersionColumn:

@@ -220,9 +220,10 @@ class VersionColumn:
                 self._require_connection()
                 self._add(nullable=True)
                 if fill is not None:  # or closing does it
-                    named = self._named(Column(self.name, self.token.type()))
-                    filled = update(named).values({self.name: literal_column(fill)})
-                    self.operations.execute(filled)
+                    stay = [] if target is None else [column.name for column in target.kept]
+                    named = self._named(Column(self.name, self.token.type()), *map(Column, stay))
+                    values = {self.name: literal_column(fill), **{n: named.c[n] for n in stay}}
+                    self.operations.execute(update(named).values(values))
                 self._close()
 
     def drop(self) -> None:

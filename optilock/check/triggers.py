@@ -16,7 +16,7 @@ from optilock.dialects.migrations import Found
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
 from optilock.tokens import Token
-from optilock.tokens.guard_trigger import is_guard
+from optilock.tokens.guard_trigger import GuardTrigger, is_guard
 
 
 def guard_trigger(seen: Seen) -> Iterator[Finding]:
@@ -36,11 +36,14 @@ def guard_trigger(seen: Seen) -> Iterator[Finding]:
         return
     columns = (column.name for column in seen.table.columns if column.name != guard.column)
     guard = guard.ignoring(seen.stored.generated, columns)
+    wider = guard.counting(column.name for column in seen.stored.columns.values())
     try:
-        made = seen.guards.source(guard), seen.guards.fires(guard)
+        made, also = (_made(seen, one) for one in (guard, wider))
     except ConfigurationError as refusal:
         yield _unknown(seen, refusal)
         return
+    if there is not None and there.source is not None and there.is_made_by(*also):
+        made = also
     what = f"{subject.name}.__version_guard__ = {guard.policy!r}"
     harm = "a foreign UPDATE changes rows and nobody is told"
     operation = _call(
@@ -51,6 +54,10 @@ def guard_trigger(seen: Seen) -> Iterator[Finding]:
         schema=seen.schema,
     )
     yield from _compared(seen, what, there, made, operation, harm)
+
+
+def _made(seen: Seen, guard: GuardTrigger) -> tuple[str, str]:
+    return seen.guards.source(guard), seen.guards.fires(guard)
 
 
 def version_trigger(seen: Seen) -> Iterator[Finding]:

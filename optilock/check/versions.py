@@ -13,8 +13,8 @@ from optilock.dialects.catalogue import StoredColumn
 
 
 def nullable(seen: Seen) -> Iterator[Finding]:
-    """May a row have no version?"""
-    if seen.version is None:
+    """May a row have no version? Of a view's column nobody can say."""
+    if seen.version is None or seen.stored.is_view:
         return
     name, _, found = seen.version
     if found.nullable:

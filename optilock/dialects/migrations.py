@@ -221,6 +221,15 @@ class Target:
         assert self.column is not None
         return self.column
 
+    @property
+    def kept(self) -> dict[Column[Any], Any]:
+        """What an UPDATE has to write so that columns which would move by themselves stay."""
+        return {
+            column: column
+            for column in self.table.columns
+            if column.server_onupdate is not None and column is not self.column
+        }
+
     def names(self, dialect: Dialect) -> tuple[str, str]:
         """The table and the column, quoted."""
         quoted = dialect.identifier_preparer

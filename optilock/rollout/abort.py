@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from optilock.dialects import database_of
-from optilock.dialects.migrations import Target
+from optilock.dialects.migrations import Found, Target, Ways
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_ddl, trigger_name
-from optilock.rollout.claim import claim_of
+from optilock.rollout.claim import claim_for
 from optilock.rollout.fill import Attempts
 from optilock.rollout.nodes import same_on_all
 from optilock.rollout.opened import LOCK_TIMEOUT, PATIENCE, opened, require_column
@@ -30,7 +30,7 @@ from optilock.rollout.refusals import require_version
 from optilock.rollout.report import Progress
 from optilock.rollout.target import target_of
 from optilock.tokens import Counter, Token
-from optilock.tokens.guard_trigger import GuardTrigger
+from optilock.tokens.guard_trigger import GuardTrigger, read_mark
 from optilock.unit.backoff import Seconds
 
 __all__ = ["abort"]
@@ -65,16 +65,25 @@ def abort(
     ):
         connection, ways = attempts.connection, attempts.ways
         with connection.begin():
-            target = target_of(connection, table, schema, token)
-            claim = claim_of(table, schema or ways.current_schema(connection))
-            require_version(connection, ways, target)
-            _require_unfinished(target)
+            target = _unfinished(connection, ways, table, schema, token)
+            claim = claim_for(connection, ways, target)
             if target.column is None and not claim.is_there(connection):
                 return ()
         with attempts.alone(claim):
             attempts.table = target.table
+            with connection.begin():  # it may have been finished until nobody else could work
+                target = _unfinished(connection, ways, table, schema, token)
             steps = _Abort(attempts, target).run() if target.column is not None else ()
     return (*steps, "drop the note of who works")
+
+
+def _unfinished(
+    connection: Connection, ways: Ways, table: str, schema: str | None, token: Token
+) -> Target:
+    target = target_of(connection, table, schema, token)
+    require_version(connection, ways, target)
+    _require_unfinished(target)
+    return target
 
 
 def _require_unfinished(target: Target) -> None:
@@ -106,15 +115,26 @@ class _Abort:
         return tuple(done)
 
     def _triggers(self) -> list[str]:
-        """Statements that drop the token's trigger, and the guard trigger, where they are."""
+        """Statements that drop what stands on the column: without it every UPDATE would fail.
+
+        Whatever the token is called: a ``RowVersion`` has the same type as a ``Counter``.
+        """
         target, connection = self.target, self.attempts.connection
-        table, token = target.table, target.token
-        triggers = database_of(connection.dialect).guard_triggers(connection.dialect)
+        table, dialect = target.table, connection.dialect
+        triggers = database_of(dialect).guard_triggers(dialect)
         with connection.begin():
-            there = triggers.found(connection, table.schema)
-        names = {one.name for one in there if one.table == table.name}
-        if token.has_trigger:
-            drop = trigger_ddl(table, target.version, connection.dialect).drop
-            return list(drop) if trigger_name(table.name, target.name) in names else []
-        guard = GuardTrigger(table.name, token, "bump", schema=table.schema)
-        return list(triggers.drop(guard)) if guard.name in names else []
+            found = triggers.found(connection, table.schema)
+        there = {one.name: one for one in found if one.table == table.name}
+        moves = there.get(trigger_name(table.name, target.name))
+        guard = GuardTrigger(table.name, Counter(), "bump", schema=table.schema)  # for its name
+        guards = there.get(guard.name)
+        return [
+            *(trigger_ddl(table, target.version, dialect).drop if moves else ()),
+            *(triggers.drop(guard) if guards and _stands_on(guards, target) else ()),
+        ]
+
+
+def _stands_on(guard: Found, target: Target) -> bool:
+    """Not on the version that the table has beside this one."""
+    said = read_mark(guard.read(), guard.table, target.table.schema)
+    return said is None or said.column == target.name

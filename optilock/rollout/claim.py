@@ -40,10 +40,11 @@ from sqlalchemy.schema import CreateTable, DropTable
 
 from optilock.conditions.clock import Clock, later
 from optilock.dialects import database_of
+from optilock.dialects.migrations import Target, Ways
 from optilock.errors import OptilockError
 from optilock.tokens.timestamp import UtcDateTime
 
-__all__ = ["PREFIX", "TERM", "Claim", "claim_of"]
+__all__ = ["PREFIX", "TERM", "Claim", "claim_for", "claim_of"]
 
 #: What the names of these tables begin with; autogenerate leaves them alone.
 PREFIX = "optilock_rollout_of_"
@@ -200,6 +201,12 @@ class Claim:
             f"This roll-out of {self.name} was not heard of for {TERM:g} seconds, and another one"
             " has taken its place. What was done stays done, and the other one goes on from there."
         )
+
+
+def claim_for(connection: Connection, ways: Ways, target: Target) -> Claim:
+    """The claim of a table that was looked at: one, by whichever name and schema it was found."""
+    table = target.table
+    return claim_of(table.name, table.schema or ways.current_schema(connection))
 
 
 def claim_of(table: str, schema: str | None) -> Claim:

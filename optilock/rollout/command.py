@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import rich_click as click
@@ -67,35 +69,30 @@ def migrate(
     Interrupted or killed, it is run again with the same words and goes on where it stood, or it is
     taken back with --abort.
     """
-    engine: Engine | None = None
-    waits: dict[str, Any] = {"lock_timeout": lock_timeout, "patience": patience, "nodes": node}
-    named: dict[str, Any] = {"schema": schema}
-    triggers: dict[str, Any] = {"guard": guard, "ignore": ignore}
-    try:
+    with _told():
+        version = TOKENS[token](column=column) if column != "version" else TOKENS[token]()
+        named: dict[str, Any] = {"schema": schema, "token": version}
+        triggers: dict[str, Any] = {"guard": guard, "ignore": ignore}
+        pace: dict[str, Any] = {"rate": rate, "batch": batch, "share": share}
+        waits: dict[str, Any] = {"lock_timeout": lock_timeout, "patience": patience, "nodes": node}
         if dry_run and abort:
             raise ConfigurationError("--dry-run shows a roll-out, and --abort takes one back.")
-        named["token"] = TOKENS[token](column=column) if column != "version" else TOKENS[token]()
-        engine = engine_of(url)
-        require_answer(engine)
-        if dry_run:
-            return _show(
-                table, column, statements_of(engine, table, batch=batch, **named, **triggers)
-            )
-        if abort:
-            return print(_gone(table, column, take_back(engine, table, **named, **waits)))
-        columns = (TextColumn(_NAME), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as shown:
-            report = roll_out(
-                engine,
-                table,
-                rate=rate,
-                batch=batch,
-                share=share,
-                progress=_Bar(shown),
-                **named,
-                **waits,
-                **triggers,
-            )
+        with _reached(url) as engine:
+            if dry_run:
+                lines = statements_of(engine, table, batch=batch, **named, **triggers)
+                _show(table, column, lines)
+            elif abort:
+                print(_gone(table, column, take_back(engine, table, **named, **waits)))
+            else:
+                report = _rolled_out(engine, table, **named, **triggers, **pace, **waits)
+                print(_sentence(table, column, report))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """End the command with the words, and the exit code, of what went wrong."""
+    try:
+        yield
     except ConfigurationError as error:
         _end(2, str(error))
     except OptilockError as error:
@@ -105,10 +102,23 @@ def migrate(
         _end(1, f"The database failed: {first_line}")
     except KeyboardInterrupt:
         _end(1, "Interrupted. What was done stays done; the same command goes on from here.")
+
+
+@contextmanager
+def _reached(url: str) -> Iterator[Engine]:
+    engine = engine_of(url)
+    try:
+        require_answer(engine)
+        yield engine
     finally:
-        if engine is not None:
-            engine.dispose()
-    print(_sentence(table, column, report))
+        engine.dispose()
+
+
+def _rolled_out(engine: Engine, table: str, **options: Any) -> Report:
+    """With a bar on standard error."""
+    columns = (TextColumn(_NAME), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        return roll_out(engine, table, progress=_Bar(shown), **options)
 
 
 def _sentence(table: str, column: str, report: Report) -> str:

@@ -46,14 +46,25 @@ class Filler:
 
         Raises:
             OptilockError: the rows that are left are held by others for longer than the patience,
-                without a row being filled meanwhile.
+                without a row being filled meanwhile; or nobody holds them, and they stay as they
+                are.
         """
         moved = time.monotonic()
         while True:
-            if self._pass():
+            filled, found = self._pass()
+            if filled:
                 moved = time.monotonic()
             if not self._is_left():
                 return
+            if found and not filled:
+                raise OptilockError(
+                    f"Rows of {self.target.table.fullname} stay without a version: nobody holds"
+                    " them, and the UPDATE that gives them one changes none of them. Usually a"
+                    " trigger leaves them out (RETURN NULL, RAISE(IGNORE)), or a key is not equal"
+                    " to itself (FLOAT on MariaDB). What was filled stays filled; give these rows"
+                    " a version by hand, or switch the trigger off for as long as the roll-out"
+                    " takes, and run it again, it goes on from here."
+                )
             if time.monotonic() - moved > self.attempts.patience:
                 raise OptilockError(
                     f"Rows of {self.target.table.fullname} are still without a version, because"
@@ -66,14 +77,15 @@ class Filler:
             self.attempts.progress.waiting(f"rows are held by another transaction{whose}")
             time.sleep(_LOOK_AGAIN)
 
-    def _pass(self) -> int:
-        """Once through the table; how many rows were filled."""
+    def _pass(self) -> tuple[int, bool]:
+        """Once through the table; how many rows were filled, and whether there were free ones."""
         before, after, size = self.filled, None, self.pace.first()
         while True:
             started = time.perf_counter()
-            rows, after = self._batch(after, size)
-            if after is None:
-                return self.filled - before
+            rows, last = self._batch(after, size)
+            if last is None or last == after:
+                return self.filled - before, after is not None
+            after = last
             seconds = time.perf_counter() - started
             self.filled += rows
             self.batches += 1

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.migrations import Step, Target
 from optilock.errors import OptilockError
-from optilock.rollout.claim import claim_of
+from optilock.rollout.claim import claim_for
 from optilock.rollout.fill import Attempts, Filler
 from optilock.rollout.nodes import same_on_all
 from optilock.rollout.opened import LOCK_TIMEOUT, PATIENCE, look, opened, require_column
@@ -98,7 +98,7 @@ class _Rollout:
     ) -> Report:
         started = time.monotonic()
         target = self._look(look, self.ways, table, schema, token, guard)
-        claim = claim_of(table, target.table.schema or self._look(self.ways.current_schema))
+        claim = self._look(claim_for, self.ways, target)
         if self._is_done(target, guard) and not self._look(claim.is_left):
             return Report(seconds=time.monotonic() - started)
         with self.attempts.alone(claim):

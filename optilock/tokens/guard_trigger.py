@@ -92,6 +92,16 @@ class GuardTrigger:
         columns = (name for name in self.columns or known if name not in ignore)
         return replace(self, ignore=tuple(ignore), columns=tuple(columns))
 
+    def counting(self, others: Iterable[str]) -> GuardTrigger:
+        """The same where ``others`` count as well, which the table has and the mapping does not.
+
+        So a roll-out makes it, which knows the table alone.
+        """
+        if not self.columns:
+            return self
+        more = {*others} - {*self.ignore, self.column}
+        return replace(self, columns=(*self.columns, *more))
+
     @property
     def column(self) -> str:
         """The version's column."""

@@ -99,6 +99,10 @@ OPERATIONS = {
         "op.roll_out_version_column('pages', optilock.tokens.Counter(), guard='bump',"
         " ignore=['views'], rate=9, patience=3600.0)"
     ),
+    RollOutVersionColumn("pages", Counter(), nodes=["db1:3306", "db2:3306"]): (
+        "op.roll_out_version_column('pages', optilock.tokens.Counter(),"
+        " nodes=['db1:3306', 'db2:3306'])"
+    ),
     RollBackVersionColumn("pages", RowVersion(), schema="w"): (
         "op.roll_back_version_column('pages', optilock.tokens.RowVersion(), schema='w')"
     ),

@@ -39,7 +39,12 @@ from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.catalogue import MariaDBCatalogue
 from optilock.dialects.mariadb.keys import at_keys
 from optilock.dialects.mariadb.messages import MariaDBMessages
-from optilock.dialects.mariadb.migrations import MariaDBGuard, MariaDBWays, version_trigger
+from optilock.dialects.mariadb.migrations import (
+    MariaDBGuard,
+    MariaDBWays,
+    note_what_moves,
+    version_trigger,
+)
 from optilock.dialects.mariadb.rows import joined_rows
 from optilock.dialects.mariadb.weak import weak_settings
 from optilock.dialects.messages import Messages, Place
@@ -243,6 +248,9 @@ class MariaDB(Database):
             yield number
 
     # -- how a table is changed while it is written ----------------------------------------------
+
+    def complete(self, connection: Connection, table: Table) -> None:
+        note_what_moves(connection, table)
 
     guard_triggers = MariaDBGuard
     rollout = MariaDBWays

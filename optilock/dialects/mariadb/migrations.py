@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, String, Table, Update, text, update
+from sqlalchemy import Connection, Dialect, FetchedValue, String, Table, Update, text, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
@@ -139,6 +139,12 @@ def version_trigger(names: Names) -> TriggerDDL:
 _NOT_ONLINE = (1845, 1846)
 
 
+#: Or the last step would make '' or 0, and no error, of a NULL that comes before it.
+_STRICT = (
+    "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), 'STRICT_TRANS_TABLES')"
+)
+
+
 class MariaDBWays(Ways):
     speaks = mysql.dialect()
     brackets = True
@@ -153,6 +159,9 @@ class MariaDBWays(Ways):
             connection.exec_driver_sql("SET SESSION innodb_snapshot_isolation = OFF")
             undo_with(connection, "SET SESSION innodb_snapshot_isolation = DEFAULT")
         undo_with(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+        before = connection.exec_driver_sql("SELECT @@SESSION.sql_mode").scalar()
+        connection.exec_driver_sql(_STRICT)
+        undo_with(connection, f"SET SESSION sql_mode = '{before}'")
         connection.rollback()
 
     def bounded(
@@ -209,7 +218,7 @@ class MariaDBWays(Ways):
     def _unfilled(self, target: Target) -> Update:
         first = text(self.first_of(target.token))
         some = update(target.table).where(target.version.is_(None))
-        return some.values({target.version: first})
+        return some.values({target.version: first, **target.kept})
 
     def require(self, target: Target, dialect: Dialect) -> Sequence[Step]:
         """The column keeps the type and the comment that it has: another type is not online."""
@@ -249,6 +258,19 @@ class MariaDBWays(Ways):
             {"schema": target.table.schema, "name": target.table.name},
         )
         return int(found) if found else None
+
+
+_MOVES = text(
+    "SELECT column_name FROM information_schema.columns WHERE table_schema ="
+    " COALESCE(:schema, DATABASE()) AND table_name = :name AND extra LIKE '%on update%'"
+)
+
+
+def note_what_moves(connection: Connection, table: Table) -> None:
+    """``ON UPDATE CURRENT_TIMESTAMP``, which SQLAlchemy reflects beside some defaults only."""
+    named = {"schema": table.schema, "name": table.name}
+    for name in set(connection.scalars(_MOVES, named)) & {*table.columns.keys()}:
+        table.columns[name].server_onupdate = FetchedValue(for_update=True)
 
 
 def _code(error: DBAPIError) -> int | None:

@@ -14,9 +14,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Dialect, func, select, text, update
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    and_,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 
@@ -144,6 +159,7 @@ class SQLiteWays(Ways):
 
     def begin(self, connection: Connection, lock_timeout: float) -> None:
         """Take the write lock now: a later attempt to get it could only fail."""
+        _leave(connection)
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {max(1, round(lock_timeout * 1000))}")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -152,6 +168,7 @@ class SQLiteWays(Ways):
         for setting in ("foreign_keys", "busy_timeout"):
             before = connection.exec_driver_sql(f"PRAGMA {setting}").scalar()
             undo_with(connection, f"PRAGMA {setting} = {before}")
+        _leave(connection)  # or it would stay on
         connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         connection.commit()
 
@@ -179,7 +196,8 @@ class SQLiteWays(Ways):
         return [sends(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{constant}")]
 
     def fill(self, connection: Connection, target: Target, after: Key | None, size: int) -> Filled:
-        keys = target.next_keys(after, size).subquery()
+        target = _as_stored(target)
+        keys = target.next_keys(after, size).where(_has_key(target)).subquery()
         last = connection.execute(
             select(*keys.c).order_by(*(column.desc() for column in keys.c)).limit(1)
         ).first()
@@ -190,6 +208,11 @@ class SQLiteWays(Ways):
             some = some.where(target.beyond(after))
         first = text(self.first_of(target.token))
         return connection.execute(some.values({target.version: first})).rowcount, tuple(last)
+
+    def is_left(self, connection: Connection, target: Target) -> bool:
+        """Beside the rows whose key is NULL, which are filled when the table is made anew."""
+        left = select(target.keys[0]).where(target.version.is_(None), _has_key(target)).limit(1)
+        return connection.execute(left).first() is not None
 
     def shown_fill(self, target: Target, dialect: Dialect, size: int) -> Sequence[str]:
         first = text(self.first_of(target.token))
@@ -260,6 +283,28 @@ class SQLiteWays(Ways):
         return connection.scalar(select(func.count()).select_from(target.table))
 
 
+def _leave(connection: Connection) -> None:
+    """End the transaction that a listener, or the driver, has begun; nothing was written in it."""
+    if getattr(connection.connection.driver_connection, "in_transaction", False):
+        connection.exec_driver_sql("ROLLBACK")
+
+
+def _as_stored(target: Target) -> Target:
+    """The same, without types: the one of a key may not say what other programs have put there.
+
+    A UUID would be read as a number, and a time be sent back in another form than it has.
+    """
+    key = PrimaryKeyConstraint(*(key.name for key in target.keys))
+    columns: list[Column[Any]] = [Column(column.name) for column in target.table.columns]
+    table = Table(target.table.name, MetaData(), *columns, key, schema=target.table.schema)
+    return replace(target, table=table, column=table.columns[target.name])
+
+
+def _has_key(target: Target) -> ColumnElement[bool]:
+    """A key may be NULL, unless it is an INTEGER (https://sqlite.org/lang_createtable.html)."""
+    return and_(*(key.is_not(None) for key in target.keys))
+
+
 def _columns(connection: Sending, target: Target) -> list[tuple[str, Any]]:
     """Names, with what SQLite says of generated columns."""
     found = text("SELECT name, hidden FROM pragma_table_xinfo(:name)")
@@ -312,7 +357,7 @@ def _with_column(sql: str, name: str, definition: str) -> str:
 
 def _renamed(sql: str, new: str) -> str:
     """The CREATE TABLE under another name."""
-    name = r"(\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|\w+)"
+    name = r"(\"(?:[^\"]|\"\")*\"|'(?:[^']|'')*'|`(?:[^`]|``)*`|\[[^\]]*\]|[^\s(/-]+)"
     at = re.match(rf"\s*CREATE\s+TABLE\s+{name}", sql, re.IGNORECASE)
     assert at is not None
     return sql[: at.start(1)] + new + sql[at.end(1) :]

@@ -257,3 +257,21 @@ def change(engine, name):
     run(engine, f"DROP TRIGGER {name}")
     does = "FOR EACH ROW SET @x = 1" if engine.dialect.name == "mysql" else "BEGIN SELECT 1; END"
     run(engine, f"CREATE TRIGGER {name} BEFORE UPDATE ON ck_pages {does}")
+
+
+def test_of_a_view_only_the_rows_say_whether_they_have_versions(engine):
+    cls = page(__tablename__="ck_shown")
+    run(
+        engine,
+        "CREATE TABLE ck_pages (id INT PRIMARY KEY, body VARCHAR(9), views INT, version BIGINT)",
+        "CREATE VIEW ck_shown AS SELECT * FROM ck_pages WHERE version > 0",
+    )
+    assert found(check(cls, engine)) == set()
+    run(
+        engine,
+        "DROP VIEW ck_shown",
+        "CREATE VIEW ck_shown AS SELECT * FROM ck_pages",
+        "INSERT INTO ck_pages VALUES (1, '', 0, NULL)",
+    )
+    assert found(check(cls, engine)) == {("null-versions", "ck_shown.version")}
+    run(engine, "DROP VIEW ck_shown")

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -190,3 +191,50 @@ def test_one_that_runs_is_not_taken_back(engine):
                     abort(engine, "parcels", token=Unique())
 
     assert roll_out(engine, "parcels", token=Unique(), progress=Aborts()).filled == 3
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3, 4])
+def test_one_that_is_finished_while_it_looks_is_not_taken_back(engine, commits):
+    with pytest.raises(RuntimeError):
+        roll_out(engine, "parcels", token=Unique(), progress=Fails("fill"))
+    beside, left, finished = create_engine(engine.url), [commits], []
+
+    @event.listens_for(beside, "commit")
+    def finish(connection: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            with suppress(OptilockError):  # the one that is taken back has said so by now
+                roll_out(engine, "parcels", token=Unique(), patience=0.2)
+                finished.append(True)
+
+    with suppress(OptilockError):  # it is over, or just ending
+        abort(beside, "parcels", token=Unique())
+    beside.dispose()
+    names = [column["name"] for column in inspect(engine).get_columns("parcels")]
+    assert ("version" in names) == bool(finished)
+
+
+SAME_TYPE = {
+    "row-version": (RowVersion(), Counter(), None),
+    "guarded": (Counter(), RowVersion(), "bump"),
+}
+
+
+@pytest.mark.engines("postgresql", "mariadb")  # on SQLite a counter is there at once
+@pytest.mark.parametrize(("made", "said", "guard"), SAME_TYPE.values(), ids=SAME_TYPE)
+def test_no_trigger_is_left_without_its_column(engine, made, said, guard):
+    """Though who takes it back has forgotten which token it was: they have the same type."""
+    before = everything(engine)
+    with pytest.raises(RuntimeError):
+        roll_out(engine, "parcels", token=made, guard=guard, progress=Fails("fill"))
+    assert "drop the triggers" in abort(engine, "parcels", token=said)
+    assert everything(engine) == before
+
+
+def test_the_guard_of_another_version_stays(engine):
+    roll_out(engine, "parcels", guard="bump")
+    before = everything(engine)
+    with pytest.raises(RuntimeError):
+        roll_out(engine, "parcels", token=Unique(column="tag"), progress=Fails("fill"))
+    abort(engine, "parcels", token=Unique(column="tag"))
+    assert everything(engine) == before

@@ -66,6 +66,34 @@ def works(engine: Engine) -> None:
     assert sorted(rows(engine)) == [(1, "Ada"), (2, "Bob"), (3, "Eve")]
 
 
+_KEPT = (
+    "CREATE TABLE parcels (id INTEGER PRIMARY KEY, owner VARCHAR(20))",
+    "INSERT INTO parcels VALUES (1, 'Ada'), (2, 'kept'), (3, 'Eve')",
+)
+#: Nobody holds a row, and one does not get its version.
+_LEAVES_OUT = {
+    "sqlite": (
+        *_KEPT,
+        "CREATE TRIGGER keeps BEFORE UPDATE ON parcels WHEN OLD.owner = 'kept'"
+        " BEGIN SELECT RAISE(IGNORE); END",
+    ),
+    "postgresql": (
+        *_KEPT,
+        "CREATE FUNCTION keeps() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN IF OLD.owner = ''kept'' THEN RETURN NULL; END IF; RETURN NEW; END'",
+        "CREATE TRIGGER keeps BEFORE UPDATE ON parcels FOR EACH ROW EXECUTE FUNCTION keeps()",
+    ),
+    "mysql": (
+        "CREATE TABLE parcels (id FLOAT PRIMARY KEY, owner VARCHAR(20))",
+        "INSERT INTO parcels VALUES (1, 'Ada'), (0.1, 'kept'), (3, 'Eve')",
+    ),
+}
+_SWITCHED_OFF = {
+    "sqlite": "DROP TRIGGER keeps",
+    "postgresql": "ALTER TABLE parcels DISABLE TRIGGER keeps",
+}
+
+
 @pytest.mark.full
 class TestKilled:
     """SIGKILL at each COMMIT in turn, and run again."""
@@ -166,6 +194,16 @@ class TestRefused:
         works(engine)
         roll_out(engine, "parcels", token=Unique())
         works(engine)
+
+    def test_rows_that_stay_as_they_are_are_told_from_rows_that_are_held(self, engine):
+        """At once, and not when the patience is over."""
+        send(engine, *_LEAVES_OUT[engine.dialect.name])
+        with pytest.raises(OptilockError, match=r"nobody\s+holds"):
+            roll_out(engine, "parcels", token=Unique(), patience=600)
+        if engine.dialect.name == "mysql":
+            return
+        send(engine, _SWITCHED_OFF[engine.dialect.name])
+        assert roll_out(engine, "parcels", token=Unique()).filled == 1
 
     def test_a_program_that_takes_a_version_away_is_waited_for(self, engine, table):
         """A row without a version, after all were filled."""

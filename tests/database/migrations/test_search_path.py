@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import String, create_engine, text
+from sqlalchemy import String, create_engine, inspect, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock import Counter, RowVersion, Versioned
+from optilock import Counter, OptilockError, RowVersion, Unique, Versioned
 from optilock.check import check
-from optilock.rollout import roll_out
+from optilock.rollout import abort, claim, roll_out
+from optilock.rollout.report import Silent
 from tests.migrating import migrate, revise, run
 
 pytestmark = pytest.mark.engines("postgresql")
@@ -141,3 +142,27 @@ def test_a_revision_that_sets_the_path_rolls_out_where_the_table_is(schemas):
 
     migrate(owner, work)
     assert roll_out(owner, "sp_boxes", schema="sp_shared", guard="bump").steps == ()
+
+
+def test_a_roll_out_that_runs_there_is_not_taken_back(schemas):
+    engine = schemas("sp_tenant", "sp_shared")
+    send(engine, "CREATE TABLE sp_shared.sp_boxes (id INTEGER PRIMARY KEY)")
+    send(engine, "INSERT INTO sp_boxes VALUES (1)")
+
+    class Aborts(Silent):
+        def step(self, name, total=None):
+            for options in ({}, {"schema": "sp_shared"}):
+                with pytest.raises(OptilockError, match="Another roll-out"):
+                    abort(engine, "sp_boxes", token=Unique(), **options)
+
+    assert roll_out(engine, "sp_boxes", token=Unique(), progress=Aborts()).filled == 1
+
+
+def test_one_that_failed_there_is_taken_back(schemas):
+    engine = schemas("sp_tenant", "sp_shared")
+    send(engine, "CREATE TABLE sp_shared.sp_boxes (id INTEGER PRIMARY KEY)")
+    claimed = claim.claim_of("sp_boxes", "sp_shared")
+    with engine.begin() as connection:
+        claimed.make(connection)
+    assert abort(engine, "sp_boxes") == ("drop the note of who works",)
+    assert inspect(engine).get_table_names(schema="sp_shared") == ["sp_boxes"]

@@ -17,6 +17,7 @@ from optilock.rollout import Report, roll_out
 from optilock.rollout.abort import abort
 from optilock.rollout.report import Silent
 from tests.deployments.galera.cluster import Cluster
+from tests.migrating import migrate
 
 Engines = list[Engine]
 
@@ -143,6 +144,19 @@ def test_the_command_takes_the_addresses_of_the_nodes(cluster: Cluster) -> None:
     command = ["migrate", "parcels", "--url", cluster.nodes[0].url, *nodes]
     ended = CliRunner().invoke(commands(), command)
     assert ended.exit_code == 0, ended.output
+    assert cluster.agree(COLUMNS) == VERSIONED
+
+
+def test_an_operation_takes_the_addresses_of_the_nodes(cluster: Cluster, engines: Engines) -> None:
+    nodes = [f"localhost:{node.port}" for node in cluster]
+
+    def named(addresses: list[str]) -> None:
+        roll = {"token": Counter(), "nodes": addresses}
+        migrate(engines[0], lambda op: op.roll_out_version_column("parcels", **roll))
+
+    with pytest.raises(ConfigurationError, match="3 nodes"):
+        named(nodes[:1])
+    named(nodes)
     assert cluster.agree(COLUMNS) == VERSIONED
 
 
