@@ -573,6 +573,26 @@ def reads_are_verified(session: Session, world: World) -> None:
     session.get_one(Person, 1).name = "new"
 
 
+def in_its_last_flush(moves: bool) -> Body:
+    def body(session: Session, world: World) -> None:
+        session.get_one(Person, 2)
+        session.get_one(Person, 1).name = "new"
+
+        @event.listens_for(session, "before_flush")
+        def before_flush(session: Session, *_: Any) -> None:
+            with session.no_autoflush:
+                verify(session.get_one(Person, 2))
+            if moves:
+                world.moves(Person, 2)
+
+    body.__name__ = f"verified_in_its_last_flush{'_and_moved' * moves}"
+    return body
+
+
+case(7, 6)(in_its_last_flush(moves=False))
+case(8, 7)(in_its_last_flush(moves=True))
+
+
 # -- other ways of writing -------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, event, func, insert, select, text,
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
     AsyncUnitOfWork,
@@ -429,3 +429,24 @@ async def test_an_async_unit(async_database: Target, async_engine: AsyncEngine) 
     assert await stored() == [(1, "Eve", 12), (7, "Bob", 0)]
     for made in (short, async_engine):
         await made.dispose()
+
+
+# -- listeners of the application ------------------------------------------------------------------
+
+
+def test_a_promise_that_a_listener_makes_in_the_last_flush_is_looked_at(
+    account, short, stored, other
+) -> None:
+    sessions = sessionmaker(short)
+
+    @event.listens_for(sessions, "before_flush")
+    def before_flush(session: Session, context: Any, objects: Any) -> None:
+        with session.no_autoflush:
+            verify(session.get_one(Account, 2))
+        other(Account, 2, balance=6)
+
+    with pytest.raises(ConcurrencyError) as raised, UnitOfWork(sessions, short=True) as session:
+        session.get_one(Account, 2)
+        session.get_one(Account, 1).balance += 1
+    assert [entry.identity for entry in raised.value.entries] == [(2,)]
+    assert stored(Account, 1)["balance"] == 10
