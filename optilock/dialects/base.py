@@ -229,10 +229,11 @@ class Database(RowLocks, Values):
             f" {dialect.name} over {dialect.driver}. Leave short=True out. Nothing was sent."
         )
 
-    def without_transaction(self, connection: Connection) -> Switch:
+    def without_transaction(self, connection: Connection) -> Switch | None:
         """From here on statements commit themselves, until something needs a transaction.
 
-        When the connection goes back to its pool, it is as it was before.
+        When the connection goes back to its pool, it is as it was before. ``None``: a transaction
+        has begun already, and goes on.
         """
         raise NotImplementedError(connection.dialect.name)
 

@@ -54,7 +54,10 @@ class Short(Part, option="short"):
         _refuse_level(connection)
         if session.twophase or transaction is None or not opened_by(transaction, connection):
             return
-        known.ending = OneStatement(database.without_transaction(connection))
+        switch = database.without_transaction(connection)
+        if switch is None:  # a listener has begun it, and perhaps written in it
+            return
+        known.ending = OneStatement(switch)
         known.autocommitting = tuple(one for one in known.autocommitting if one is not connection)
 
     def after(self, session: Session, error: BaseException | None) -> None:

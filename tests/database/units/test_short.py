@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, func, insert, select, text, update
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
@@ -42,6 +42,7 @@ OF_TRANSACTIONS = {"isolation", "read_only", "verify_reads"}
 ANOTHER_END = {"an error is swallowed": "stored"}
 SHORT = [case for case in CASES if not OF_TRANSACTIONS.intersection(case.options)]
 UNPREPARED = {"prepare_threshold": None}
+IDS = select(Account.id).order_by(Account.id)
 
 
 def on(engine: Engine) -> dict[str, Any]:
@@ -450,3 +451,50 @@ def test_a_promise_that_a_listener_makes_in_the_last_flush_is_looked_at(
         session.get_one(Account, 1).balance += 1
     assert [entry.identity for entry in raised.value.entries] == [(2,)]
     assert stored(Account, 1)["balance"] == 10
+
+
+def writes_when_it_begins(sessions: sessionmaker[Session]) -> None:
+    @event.listens_for(sessions, "after_begin")
+    def after_begin(session: Session, transaction: Any, connection: Any) -> None:
+        connection.execute(insert(Account).values(id=9))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.engines("sqlite", "postgresql")
+def test_what_a_listener_writes_when_the_transaction_begins_belongs_to_the_unit(
+    account, engine, stored, fails
+) -> None:
+    sessions = sessionmaker(engine)
+    writes_when_it_begins(sessions)
+    try:
+        with UnitOfWork(sessions, short=True) as session:
+            session.get_one(Account, 1).balance += 1
+            if fails:
+                raise LookupError
+    except LookupError:
+        pass
+    assert (stored(Account, 9) is None) is fails
+    assert stored(Account, 1)["balance"] == (10 if fails else 11)
+
+
+@pytest.mark.anyio
+@pytest.mark.engines("sqlite", "postgresql")
+async def test_so_it_does_in_an_async_unit(async_engine: AsyncEngine) -> None:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Account.metadata.create_all, tables=[Account.__table__])
+        await connection.execute(insert(Account).values(id=1))
+    sessions = sessionmaker()
+    writes_when_it_begins(sessions)
+    made = async_sessionmaker(async_engine, sync_session_class=sessions.class_)
+    with pytest.raises(LookupError):
+        async with AsyncUnitOfWork(made, short=True) as session:
+            (await session.get_one(Account, 1)).balance += 1
+            await session.flush()
+            raise LookupError
+    async with async_engine.connect() as connection:
+        assert (await connection.scalars(IDS)).all() == [1]
+    async with AsyncUnitOfWork(made, short=True) as session:
+        (await session.get_one(Account, 1)).balance += 1
+    async with async_engine.connect() as connection:
+        assert (await connection.scalars(IDS)).all() == [1, 9]
+    await async_engine.dispose()
