@@ -23,22 +23,40 @@ from optilock.dialects.locks import BEGINS
 from optilock.dialects.plain import is_plain
 from optilock.errors import OptilockError
 
-__all__ = ["AFTER_THE_END", "open_switch"]
+__all__ = ["AFTER_THE_END", "Interposed", "open_switch"]
+
+
+class Interposed(OptilockError):
+    """A listener sends a statement of its own before one that was announced. Neither was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a listener sent a statement of its own before the last write of a unit of work, which"
+            " is then sent without COMMIT; nothing is lost."
+        )
 
 
 class _ByEvents:
     def __init__(self, connection: Connection, leave: Callable[[], None]) -> None:
-        self.stored = self.begun = self._through = False
+        self.stored = self.begun = False
+        self._through: Any = None
+        self._cursor: Any = None
         self._leave = leave
         event.listen(connection, "before_cursor_execute", self._before)
 
-    def _before(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+    def _before(
+        self, connection: Connection, cursor: Any, statement: str, params: Any, context: Any, _: Any
+    ) -> None:
         if self.begun:
             return
         if self.stored:
-            raise OptilockError(AFTER_THE_END)
-        if self._through:
-            self._through, self.stored = False, True
+            self.stored = self.carried_out()
+            raise OptilockError(AFTER_THE_END) if self.stored else Interposed
+        announced, self._through = self._through, None
+        if announced is not None:
+            if context.invoked_statement is not announced:
+                raise Interposed
+            self.stored, self._cursor = True, cursor
         elif not is_plain(statement):
             self.begin()
 
@@ -46,8 +64,11 @@ class _ByEvents:
         self.begun, self.stored = True, False
         self._leave()
 
-    def let_through(self) -> None:
-        self._through = True
+    def let_through(self, statement: Any, parameter: str) -> None:
+        self._through = statement
+
+    def carried_out(self) -> bool:
+        return self.stored and bool(self._cursor.rowcount > 0)
 
     def has_spoken(self) -> bool:
         return False

@@ -35,8 +35,8 @@ from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
 from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.cursors import open_line
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
-from optilock.dialects.postgresql.messages import PostgreSQLMessages
 from optilock.dialects.postgresql.line import IDLE
+from optilock.dialects.postgresql.messages import PostgreSQLMessages
 from optilock.dialects.postgresql.migrations import (
     PostgreSQLGuard,
     PostgreSQLWays,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, func, insert, select, text, update
 from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -498,3 +499,49 @@ async def test_so_it_does_in_an_async_unit(async_engine: AsyncEngine) -> None:
     async with async_engine.connect() as connection:
         assert (await connection.scalars(IDS)).all() == [1, 9]
     await async_engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "sends", ["SELECT 1", "INSERT INTO accounts (id, balance, version) VALUES (8, 0, 1)"]
+)
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_statement_that_a_listener_sends_before_the_write_belongs_to_the_unit(
+    account, short, stored, other, sends, moves
+) -> None:
+    @event.listens_for(short, "before_cursor_execute")
+    def before(connection, cursor, statement, parameters, context, many) -> None:
+        if statement.startswith("UPDATE") and "id = 8" not in statement:
+            connection.exec_driver_sql(sends)
+
+    unit = UnitOfWork(short, short=True)
+    with pytest.raises(ConcurrencyError) if moves else nullcontext(), unit as session:
+        session.get_one(Account, 1).balance += 1
+        if moves:
+            other(Account, 1, balance=100)
+    assert stored(Account, 1)["balance"] == (100 if moves else 11)
+    assert (stored(Account, 8) is None) is (moves or sends == "SELECT 1")
+
+
+def test_a_listener_that_fails_after_the_write_is_told_that_the_unit_is_stored(
+    account, short, stored
+) -> None:
+    @event.listens_for(short, "after_cursor_execute")
+    def after(connection, cursor, statement, parameters, context, many) -> None:
+        if statement.startswith("UPDATE"):
+            raise LookupError("of a listener")
+
+    with pytest.raises(LookupError) as raised, UnitOfWork(short, short=True) as session:
+        session.get_one(Account, 1).balance += 1
+    assert stored(Account, 1)["balance"] == 11
+    assert [note for note in raised.value.__notes__ if "the unit is stored" in note]
+
+
+@pytest.mark.parametrize("value", [2**70, object()], ids=["too large", "no number"])
+def test_a_value_that_the_driver_does_not_send_is_not_told_as_stored(
+    account, short, stored, value
+) -> None:
+    unit = UnitOfWork(short, short=True)
+    with pytest.raises((DBAPIError, OverflowError)) as raised, unit as session:
+        session.get_one(Account, 1).balance = value
+    assert stored(Account, 1)["balance"] == 10
+    assert not [note for note in getattr(raised.value, "__notes__", ()) if "is stored" in note]
