@@ -613,6 +613,17 @@ for how in BESIDE:
     case(8, 8)(beside(how, two_tables, moves=True, table="pages"))
 
 
+@case(6, 5)
+def a_listener_of_new_rows_adds_another(session: Session, world: World) -> None:
+    page = session.get_one(Page, 1)
+    page.person = Person(id=60)
+
+    @event.listens_for(session, "pending_to_persistent")
+    def pending_to_persistent(session: Session, obj: Any) -> None:
+        if isinstance(obj, Person):
+            session.add(Line(text=f"new {obj.id}"))
+
+
 def in_its_last_flush(moves: bool) -> Body:
     def body(session: Session, world: World) -> None:
         session.get_one(Person, 2)
