@@ -528,6 +528,11 @@ def has_commit_listeners(connection: Connection) -> bool:
     return bool(connection.dispatch.commit or connection.engine.dispatch.commit)
 
 
+def is_server_side(context: Any) -> bool:
+    """Are the rows of the statement fetched a few at a time, by a cursor of the server?"""
+    return bool(getattr(context, "_is_server_side", False))
+
+
 def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
     """What is called for an event of the session, whoever registered it."""
     listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)

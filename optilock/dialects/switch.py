@@ -22,6 +22,7 @@ from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.plain import is_plain
 from optilock.errors import OptilockError
+from optilock.undocumented import is_server_side
 
 __all__ = ["AFTER_THE_END", "Interposed", "open_switch"]
 
@@ -37,11 +38,13 @@ class Interposed(OptilockError):
 
 
 class _ByEvents:
-    def __init__(self, connection: Connection, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: Connection, leave: Callable[[], None], streams_begin: bool
+    ) -> None:
         self.stored = self.begun = False
         self._through: Any = None
         self._cursor: Any = None
-        self._leave = leave
+        self._leave, self._streams_begin = leave, streams_begin
         event.listen(connection, "before_cursor_execute", self._before)
 
     def _before(
@@ -57,7 +60,7 @@ class _ByEvents:
             if context.invoked_statement is not announced:
                 raise Interposed
             self.stored, self._cursor = True, cursor
-        elif not is_plain(statement):
+        elif not is_plain(statement) or (self._streams_begin and is_server_side(context)):
             self.begin()
 
     def begin(self) -> None:
@@ -74,9 +77,14 @@ class _ByEvents:
         return False
 
 
-def open_switch(connection: Connection, leave: Callable[[], None]) -> Switch:
-    """The switch of a connection in autocommit mode, which ``leave`` takes it out of."""
-    connection.info[BEGINS] = switch = _ByEvents(connection, leave)
+def open_switch(
+    connection: Connection, leave: Callable[[], None], *, streams_begin: bool = False
+) -> Switch:
+    """The switch of a connection in autocommit mode, which ``leave`` takes it out of.
+
+    ``streams_begin``: the database has cursors in a transaction only.
+    """
+    connection.info[BEGINS] = switch = _ByEvents(connection, leave, streams_begin)
     undo_with(connection, partial(_forget, connection.info))
     return switch
 

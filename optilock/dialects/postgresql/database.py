@@ -267,7 +267,7 @@ class PostgreSQL(Database):
 
         adapted.autocommit = True
         undo_with(connection, put_back)
-        return open_switch(connection, leave)
+        return open_switch(connection, leave, streams_begin=True)
 
     errors_end = True
     release_may_fail_all = True

@@ -545,3 +545,18 @@ def test_a_value_that_the_driver_does_not_send_is_not_told_as_stored(
         session.get_one(Account, 1).balance = value
     assert stored(Account, 1)["balance"] == 10
     assert not [note for note in getattr(raised.value, "__notes__", ()) if "is stored" in note]
+
+
+@pytest.mark.anyio
+@pytest.mark.engines("sqlite", "postgresql")
+async def test_a_stream_has_the_transaction_that_it_needs(async_engine: AsyncEngine) -> None:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Account.metadata.create_all, tables=[Account.__table__])
+        await connection.execute(insert(Account), [{"id": n, "balance": n} for n in range(1, 9)])
+    async with AsyncUnitOfWork(async_engine, short=True) as session:
+        rows = await session.stream_scalars(IDS.execution_options(yield_per=2))
+        assert [one async for one in rows] == list(range(1, 9))
+        (await session.get_one(Account, 1)).balance += 1
+    async with async_engine.connect() as connection:
+        assert await connection.scalar(select(func.sum(Account.balance))) == 37
+    await async_engine.dispose()
