@@ -18,6 +18,12 @@ OPTIONS = [
     pytest.param({"pipelined": True}, id="pipelined", marks=pytest.mark.engines("postgresql")),
     pytest.param({"short": True}, id="short"),
     pytest.param({"strategy": "adaptive"}, id="adaptive"),
+    pytest.param({"short": True, "strategy": "adaptive"}, id="short adaptive"),
+    pytest.param(
+        {"pipelined": True, "strategy": "adaptive"},
+        id="pipelined adaptive",
+        marks=pytest.mark.engines("postgresql"),
+    ),
     pytest.param({"strategy": "pessimistic"}, id="pessimistic"),
 ]
 
