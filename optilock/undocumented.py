@@ -302,6 +302,11 @@ def ask_listeners(mapper: Mapper[Any], name: str, asking: type[AskingListeners])
 # -- statements -----------------------------------------------------------------------------------
 
 
+def is_server_side(context: Any) -> bool:
+    """Are the rows of the statement fetched a few at a time, by a cursor of the server?"""
+    return bool(getattr(context, "_is_server_side", False))
+
+
 def subject_of(statement: Change | Select[Any]) -> Any:
     """The class, or the alias of one, that the statement names; ``None`` for a table."""
     return statement._propagate_attrs.get("plugin_subject")

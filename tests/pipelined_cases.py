@@ -573,6 +573,77 @@ def reads_are_verified(session: Session, world: World) -> None:
     session.get_one(Person, 1).name = "new"
 
 
+def sends_first(session: Session, what: str, table: str = "") -> None:
+    """Before each write, a listener sends a statement of its own, and reads the answer."""
+
+    @event.listens_for(session.connection(), "before_cursor_execute")
+    def before(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(("UPDATE", "WITH")) and table in statement:
+            cursor.execute(what)
+            if cursor.description:
+                cursor.fetchall()
+
+
+BESIDE = {
+    "reads": "SELECT 1",
+    "sets": "SELECT set_config('application_name', 'kept', true)",
+    "writes": "INSERT INTO lines (text) VALUES ('beside')",
+}
+
+
+def beside(how: str, body: Body, *, moves: bool = False, table: str = "") -> Body:
+    def beside(session: Session, world: World) -> None:
+        body(session, world)
+        sends_first(session, BESIDE[how], table)
+        if moves:
+            world.moves()
+
+    also = f" {table}" * bool(table) + " that moved" * moves
+    beside.__name__ = f"a listener {how} beside {body.__name__}{also}"
+    return beside
+
+
+for how in BESIDE:
+    case(5, 4)(beside(how, one_row))
+    case(6, 5)(beside(how, one_row, moves=True))
+    case(5, 4)(beside(how, forty_rows))
+    case(6, 5)(beside(how, forty_rows, moves=True))
+    case(7, 6)(beside(how, two_tables, table="persons"))
+    case(7, 7)(beside(how, two_tables, table="pages"))
+    case(8, 8)(beside(how, two_tables, moves=True, table="pages"))
+
+
+@case(6, 5)
+def a_listener_of_new_rows_adds_another(session: Session, world: World) -> None:
+    page = session.get_one(Page, 1)
+    page.person = Person(id=60)
+
+    @event.listens_for(session, "pending_to_persistent")
+    def pending_to_persistent(session: Session, obj: Any) -> None:
+        if isinstance(obj, Person):
+            session.add(Line(text=f"new {obj.id}"))
+
+
+def in_its_last_flush(moves: bool) -> Body:
+    def body(session: Session, world: World) -> None:
+        session.get_one(Person, 2)
+        session.get_one(Person, 1).name = "new"
+
+        @event.listens_for(session, "before_flush")
+        def before_flush(session: Session, *_: Any) -> None:
+            with session.no_autoflush:
+                verify(session.get_one(Person, 2))
+            if moves:
+                world.moves(Person, 2)
+
+    body.__name__ = f"verified_in_its_last_flush{'_and_moved' * moves}"
+    return body
+
+
+case(7, 6)(in_its_last_flush(moves=False))
+case(8, 7)(in_its_last_flush(moves=True))
+
+
 # -- other ways of writing -------------------------------------------------------------------------
 
 

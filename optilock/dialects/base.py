@@ -84,8 +84,14 @@ class Switch(Protocol):
     def begin(self) -> None:
         """A transaction begins with the next statement."""
 
-    def let_through(self) -> None:
-        """The next statement is the write of the unit, and commits itself."""
+    def let_through(self, statement: Any, parameter: str) -> None:
+        """This statement, which has such a parameter, is the write of the unit: it commits itself.
+
+        Another one that comes before it is refused (``Interposed``), and then this one is not sent.
+        """
+
+    def carried_out(self) -> bool:
+        """Has the server carried it out, though an error has followed?"""
 
     def has_spoken(self) -> bool:
         """Has the server said something unasked, or hung up? ``False`` where nobody can tell."""
@@ -233,10 +239,11 @@ class Database(RowLocks, Values):
             f" {dialect.name} over {dialect.driver}. Leave short=True out. Nothing was sent."
         )
 
-    def without_transaction(self, connection: Connection) -> Switch:
+    def without_transaction(self, connection: Connection) -> Switch | None:
         """From here on statements commit themselves, until something needs a transaction.
 
-        When the connection goes back to its pool, it is as it was before.
+        When the connection goes back to its pool, it is as it was before. ``None``: a transaction
+        has begun already, and goes on.
         """
         raise NotImplementedError(connection.dialect.name)
 

@@ -22,40 +22,69 @@ from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.plain import is_plain
 from optilock.errors import OptilockError
+from optilock.undocumented import is_server_side
 
-__all__ = ["AFTER_THE_END", "open_switch"]
+__all__ = ["AFTER_THE_END", "Interposed", "open_switch"]
+
+
+class Interposed(OptilockError):
+    """A listener sends a statement of its own before one that was announced. Neither was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a listener sent a statement of its own before the last write of a unit of work, which"
+            " is then sent without COMMIT; nothing is lost."
+        )
 
 
 class _ByEvents:
-    def __init__(self, connection: Connection, leave: Callable[[], None]) -> None:
-        self.stored = self.begun = self._through = False
-        self._leave = leave
+    def __init__(
+        self, connection: Connection, leave: Callable[[], None], streams_begin: bool
+    ) -> None:
+        self.stored = self.begun = False
+        self._through: Any = None
+        self._cursor: Any = None
+        self._leave, self._streams_begin = leave, streams_begin
         event.listen(connection, "before_cursor_execute", self._before)
 
-    def _before(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+    def _before(
+        self, connection: Connection, cursor: Any, statement: str, params: Any, context: Any, _: Any
+    ) -> None:
         if self.begun:
             return
         if self.stored:
-            raise OptilockError(AFTER_THE_END)
-        if self._through:
-            self._through, self.stored = False, True
-        elif not is_plain(statement):
+            self.stored = self.carried_out()
+            raise OptilockError(AFTER_THE_END) if self.stored else Interposed
+        announced, self._through = self._through, None
+        if announced is not None:
+            if context.invoked_statement is not announced:
+                raise Interposed
+            self.stored, self._cursor = True, cursor
+        elif not is_plain(statement) or (self._streams_begin and is_server_side(context)):
             self.begin()
 
     def begin(self) -> None:
         self.begun, self.stored = True, False
         self._leave()
 
-    def let_through(self) -> None:
-        self._through = True
+    def let_through(self, statement: Any, parameter: str) -> None:
+        self._through = statement
+
+    def carried_out(self) -> bool:
+        return self.stored and bool(self._cursor.rowcount > 0)
 
     def has_spoken(self) -> bool:
         return False
 
 
-def open_switch(connection: Connection, leave: Callable[[], None]) -> Switch:
-    """The switch of a connection in autocommit mode, which ``leave`` takes it out of."""
-    connection.info[BEGINS] = switch = _ByEvents(connection, leave)
+def open_switch(
+    connection: Connection, leave: Callable[[], None], *, streams_begin: bool = False
+) -> Switch:
+    """The switch of a connection in autocommit mode, which ``leave`` takes it out of.
+
+    ``streams_begin``: the database has cursors in a transaction only.
+    """
+    connection.info[BEGINS] = switch = _ByEvents(connection, leave, streams_begin)
     undo_with(connection, partial(_forget, connection.info))
     return switch
 

@@ -30,7 +30,7 @@ of COMMIT, so that is what such an error is known by.
 
 from __future__ import annotations
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, NotSupportedError, ProgrammingError
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
@@ -98,7 +98,12 @@ def commit_outcome_unknown(error: BaseException) -> bool:
 
 
 def answer_unknown(error: BaseException) -> bool:
-    """Does ``error``, which came out of a statement that commits itself, leave that open?"""
+    """Does ``error``, which came out of a statement that commits itself, leave that open?
+
+    Not where the driver itself finds fault with the statement or its values, and sends nothing.
+    """
+    if isinstance(error, (ProgrammingError, DataError, NotSupportedError)):
+        return error.connection_invalidated
     if isinstance(error, DBAPIError):
         return not database_of_error(error.orig).rolled_back(error)
     return _is_no_answer(error)

@@ -53,5 +53,6 @@ def _is_all(flush: Flush, known: Watched) -> bool:
         and len(flush.waiting) == 1
         and not (flush.misses or flush.skipped or flush.gone_links or known.announced)
         and flush.adding is None  # a sum tells the version that it has made
+        and not known.promises  # made by a listener of before_flush, and looked at afterwards
         and nested_transaction(flush.session) is None
     )

@@ -56,7 +56,7 @@ from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.mapped_classes import read_versions_with_rows
 from optilock.guard.no_bump import refuse_moving, withdraw
 from optilock.guard.pipeline import drain_all
-from optilock.guard.promises import check_pending
+from optilock.guard.promises import check_before_commit, check_pending
 from optilock.guard.records import Flush
 from optilock.guard.refusals import (
     refuse_forgotten_rows,
@@ -228,6 +228,8 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
                 disarm(running)
         if running is not None and (running.misses or running.gone_links):
             conclude(running)
+        if known.ending_now and known.promises:  # made since the unit has asked whether there are
+            check_before_commit(self)
 
     return flush
 

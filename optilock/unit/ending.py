@@ -6,7 +6,8 @@ after the flush; and which writes those are is said in :mod:`optilock.guard.last
 
 Where something else does come after it, the unit flushes as ever: parts that hear of
 ``before_commit``, promises (``expect``, ``verify``), and the application's listeners of
-``before_commit``, ``after_flush`` and ``after_flush_postexec``.
+``before_commit``, ``after_flush``, ``after_flush_postexec``, and of rows that were inserted or
+deleted (``pending_to_persistent``, ``persistent_to_deleted``), who may add others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from optilock.undocumented import listeners_of
 from optilock.unit.parts import Part
 
 #: Whoever hears of these may send something after the last flush.
-_AFTER_WRITES = ("before_commit", "after_flush", "after_flush_postexec")
+_AFTER_WRITES = (
+    "before_commit",
+    "after_flush",
+    "after_flush_postexec",
+    "pending_to_persistent",
+    "persistent_to_deleted",
+)
 _OUR_OWN = f"{__name__.partition('.')[0]}."
 
 

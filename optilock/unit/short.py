@@ -33,8 +33,9 @@ from optilock.conditions.write import Write
 from optilock.dialects import Database, database_of
 from optilock.dialects.base import Switch
 from optilock.dialects.rows import native
+from optilock.dialects.switch import Interposed
 from optilock.dialects.transient import answer_unknown
-from optilock.errors import ConfigurationError, OptilockError
+from optilock.errors import ConfigurationError
 from optilock.session.watched import known_of
 from optilock.undocumented import level_on_connect, opened_by
 from optilock.unit.ending import ask_drivers
@@ -54,7 +55,10 @@ class Short(Part, option="short"):
         _refuse_level(connection)
         if session.twophase or transaction is None or not opened_by(transaction, connection):
             return
-        known.ending = OneStatement(database.without_transaction(connection))
+        switch = database.without_transaction(connection)
+        if switch is None:  # a listener has begun it, and perhaps written in it
+            return
+        known.ending = OneStatement(switch)
         known.autocommitting = tuple(one for one in known.autocommitting if one is not connection)
 
     def after(self, session: Session, error: BaseException | None) -> None:
@@ -65,13 +69,13 @@ class OneStatement:
     """Sends the last writes of a unit without a transaction, or begins one."""
 
     def __init__(self, switch: Switch) -> None:
-        self.unanswered = False
+        self.unanswered = self._stored = False
         self._switch = switch
 
     @property
     def stored(self) -> bool:
         """Was the write carried out, so that nothing may come after it?"""
-        return self._switch.stored
+        return self._stored or self._switch.stored
 
     def send(
         self, connection: Connection, together: Sequence[list[Write]], database: Database
@@ -83,17 +87,30 @@ class OneStatement:
         if self._switch.begun or len(together) != 1 or self._switch.has_spoken():
             return None
         (writes,) = together
-        if len(writes) == 1:
-            written = self._alone(connection, writes[0].shape.statement, writes[0].params)
-            if written:
-                return []
-            self._switch.begin()
-            return writes
+        try:
+            return (
+                self._one(connection, *writes)
+                if len(writes) == 1
+                else self._all(connection, writes, database)
+            )
+        except Interposed:
+            return None
+
+    def _one(self, connection: Connection, write: Write) -> list[Write]:
+        shape, params = write
+        if self._alone(connection, shape.statement, params, shape.token.parameter):
+            return []
+        self._switch.begin()
+        return [write]
+
+    def _all(
+        self, connection: Connection, writes: list[Write], database: Database
+    ) -> list[Write] | None:
         raising = database.all_or_error(writes, connection.dialect)
         if raising is None:
             return None
         try:
-            self._alone(connection, *raising)
+            self._alone(connection, *raising, next(iter(raising[1])))
         except DBAPIError as error:
             if error.orig is None or not database.is_miss(error.orig):
                 raise
@@ -101,20 +118,23 @@ class OneStatement:
             return None
         return []
 
-    def _alone(self, connection: Connection, statement: Any, params: Any) -> int:
-        self._switch.let_through()
+    def _alone(self, connection: Connection, statement: Any, params: Any, parameter: str) -> int:
+        self._switch.let_through(statement, parameter)
         try:
             result = native(connection, statement, params)
             result.close()
             return int(result.rowcount)
         except BaseException as error:
-            if not isinstance(error, OptilockError):  # of a hook that comes after it
-                self._switch.stored, self.unanswered = False, answer_unknown(error)
+            self.unanswered = answer_unknown(error)
+            if isinstance(error, DBAPIError) or self.unanswered:
+                self._switch.stored = False
+            else:  # perhaps of a hook that comes after it
+                self._switch.stored = self._switch.carried_out()
             raise
 
     def over(self) -> None:
         """The unit has ended: who uses the connection from here on does not belong to it."""
-        self._switch.stored = False
+        self._stored, self._switch.stored = self.stored, False
 
 
 def _refuse_level(connection: Connection) -> None:

@@ -22,12 +22,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Dialect, Integer, Update, bindparam, case
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Integer,
+    Numeric,
+    Update,
+    bindparam,
+    case,
+)
 from sqlalchemy.exc import CompileError
 from sqlalchemy.orm import NO_VALUE
+from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Lost, Shape, Write
@@ -61,16 +72,26 @@ def differences(write: Write, state: State) -> Differences | None:
 
 
 def _difference(before: Any, now: Any) -> Any:
-    for kind in (int, Decimal):
-        if type(before) is kind and type(now) is kind:
-            return now - before if _is_finite(now - before) else None
-    if {type(before), type(now)} == {int, Decimal}:
-        return _difference(Decimal(before), Decimal(now))
+    if type(before) is int and type(now) is int:
+        return now - before
+    if {type(before), type(now)} <= {int, Decimal}:
+        return _plus(Decimal(now), Decimal(before).copy_negate())
     return None
 
 
-def _is_finite(value: int | Decimal) -> bool:
-    return not isinstance(value, Decimal) or value.is_finite()
+#: Python's own context rounds to 28 digits, and columns may have more.
+_EXACTLY = Context(prec=10_000, traps=[Inexact])
+
+
+def _plus(value: Any, more: Any) -> Any:
+    """The sum, exactly; ``None`` where there is none."""
+    if type(value) is int and type(more) is int:
+        return value + more
+    try:
+        found = _EXACTLY.add(Decimal(value), Decimal(more))
+    except Inexact:
+        return None
+    return found if found.is_finite() else None
 
 
 # -- one row, in whatever version it is ------------------------------------------------------------
@@ -106,7 +127,7 @@ def _adding(shape: Shape, connection: Connection) -> Adding | None:
     if told is not None and not returns:
         moved = told
     columns = shape.commuting.values()
-    sums = {c: c + bindparam(f"{_ADD}{n}", type_=c.type) for n, c in enumerate(columns)}
+    sums = {c: c + bindparam(f"{_ADD}{n}", type_=_wide(c.type)) for n, c in enumerate(columns)}
     where = [one.clause(parameter) for one in (*shape.keys, *shape.demanded)]
     where += [column.is_not(None) for column in columns if column.nullable]
     statement = shape.table.update().where(*where)
@@ -114,6 +135,11 @@ def _adding(shape: Shape, connection: Connection) -> Adding | None:
     if returns:
         return Adding(statement.returning(version, *columns), (version, *columns), tells=False)
     return Adding(statement, (), tells=told is not None)
+
+
+def _wide(kind: Any) -> TypeEngine[Any]:
+    """The type of a difference, which may be twice as much as the column holds."""
+    return BigInteger() if isinstance(kind, Integer) else Numeric()
 
 
 def _says(dialect: Dialect, expression: Any) -> bool:
@@ -162,12 +188,11 @@ def rebased(lost: Lost, more: Differences) -> Lost | None:
     if stored is None or lost.failed != (shape.token,):
         return None
     known = facts(shape.mapper)
-    sums = {
-        name: stored[known.names[column]] + more[name]
-        for name, column in shape.commuting.items()
-        if stored[known.names[column]] is not None
-    }
-    if len(sums) < len(shape.commuting):
+    before = {name: stored[known.names[column]] for name, column in shape.commuting.items()}
+    if None in before.values():
+        return None
+    sums = {name: _plus(value, more[name]) for name, value in before.items()}
+    if None in sums.values():
         return None
     params = {**params, **sums, shape.token.parameter: stored[known.token]}
     if shape.token.column.key in params:

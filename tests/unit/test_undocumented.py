@@ -483,3 +483,24 @@ def test_a_composite_tells_the_attributes_that_it_is_made_of() -> None:
 
     inspect(Shift).registry.configure()
     assert undocumented.names_in_composite(inspect(Shift), "span") == ["first", "last"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_who_fetches_rows_a_few_at_a_time_is_known(streams):
+    engine, found = create_engine("sqlite://"), []
+    dialect = engine.dialect
+    dialect.supports_server_side_cursors = True  # SQLite's driver has only one kind of cursor
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def before(connection, cursor, statement, parameters, context, many):
+        found.append(undocumented.is_server_side(context))
+
+    type(dialect).execution_ctx_cls.create_server_side_cursor = lambda self: (
+        self._dbapi_connection.cursor()
+    )
+    try:
+        with engine.connect() as connection:
+            connection.execution_options(stream_results=streams).execute(select(1)).all()
+    finally:
+        del type(dialect).execution_ctx_cls.create_server_side_cursor
+    assert found == [streams]

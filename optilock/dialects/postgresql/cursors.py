@@ -51,8 +51,12 @@ class _Sync(_BeginFirst):
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         line = self._line
         base: Any = super()
-        if line.goes_alone(query):
-            return base.execute(query, params, **options)
+        if line.goes_alone(query, params):
+            try:
+                return base.execute(query, params, **options)
+            except BaseException:
+                line.stored = False
+                raise
         context = line.context
         if context is None:
             context = self.connection.pipeline()
@@ -115,8 +119,12 @@ class _Async(_BeginFirstAsync):
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         line = self._line
         base: Any = super()
-        if line.goes_alone(query):
-            return await base.execute(query, params, **options)
+        if line.goes_alone(query, params):
+            try:
+                return await base.execute(query, params, **options)
+            except BaseException:
+                line.stored = False
+                raise
         context = line.context
         if context is None:
             context = self.connection.pipeline()

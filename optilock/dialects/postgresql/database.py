@@ -36,6 +36,7 @@ from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
 from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.cursors import open_line
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
+from optilock.dialects.postgresql.line import IDLE
 from optilock.dialects.postgresql.messages import PostgreSQLMessages
 from optilock.dialects.postgresql.migrations import (
     PostgreSQLGuard,
@@ -257,8 +258,10 @@ class PostgreSQL(Database):
         if dialect.driver != "asyncpg" and not _is_psycopg(dialect):
             super().refuse_short(dialect)
 
-    def without_transaction(self, connection: Connection) -> Switch:
+    def without_transaction(self, connection: Connection) -> Switch | None:
         """No driver asks the server for that: they send BEGIN themselves, or do not."""
+        if _in_transaction(connection.connection.driver_connection):
+            return None
         line = open_line(connection, short=True) if _is_psycopg(connection.dialect) else None
         if line is not None:
             return line
@@ -273,7 +276,7 @@ class PostgreSQL(Database):
 
         adapted.autocommit = True
         undo_with(connection, put_back)
-        return open_switch(connection, leave)
+        return open_switch(connection, leave, streams_begin=True)
 
     errors_end = True
     release_may_fail_all = True
@@ -307,6 +310,14 @@ class PostgreSQL(Database):
         if "25006" not in self.codes(error):
             return False
         return _reported(connection.connection.driver_connection, "in_hot_standby") == "on"
+
+
+def _in_transaction(driver: Any) -> bool:
+    """Has psycopg, or asyncpg, sent BEGIN?"""
+    pgconn = getattr(driver, "pgconn", None)
+    if pgconn is not None:
+        return int(pgconn.transaction_status) != IDLE
+    return bool(driver.is_in_transaction())
 
 
 def _reported(driver: Any, parameter: str) -> str | None:

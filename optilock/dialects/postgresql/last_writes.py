@@ -11,13 +11,17 @@ anything else: earlier writes, locks,      SAVEPOINT, statements that raise,    
 ``SET LOCAL``, another level               COMMIT                                savepoint
 =========================================  ====================================  ================
 
+Where a listener sends a statement of its own before one of these (``before_cursor_execute``),
+nothing goes with COMMIT: the guard sends the rows as ever.
+
 After a miss the guard sends the rows once more, and learns which ones they are. Where the
 transaction has begun anew, nothing of it was lost: it had read, and that was all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection
@@ -27,6 +31,7 @@ from optilock.conditions.write import Write
 from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.raising import is_mark
 from optilock.dialects.rows import native
+from optilock.dialects.switch import Interposed
 
 Statement = tuple[Any, Any]
 
@@ -42,6 +47,7 @@ class LastWrites:
 
     def __init__(self, line: Line) -> None:
         self._line = line
+        self._stored = False
 
     @property
     def unanswered(self) -> bool:
@@ -51,9 +57,10 @@ class LastWrites:
     @property
     def stored(self) -> bool:
         """Was COMMIT carried out, so that nothing may come after it?"""
-        return self._line.stored
+        return self._stored or self._line.stored
 
     def over(self) -> None:
+        self._stored = self.stored
         self._line.over()
 
     def send(
@@ -69,14 +76,17 @@ class LastWrites:
             return None
         anew = line.loses_nothing
         if anew and len(together) == 1 and len(together[0]) == 1:
-            return self._one_row(connection, together[0][0])
+            try:
+                return self._one_row(connection, together[0][0])
+            except Interposed:
+                return None
         statements = [database.all_or_error(writes, connection.dialect) for writes in together]
         if None in statements:
             return None
         return [] if self._all(connection, statements, savepoint=not anew) else None
 
     def _one_row(self, connection: Connection, write: Write) -> list[Write]:
-        self._line.end_with(1, savepoint=False)
+        self._line.end_with((write.shape.token.parameter,), savepoint=False)
         try:
             written = native(connection, write.shape.statement, write.params).rowcount
         finally:
@@ -90,7 +100,7 @@ class LastWrites:
         self, connection: Connection, statements: Sequence[Statement], *, savepoint: bool
     ) -> bool:
         line = self._line
-        line.end_with(len(statements), savepoint=savepoint)
+        line.end_with([next(iter(params)) for _, params in statements], savepoint=savepoint)
         try:
             for statement, params in statements:
                 native(connection, statement, params).close()
@@ -99,7 +109,26 @@ class LastWrites:
                 raise
             line.undo()
             return False
+        except Interposed:
+            if line.cut_short():
+                with _suppress_misses():
+                    _end_pipeline(connection)
+                line.undo()
+            return False
         finally:
             if line.cut_short():  # a value that could not be sent, after others that were
-                connection.connection.cursor().execute("SELECT 1")
+                _end_pipeline(connection)
         return True
+
+
+def _end_pipeline(connection: Connection) -> None:
+    connection.connection.cursor().execute("SELECT 1")
+
+
+@contextmanager
+def _suppress_misses() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not is_mark(error):
+            raise

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 from optilock.dialects.plain import is_plain
-from optilock.dialects.switch import AFTER_THE_END
+from optilock.dialects.switch import AFTER_THE_END, Interposed
 from optilock.errors import OptilockError
 
 # PGTransactionStatusType and ConnStatusType of libpq
@@ -72,7 +72,8 @@ class Line:
         self.context: Any = None
         #: No transaction begins as long as nothing needs one.
         self._short = short
-        self._through = False
+        #: A parameter of the statement that may go through without a transaction.
+        self._through: str | None = None
         #: COMMIT was sent, and nobody knows its answer.
         self.unanswered = False
         #: COMMIT was sent and carried out; nothing may come after it.
@@ -88,23 +89,31 @@ class Line:
         self._undo: tuple[bytes, ...] = ()
         #: How many statements are still to come of the last ones; zero: these are not the last.
         self._left = 0
+        #: A parameter of each of the last ones, by which it is known.
+        self._last: Sequence[str] = ()
         self._savepoint = False
         self._error: BaseException | None = None
 
     # -- what the cursors ask --------------------------------------------------------------------
 
-    def goes_alone(self, query: Any) -> bool:
+    def goes_alone(self, query: Any, params: Any = None) -> bool:
         """Does nothing go with the statement?
 
         Raises:
             OptilockError: COMMIT was carried out.
+            Interposed: another statement was announced.
         """
         if self._left:
+            if not _carries(params, self._last[-self._left]):
+                self._left = 0
+                raise Interposed
+            return False
+        if self.context is not None:
             return False
         status = self._pgconn.transaction_status
-        if self._short and status == IDLE and not self._needs_transaction(query):
+        if self._short and status == IDLE and not self._needs_transaction(query, params):
             return True
-        if status == _IN_TRANSACTION:
+        if status == _IN_TRANSACTION and not self._undo:
             if self._plain:
                 self._plain = is_plain(query)
             return True
@@ -115,11 +124,14 @@ class Line:
             return False
         return not self._undo
 
-    def _needs_transaction(self, query: Any) -> bool:
+    def _needs_transaction(self, query: Any, params: Any) -> bool:
         if self.stored:
             raise OptilockError(AFTER_THE_END)
-        if self._through:
-            self._through, self.stored = False, True
+        announced, self._through = self._through, None
+        if announced is not None:
+            if not _carries(params, announced):
+                raise Interposed
+            self.stored = True
         elif not is_plain(query):
             self.begin()
         return self.begun
@@ -135,10 +147,10 @@ class Line:
         """What goes before the next statement, and then not again."""
         commands: list[bytes] = []
         status = self._pgconn.transaction_status
-        if status == _IN_ERROR:
-            commands += self._undo
-        elif status == IDLE:
+        if status == IDLE:
             commands.append(self._begin())
+        else:
+            commands += self._undo
         self._undo = ()
         if self._left:
             if self._limit is not None:
@@ -203,9 +215,12 @@ class Line:
         """A transaction begins with the next statement."""
         self._short = self.stored = False
 
-    def let_through(self) -> None:
-        """The next statement is the write of the unit, and commits itself."""
-        self._through = True
+    def let_through(self, statement: Any, parameter: str) -> None:
+        """This statement is the write of the unit, and commits itself."""
+        self._through = parameter
+
+    def carried_out(self) -> bool:
+        return self.stored
 
     # -- what the last writes ask ----------------------------------------------------------------
 
@@ -224,16 +239,16 @@ class Line:
         """
         return has_spoken(self._pgconn)
 
-    def end_with(self, statements: int, *, savepoint: bool) -> None:
-        """COMMIT goes with the next so many ``statements``.
+    def end_with(self, parameters: Sequence[str], *, savepoint: bool) -> None:
+        """COMMIT goes with the next statements, which have these parameters, one each.
 
         If one of them fails, the transaction is as it was before them (with a ``savepoint``), or
         another one that has begun anew.
         """
-        self._left, self._savepoint = statements, savepoint
+        self._last, self._left, self._savepoint = parameters, len(parameters), savepoint
 
     def undo(self) -> None:
-        """The last statements failed, as they should where a row has missed."""
+        """The last statements failed, as they should where a row has missed, or were cut short."""
         self._undo = _TO_SAVEPOINT if self._savepoint else (b"ROLLBACK", self._begin())
         self._plain = not self._savepoint
 
@@ -263,6 +278,11 @@ class Line:
     def _is_read_committed(self) -> bool:
         level = self.driver.isolation_level
         return (self._level if level is None else _name(level)) == "READ COMMITTED"
+
+
+def _carries(params: Any, name: str) -> bool:
+    """Is the parameter among those of the statement? A listener's own has others, or none."""
+    return isinstance(params, Mapping) and name in params
 
 
 @lru_cache(maxsize=64)

@@ -250,11 +250,14 @@ class SQLite(Database):
     def refuse_short(self, dialect: Dialect) -> None:
         """Every driver of SQLite's has the mode."""
 
-    def without_transaction(self, connection: Connection) -> Switch:
+    def without_transaction(self, connection: Connection) -> Switch | None:
         """With an ``isolation_level`` the driver sends BEGIN before a write, with ``None`` never.
 
+        Setting ``None`` commits what has begun.
         (https://docs.python.org/3/library/sqlite3.html#sqlite3.Connection.isolation_level)
         """
+        if _in_transaction(connection):
+            return None
         adapted: Any = connection.connection.dbapi_connection
         before = adapted.isolation_level
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import CheckConstraint, ForeignKey, Numeric, event, select, update
+from sqlalchemy import CheckConstraint, ForeignKey, Numeric, SmallInteger, event, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Mapped, mapped_column, relationship, sessionmaker
@@ -77,6 +77,16 @@ class LikedInTime(Likes, Base):
 class LikedByTrigger(Likes, Base):
     __tablename__ = "liked_by_trigger"
     __version_token__ = RowVersion()
+
+
+class LikedWide(Versioned, Base):
+    """Many digits, and few."""
+
+    __tablename__ = "liked_wide"
+    __version_commutes__ = ("long", "small")
+    id: Mapped[int] = key()
+    long: Mapped[Decimal] = mapped_column(Numeric(40, 2), default=Decimal(0))
+    small: Mapped[int] = mapped_column(SmallInteger, default=0)
 
 
 ALL = [Liked, LikedUniquely, LikedInTime, LikedByTrigger]
@@ -632,6 +642,30 @@ def test_other_kinds_of_numbers_have_none_either(store, watched, other, value):
         with pytest.raises((ConcurrencyError, DBAPIError)):
             session.flush()
         session.rollback()
+
+
+LONG = Decimal("12345678901234567890123456789012345.01")
+
+
+@pytest.mark.engines("postgresql", "mariadb")  # SQLite keeps floating-point numbers
+@pytest.mark.parametrize("rows", [1, 2])
+def test_no_digit_of_a_sum_is_rounded(store, watched, other, stored, rows):
+    store(LikedWide(id=1), LikedWide(id=2))
+    session = watched()
+    mine = [session.get_one(LikedWide, n + 1) for n in range(rows)]
+    other(LikedWide, 1, long=Decimal("0.01"))
+    for one in mine:
+        one.long = LONG
+    session.commit()
+    assert stored(LikedWide, 1)["long"] == Decimal("12345678901234567890123456789012345.02")
+
+
+def test_a_difference_may_be_more_than_the_column_can_hold(store, watched, stored):
+    store(LikedWide(id=1, small=30_000))
+    session = watched()
+    session.get_one(LikedWide, 1).small = -30_000
+    session.commit()
+    assert stored(LikedWide, 1)["small"] == -30_000
 
 
 def test_expect_and_verify_hold(store, watched, other, stored):

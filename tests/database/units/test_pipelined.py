@@ -402,6 +402,21 @@ def test_a_statement_after_the_last_writes_is_refused_and_the_unit_is_stored(acc
     assert owner(far) == "Eve"
 
 
+def test_a_listener_that_fails_after_the_last_write_is_told_that_the_unit_is_stored(
+    account, far
+) -> None:
+    @event.listens_for(far, "after_cursor_execute")
+    def after_cursor_execute(connection, cursor, statement, parameters, context, many) -> None:
+        if statement.startswith("UPDATE"):
+            raise LookupError("of a listener")
+
+    unit = UnitOfWork(far, pipelined=True)
+    with pytest.raises(LookupError) as raised, unit as session:
+        rename(session)
+    assert owner(far) == "Eve"
+    assert [note for note in raised.value.__notes__ if "the unit is stored" in note]
+
+
 def test_a_value_that_cannot_be_sent_leaves_a_transaction_that_is_rolled_back(
     account, far, tables, store
 ) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, func, insert, select, text, update
 from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
     AsyncUnitOfWork,
@@ -42,6 +43,7 @@ OF_TRANSACTIONS = {"isolation", "read_only", "verify_reads"}
 ANOTHER_END = {"an error is swallowed": "stored"}
 SHORT = [case for case in CASES if not OF_TRANSACTIONS.intersection(case.options)]
 UNPREPARED = {"prepare_threshold": None}
+IDS = select(Account.id).order_by(Account.id)
 
 
 def on(engine: Engine) -> dict[str, Any]:
@@ -429,3 +431,132 @@ async def test_an_async_unit(async_database: Target, async_engine: AsyncEngine) 
     assert await stored() == [(1, "Eve", 12), (7, "Bob", 0)]
     for made in (short, async_engine):
         await made.dispose()
+
+
+# -- listeners of the application ------------------------------------------------------------------
+
+
+def test_a_promise_that_a_listener_makes_in_the_last_flush_is_looked_at(
+    account, short, stored, other
+) -> None:
+    sessions = sessionmaker(short)
+
+    @event.listens_for(sessions, "before_flush")
+    def before_flush(session: Session, context: Any, objects: Any) -> None:
+        with session.no_autoflush:
+            verify(session.get_one(Account, 2))
+        other(Account, 2, balance=6)
+
+    with pytest.raises(ConcurrencyError) as raised, UnitOfWork(sessions, short=True) as session:
+        session.get_one(Account, 2)
+        session.get_one(Account, 1).balance += 1
+    assert [entry.identity for entry in raised.value.entries] == [(2,)]
+    assert stored(Account, 1)["balance"] == 10
+
+
+def writes_when_it_begins(sessions: sessionmaker[Session]) -> None:
+    @event.listens_for(sessions, "after_begin")
+    def after_begin(session: Session, transaction: Any, connection: Any) -> None:
+        connection.execute(insert(Account).values(id=9))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.engines("sqlite", "postgresql")
+def test_what_a_listener_writes_when_the_transaction_begins_belongs_to_the_unit(
+    account, engine, stored, fails
+) -> None:
+    sessions = sessionmaker(engine)
+    writes_when_it_begins(sessions)
+    try:
+        with UnitOfWork(sessions, short=True) as session:
+            session.get_one(Account, 1).balance += 1
+            if fails:
+                raise LookupError
+    except LookupError:
+        pass
+    assert (stored(Account, 9) is None) is fails
+    assert stored(Account, 1)["balance"] == (10 if fails else 11)
+
+
+@pytest.mark.anyio
+@pytest.mark.engines("sqlite", "postgresql")
+async def test_so_it_does_in_an_async_unit(async_engine: AsyncEngine) -> None:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Account.metadata.create_all, tables=[Account.__table__])
+        await connection.execute(insert(Account).values(id=1))
+    sessions = sessionmaker()
+    writes_when_it_begins(sessions)
+    made = async_sessionmaker(async_engine, sync_session_class=sessions.class_)
+    with pytest.raises(LookupError):
+        async with AsyncUnitOfWork(made, short=True) as session:
+            (await session.get_one(Account, 1)).balance += 1
+            await session.flush()
+            raise LookupError
+    async with async_engine.connect() as connection:
+        assert (await connection.scalars(IDS)).all() == [1]
+    async with AsyncUnitOfWork(made, short=True) as session:
+        (await session.get_one(Account, 1)).balance += 1
+    async with async_engine.connect() as connection:
+        assert (await connection.scalars(IDS)).all() == [1, 9]
+    await async_engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "sends", ["SELECT 1", "INSERT INTO accounts (id, balance, version) VALUES (8, 0, 1)"]
+)
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_statement_that_a_listener_sends_before_the_write_belongs_to_the_unit(
+    account, short, stored, other, sends, moves
+) -> None:
+    @event.listens_for(short, "before_cursor_execute")
+    def before(connection, cursor, statement, parameters, context, many) -> None:
+        if statement.startswith("UPDATE") and "id = 8" not in statement:
+            connection.exec_driver_sql(sends)
+
+    unit = UnitOfWork(short, short=True)
+    with pytest.raises(ConcurrencyError) if moves else nullcontext(), unit as session:
+        session.get_one(Account, 1).balance += 1
+        if moves:
+            other(Account, 1, balance=100)
+    assert stored(Account, 1)["balance"] == (100 if moves else 11)
+    assert (stored(Account, 8) is None) is (moves or sends == "SELECT 1")
+
+
+def test_a_listener_that_fails_after_the_write_is_told_that_the_unit_is_stored(
+    account, short, stored
+) -> None:
+    @event.listens_for(short, "after_cursor_execute")
+    def after(connection, cursor, statement, parameters, context, many) -> None:
+        if statement.startswith("UPDATE"):
+            raise LookupError("of a listener")
+
+    with pytest.raises(LookupError) as raised, UnitOfWork(short, short=True) as session:
+        session.get_one(Account, 1).balance += 1
+    assert stored(Account, 1)["balance"] == 11
+    assert [note for note in raised.value.__notes__ if "the unit is stored" in note]
+
+
+@pytest.mark.parametrize("value", [2**70, object()], ids=["too large", "no number"])
+def test_a_value_that_the_driver_does_not_send_is_not_told_as_stored(
+    account, short, stored, value
+) -> None:
+    unit = UnitOfWork(short, short=True)
+    with pytest.raises((DBAPIError, OverflowError)) as raised, unit as session:
+        session.get_one(Account, 1).balance = value
+    assert stored(Account, 1)["balance"] == 10
+    assert not [note for note in getattr(raised.value, "__notes__", ()) if "is stored" in note]
+
+
+@pytest.mark.anyio
+@pytest.mark.engines("sqlite", "postgresql")
+async def test_a_stream_has_the_transaction_that_it_needs(async_engine: AsyncEngine) -> None:
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Account.metadata.create_all, tables=[Account.__table__])
+        await connection.execute(insert(Account), [{"id": n, "balance": n} for n in range(1, 9)])
+    async with AsyncUnitOfWork(async_engine, short=True) as session:
+        rows = await session.stream_scalars(IDS.execution_options(yield_per=2))
+        assert [one async for one in rows] == list(range(1, 9))
+        (await session.get_one(Account, 1)).balance += 1
+    async with async_engine.connect() as connection:
+        assert await connection.scalar(select(func.sum(Account.balance))) == 37
+    await async_engine.dispose()

@@ -1,0 +1,85 @@
+"""Increments that commute in each kind of unit: two writers add, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from optilock import UnitOfWork, Versioned, unit_of_work
+from tests.database.units.test_short import short as short
+from tests.models import Base, key
+
+EACH = 15
+OPTIONS = [
+    pytest.param({}, id="plain"),
+    pytest.param({"pipelined": True}, id="pipelined", marks=pytest.mark.engines("postgresql")),
+    pytest.param({"short": True}, id="short"),
+    pytest.param({"strategy": "adaptive"}, id="adaptive"),
+    pytest.param({"short": True, "strategy": "adaptive"}, id="short adaptive"),
+    pytest.param(
+        {"pipelined": True, "strategy": "adaptive"},
+        id="pipelined adaptive",
+        marks=pytest.mark.engines("postgresql"),
+    ),
+    pytest.param({"strategy": "pessimistic"}, id="pessimistic"),
+]
+
+
+class Counted(Versioned, Base):
+    __tablename__ = "counted"
+    __version_commutes__ = ("pieces",)
+    id: Mapped[int] = key()
+    pieces: Mapped[int] = mapped_column(default=0)
+    title: Mapped[str | None]
+
+
+@pytest.fixture
+def engine_for(engine, short):
+    """MariaDB has an engine of its own for short units."""
+    return lambda options: short if options.get("short") else engine
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("keys", [(1,), (1, 2)])
+def test_two_writers_add_and_nothing_is_lost(engine_for, store, stored, options, keys) -> None:
+    store(*(Counted(id=n) for n in keys))
+    failed: list[BaseException] = []
+
+    @unit_of_work(engine_for(options), attempts=50, **options)
+    def add(session: Session) -> None:
+        rows = [session.get_one(Counted, n) for n in keys]
+        for row in rows:
+            row.pieces += 1
+
+    def writer() -> None:
+        try:
+            for _ in range(EACH):
+                add()
+        except BaseException as error:
+            failed.append(error)
+
+    writers = [threading.Thread(target=writer) for _ in range(2)]
+    for one in writers:
+        one.start()
+    for one in writers:
+        one.join()
+    assert not failed
+    assert [stored(Counted, n)["pieces"] for n in keys] == [2 * EACH for _ in keys]
+    assert [stored(Counted, n)["version"] for n in keys] == [2 * EACH + 1 for _ in keys]
+
+
+@pytest.mark.parametrize("options", OPTIONS[:-1])  # whoever locks keeps the other one waiting
+@pytest.mark.parametrize("keys", [(1,), (1, 2)])
+def test_who_adds_after_another_adds_to_the_sum(
+    engine_for, store, stored, other, options: dict[str, Any], keys
+) -> None:
+    store(*(Counted(id=n) for n in keys))
+    with UnitOfWork(engine_for(options), **options) as session:
+        rows = [session.get_one(Counted, n) for n in keys]
+        other(Counted, 1, pieces=5, title="theirs")
+        for row in rows:
+            row.pieces += 1
+    assert stored(Counted, 1) == {"id": 1, "pieces": 6, "title": "theirs", "version": 3}
