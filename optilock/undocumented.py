@@ -208,6 +208,11 @@ def was_committing(transaction: SessionTransaction) -> bool:
     return transaction._state is SessionTransactionState.PREPARED
 
 
+def was_committed(transaction: SessionTransaction) -> bool:
+    """Is COMMIT over, though a listener of ``after_commit`` may have failed since?"""
+    return transaction._state is SessionTransactionState.COMMITTED
+
+
 def opened_by(transaction: SessionTransaction, connection: Connection) -> bool:
     """Has the session itself opened the connection, so that its COMMIT is the connection's?"""
     _, _, commits, opened = transaction._connections[connection]

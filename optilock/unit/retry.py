@@ -268,13 +268,13 @@ class Attempt:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._around: RunningAttempt | None = None
+        self._running: tuple[RunningAttempt, RunningAttempt | None] | None = None
         #: From 1.
         self.number = run.number
 
     def __enter__(self) -> Attempt:
         if not self._run.once:
-            self._around = begin_attempt(self.number, self._run.started)
+            self._running = begin_attempt(self.number, self._run.started)
         return self
 
     def __exit__(
@@ -283,10 +283,13 @@ class Attempt:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if not self._run.once:
-            end_attempt(self._around)
+        stored = False
+        if self._running is not None:
+            ours, around = self._running
+            stored = ours.stored
+            end_attempt(around)
         # CancelledError, KeyboardInterrupt, SystemExit and GeneratorExit are no Exception.
-        return isinstance(error, Exception) and self._run.goes_on_after(error)
+        return isinstance(error, Exception) and not stored and self._run.goes_on_after(error)
 
 
 def _strategies(policy: Policy) -> tenacity.Retrying:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 U = TypeVar("U")
@@ -48,13 +48,16 @@ class Running:
     owner: object
 
 
-class RunningAttempt(NamedTuple):
+@dataclass(eq=False)
+class RunningAttempt:
     """One attempt of a retry: its number, from 1, and when the first began."""
 
     number: int
     #: ``time.monotonic()``, in seconds.
     started: float
     owner: object
+    #: A unit in it was stored, and failed afterwards: another attempt would store it twice.
+    stored: bool = False
 
 
 _unit_of: Callable[[Running], object] = attrgetter("unit")
@@ -92,11 +95,11 @@ def inside_unit() -> bool:
     return any(map(_unit_of, _units.get())) and bool(_ours())
 
 
-def begin_attempt(number: int, started: float) -> RunningAttempt | None:
-    """An attempt begins here; gives the one around it, for :func:`end_attempt`."""
-    around = _attempt.get()
-    _attempt.set(RunningAttempt(number, started, _here()))
-    return around
+def begin_attempt(number: int, started: float) -> tuple[RunningAttempt, RunningAttempt | None]:
+    """An attempt begins here; gives it, and the one around it, for :func:`end_attempt`."""
+    begun, around = RunningAttempt(number, started, _here()), _attempt.get()
+    _attempt.set(begun)
+    return begun, around
 
 
 def end_attempt(around: RunningAttempt | None) -> None:

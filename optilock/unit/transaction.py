@@ -32,7 +32,8 @@ from optilock.guard import capture, check_before_commit, clear, conflict_after_r
 from optilock.guard import options as guard_options
 from optilock.guard.ended import guard_commit
 from optilock.plain import alone
-from optilock.session.watched import Ending, known_of
+from optilock.session.watched import known_of
+from optilock.undocumented import was_committed
 from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.ending import flushes_at_commit
@@ -223,6 +224,8 @@ class OwnTransaction:
 
     def _give_up(self, error: BaseException) -> None:
         """Roll back, and raise what ``error`` means if that is more than it says."""
+        if self._committing and self._is_stored():
+            return self._leave_stored(error)
         ended_inside = not self.session.in_transaction() and _is_of_closed_transaction(error)
         conflict = ended_by_conflict(error, at_commit=self._committing)
         ended = self._ended_by() if isinstance(error, PendingRollbackError) else None
@@ -240,11 +243,26 @@ class OwnTransaction:
         if ended_inside:
             raise ConfigurationError(_ENDED_INSIDE) from error
 
+    def _is_stored(self) -> bool:
+        if was_committed(self._transaction):
+            return True
+        ending = known_of(self.session).ending
+        return ending is not None and ending.stored and len(self.connections) == 1
+
+    def _leave_stored(self, error: BaseException) -> None:
+        """Somebody who hears of COMMIT has failed: another attempt would store the unit twice."""
+        self._roll_back(error)
+        error.add_note("optilock: this came after COMMIT; the unit is stored, and is not run again")
+        attempt = running.current_attempt()
+        if attempt is not None:
+            attempt.stored = True
+        events.emit(self._committed)
+
     def _explain_commit(self, error: BaseException) -> None:
         """COMMIT had been asked for. Is it certain that nothing is stored?"""
         ending = known_of(self.session).ending
-        if ending is not None and (ending.stored or ending.unanswered):
-            _explain_ending(ending, error)
+        if ending is not None and ending.unanswered and isinstance(error, Exception):
+            raise CommitOutcomeUnknown(_UNKNOWN_WITH_WRITES) from error
         if self.options.read_only:
             return
         if not isinstance(error, Exception):
@@ -357,14 +375,6 @@ class Savepoint:
             self._nested.rollback()
         except Exception:
             self.outer.doom(error)
-
-
-def _explain_ending(ending: Ending, error: BaseException) -> None:
-    """COMMIT went with the last writes, and ``error`` came then or later."""
-    if ending.stored:
-        error.add_note("optilock: COMMIT had gone with the last writes; the unit is stored")
-    elif isinstance(error, Exception):
-        raise CommitOutcomeUnknown(_UNKNOWN_WITH_WRITES) from error
 
 
 def _is_of_closed_transaction(error: BaseException) -> bool:

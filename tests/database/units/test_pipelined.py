@@ -12,6 +12,7 @@ from sqlalchemy import Engine, create_engine, event, insert, make_url, select, t
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import (
     AsyncUnitOfWork,
@@ -408,12 +409,18 @@ def test_a_listener_that_fails_after_the_last_write_is_told_that_the_unit_is_sto
     @event.listens_for(far, "after_cursor_execute")
     def after_cursor_execute(connection, cursor, statement, parameters, context, many) -> None:
         if statement.startswith("UPDATE"):
-            raise LookupError("of a listener")
+            raise StaleDataError("of another unit")
 
-    unit = UnitOfWork(far, pipelined=True)
-    with pytest.raises(LookupError) as raised, unit as session:
+    @unit_of_work(sessionmaker(far), pipelined=True)
+    def work(session) -> None:
+        runs.append(session)
         rename(session)
+
+    runs: list[Session] = []
+    with pytest.raises(StaleDataError) as raised:
+        work()
     assert owner(far) == "Eve"
+    assert len(runs) == 1
     assert [note for note in raised.value.__notes__ if "the unit is stored" in note]
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import (
     scoped_session,
     sessionmaker,
 )
+from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
 from optilock.conflicts.resolvers import client_wins, store_wins
@@ -33,6 +34,7 @@ from optilock.errors import (
 from optilock.guard import is_watched
 from optilock.unit.async_unit import AsyncUnitOfWork
 from optilock.unit.isolation import Isolation
+from optilock.unit.retry import retrying
 from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, unit_of_work
 from optilock.versioned import Versioned
 
@@ -696,3 +698,30 @@ def test_no_connection_of_an_async_unit_stays_out(async_engine):
         assert async_engine.pool.checkedout() == 0
 
     in_loop(async_engine, test)
+
+
+@pytest.mark.parametrize("way", ["decorated", "loop"])
+def test_a_unit_that_is_stored_is_not_run_again_because_a_listener_has_failed(sessions, way):
+    """The error of ``after_commit`` counts as transient: another attempt would add once more."""
+
+    @event.listens_for(sessions, "after_commit")
+    def tell(session: Session) -> None:
+        event.remove(sessions, "after_commit", tell)
+        raise StaleDataError("of another unit")
+
+    def add(session: Session) -> None:
+        attempts.append(session)
+        session.get_one(Account, 1).balance += 1
+
+    def in_a_loop() -> None:
+        for attempt in retrying():
+            with attempt, UnitOfWork(sessions) as session:
+                add(session)
+
+    attempts: list[Session] = []
+    run = unit_of_work(sessions)(add) if way == "decorated" else in_a_loop
+    with pytest.raises(StaleDataError) as raised:
+        run()
+    assert stored(sessions) == [11, 20]
+    assert len(attempts) == 1
+    assert [note for note in raised.value.__notes__ if "the unit is stored" in note]
