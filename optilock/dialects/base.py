@@ -208,6 +208,12 @@ class Database(RowLocks, Values):
                 " isolation_level in the execution options of the session); remove it."
             )
 
+    def take_snapshot(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        """What the unit reads from here on is as it is now, where :meth:`begin_at` has not done it.
+
+        A server does so with the first statement of the unit.
+        """
+
     def begin_read_only(self, connection: Connection) -> None:
         """Make the database refuse every write of the transaction that has just begun."""
         raise ConfigurationError(

@@ -68,6 +68,22 @@ class AtLevel(Part, option="isolation"):
         database.begin_at(connection, self.level, read_only=self.read_only)
 
 
+class FirstRead(Part):
+    """The part that takes the snapshot, once the parts before it have done what must be in it.
+
+    A lease waits for a renewal that is under way, whose COMMIT would come after the snapshot.
+    """
+
+    def __init__(self, level: AtLevel) -> None:
+        self.level = level
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        level = self.level
+        database_of(connection.dialect).take_snapshot(
+            connection, level.level, read_only=level.read_only
+        )
+
+
 class ReadOnly(Part, option="read_only"):
     """The part of units that only read: the database refuses their writes."""
 

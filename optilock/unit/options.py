@@ -12,7 +12,7 @@ from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_d
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.errors import ConfigurationError
 from optilock.unit.backoff import Seconds
-from optilock.unit.isolation import AtLevel, Isolation, ReadOnly
+from optilock.unit.isolation import AtLevel, FirstRead, Isolation, ReadOnly
 from optilock.unit.parts import Part, VerifyReads
 from optilock.unit.pipelined import Pipelined
 from optilock.unit.retry import Hook, On, Policy
@@ -184,15 +184,18 @@ class Options:
             parts.append(Pipelined())
         if self.short:
             parts.append(Short())
+        last: tuple[Part, ...] = ()
         if self.isolation is not None:
-            parts.append(AtLevel(self.isolation, read_only=self.read_only))
+            level = AtLevel(self.isolation, read_only=self.read_only)
+            parts.append(level)
+            last = (FirstRead(level),)
         if self.read_only:
             parts.append(ReadOnly())
         if self.verify_reads:
             parts.append(VerifyReads())
         if self.locks:
             parts.append(Locking(self.strategy))
-        return (*parts, *self.parts)
+        return (*parts, *self.parts, *last)
 
     @cached_property
     def chooses_engines(self) -> bool:

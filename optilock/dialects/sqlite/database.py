@@ -218,9 +218,8 @@ class SQLite(Database):
     def begin_at(self, connection: Connection, level: str, *, read_only: bool) -> None:
         """Send the BEGIN that the driver leaves out until the first write.
 
-        BEGIN alone reads nothing, so the snapshot is taken with a read
-        (https://sqlite.org/lang_transaction.html). A transaction that will write and must be
-        serializable takes the write lock at once, and then never has to give up.
+        A transaction that will write and must be serializable takes the write lock at once, and
+        then never has to give up.
         """
         if level == "READ COMMITTED":
             _require_no_transaction(connection)
@@ -228,6 +227,10 @@ class SQLite(Database):
             _begin_immediate(connection)
         else:
             _begin(connection)
+
+    def take_snapshot(self, connection: Connection, level: str, *, read_only: bool) -> None:
+        """With a read: BEGIN alone reads nothing (https://sqlite.org/lang_transaction.html)."""
+        if level == "REPEATABLE READ" or (level == "SERIALIZABLE" and read_only):
             connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
 
     def begin_read_only(self, connection: Connection) -> None:

@@ -241,7 +241,7 @@ def test_renewal_ends_no_transaction_that_reads_a_snapshot(desks: Engine, level:
             desk.text = f"edit {number}"
 
 
-@pytest.mark.engines("postgresql")
+@pytest.mark.engines("postgresql", "sqlite-wal", "mariadb")
 def test_a_unit_that_reads_a_snapshot_begins_after_a_renewal(desks: Engine) -> None:
     """One that is under way: its COMMIT would come after the snapshot, and end the unit."""
     committing, go_on = threading.Event(), threading.Event()
