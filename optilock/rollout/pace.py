@@ -20,7 +20,7 @@ __all__ = ["LARGEST", "SHARE", "Pace", "pace_of"]
 #: Rows of a batch: as many as the user may ask for.
 LARGEST = 10_000
 #: The part of the time that is spent working; the rest of it the processor is the writers'.
-SHARE = 0.15
+SHARE = 0.1
 
 
 @dataclass(frozen=True)
