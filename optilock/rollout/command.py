@@ -17,7 +17,7 @@ from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.abort import abort as take_back
 from optilock.rollout.dry import dry_run as statements_of
-from optilock.rollout.pace import SHARE
+from optilock.rollout.pace import SHARE, pace_of
 from optilock.rollout.report import TOKENS, Report
 from optilock.rollout.run import roll_out
 from optilock.tokens.guard_trigger import Policy
@@ -77,6 +77,7 @@ def migrate(
         waits: dict[str, Any] = {"lock_timeout": lock_timeout, "patience": patience, "nodes": node}
         if dry_run and abort:
             raise ConfigurationError("--dry-run shows a roll-out, and --abort takes one back.")
+        pace_of(**pace)  # also for what is only shown
         with _reached(url) as engine:
             if dry_run:
                 lines = statements_of(engine, table, batch=batch, **named, **triggers)

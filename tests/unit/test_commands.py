@@ -131,9 +131,10 @@ def test_nothing_is_made_where_there_is_no_database(shop):
     [("--rate", "inf"), ("--rate", "nan"), ("--share", "2"), ("--batch", "0"), ("--column", "id")],
     ids=" ".join,
 )
-def test_what_makes_no_sense_is_refused_in_one_sentence(shop, words):
+@pytest.mark.parametrize("way", [(), ("--dry-run",)], ids=["run", "shown"])
+def test_what_makes_no_sense_is_refused_in_one_sentence(shop, words, way):
     before = (shop / "shop.db").read_bytes()
-    ended = optilock(shop, "migrate", "pages", "--url", "sqlite:///shop.db", *words)
+    ended = optilock(shop, "migrate", "pages", "--url", "sqlite:///shop.db", *words, *way)
     assert ended.exit_code == 2
     assert ended.stderr.strip().startswith("optilock migrate: ")
     assert "Traceback" not in ended.stderr
