@@ -27,8 +27,11 @@ from optilock.undocumented import is_server_side
 __all__ = ["AFTER_THE_END", "Interposed", "open_switch"]
 
 
-class Interposed(OptilockError):
-    """A listener sends a statement of its own before one that was announced. Neither was sent."""
+class Interposed(Exception):
+    """A listener sends a statement of its own before one that was announced. Neither was sent.
+
+    Who has announced it catches this, and sends it with the rest of the transaction.
+    """
 
     def __init__(self) -> None:
         super().__init__(

@@ -74,9 +74,9 @@ def _ask(dbapi_connection: Any) -> bool:
         cursor.close()
 
 
-def _cover_rollback(dialect: Any) -> None:
+def _cover_rollback(dialect: Dialect) -> None:
     """From here on, take the two errors of ROLLBACK for what they are."""
-    dialect.do_rollback = partial(_roll_back, dialect.do_rollback)
+    setattr(dialect, "do_rollback", partial(_roll_back, dialect.do_rollback))  # noqa: B010
 
 
 def _roll_back(original: Callable[[Any], None], dbapi_connection: Any) -> None:
