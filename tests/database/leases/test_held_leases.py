@@ -30,6 +30,9 @@ from optilock.leases import ENDLESS, Leasable, LeasePolicy, Name, Names
 from tests.models import Base as Shared
 from tests.models import key
 
+# They wait for seconds, and each database keeps the same promises.
+pytestmark = pytest.mark.usually("postgresql")
+
 
 class Base(DeclarativeBase):
     metadata = Shared.metadata

@@ -44,11 +44,11 @@ class Waiting(threading.Thread):
         return self.found
 
 
-def until_somebody_waits(queue: Queue, engine: Any) -> None:
-    """On PostgreSQL: by then whoever waits listens, and looks once more."""
+def until_somebody_waits(queue: Queue, engine: Any, *, waits: bool = True) -> None:
+    """On PostgreSQL: by then whoever waits listens, and looks once more; or nobody does any more."""
     store, end = queue._operations.store, time.monotonic() + 20
     with engine.connect() as connection:
-        while not store.is_watched(connection):
+        while store.is_watched(connection) is not waits:
             assert time.monotonic() < end
             time.sleep(0.02)
     time.sleep(0.3)
@@ -107,9 +107,10 @@ def test_elsewhere_it_asks_once_a_second(queue, engine):
 @pytest.mark.engines("postgresql")
 def test_nobody_is_told_where_nobody_waits(engine):
     with (
-        made(engine, "told") as queue,  # who waited in an earlier test may still be leaving
+        made(engine, "told") as queue,
         engine.connect().execution_options(isolation_level="AUTOCOMMIT") as listener,
     ):
+        until_somebody_waits(queue, engine, waits=False)  # who did in another test may be leaving
         listener.execute(text(f"LISTEN {queue._operations.store.channel}"))
         driver = listener.connection.driver_connection
         queue.send("a")

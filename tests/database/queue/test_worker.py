@@ -18,7 +18,10 @@ from optilock import ConfigurationError
 from optilock.queue import Message, Queue, Worker
 from tests.queues import make_tables
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 
 
 @pytest.fixture

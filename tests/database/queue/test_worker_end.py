@@ -12,7 +12,10 @@ from sqlalchemy import event, text
 from tests.database.queue.test_worker import Running, left, until
 from tests.database.queue.test_worker import queue as queue
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 
 
 def test_an_idle_worker_asks_nothing_on_postgresql_and_elsewhere_once_a_second(queue):

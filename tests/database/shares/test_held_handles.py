@@ -31,6 +31,9 @@ from optilock.tables.shares import SET
 from tests.models import Base as Others
 from tests.models import key
 
+# They wait for seconds, and each database keeps the same promises.
+pytestmark = pytest.mark.usually("postgresql")
+
 
 class Base(DeclarativeBase):
     metadata = Others.metadata
