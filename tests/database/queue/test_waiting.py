@@ -45,7 +45,7 @@ class Waiting(threading.Thread):
 
 
 def until_somebody_waits(queue: Queue, engine: Any, *, waits: bool = True) -> None:
-    """On PostgreSQL: by then whoever waits listens, and looks once more; or nobody does any more."""
+    """On PostgreSQL: whoever waits listens by then, and looks once more; or nobody waits now."""
     store, end = queue._operations.store, time.monotonic() + 20
     with engine.connect() as connection:
         while store.is_watched(connection) is not waits:
