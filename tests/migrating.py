@@ -4,6 +4,8 @@
 ``as_text(dialect, work)``  the SQL of ``work(op)``, as ``alembic upgrade --sql`` prints it
 ``revise(engine, metadata)``  what autogenerate writes: two texts, upgrade and downgrade
 ``run(engine, text)``       run such a text
+``send(engine, *statements)``  in one transaction, and their results
+``each_token``              the parameter ``token``: each kind of version
 ``shape(engine, *tables)``  what reflection, and the catalogue of triggers, say of tables
 """
 
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import produce_migrations
 from alembic.autogenerate.api import AutogenContext
@@ -22,10 +25,19 @@ from alembic.autogenerate.render import _render_python_into_templatevars
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.runtime import plugins
-from sqlalchemy import Engine, Inspector, MetaData, inspect, make_url, text
+from sqlalchemy import CursorResult, Engine, Inspector, MetaData, inspect, make_url, text
 
 import optilock.alembic
+from optilock import Counter, RowVersion, Timestamp, Unique
 from optilock.alembic import autogenerate, plugin
+
+_TOKENS = {
+    "counter": Counter(),
+    "unique": Unique(),
+    "timestamp": Timestamp(),
+    "row-version": RowVersion(),
+}
+each_token = pytest.mark.parametrize("token", _TOKENS.values(), ids=_TOKENS)
 
 Work = Callable[[Operations], Any]
 LINE = {"autogenerate_plugins": ["alembic.autogenerate.*", "optilock"]}
@@ -114,6 +126,11 @@ def run(engine: Engine, revision: Revision, body: str) -> None:
         exec(f"if True:\n    {body}", {**names, "op": op})
 
 
+def send(engine: Engine, *statements: str) -> list[CursorResult[Any]]:
+    with engine.begin() as connection:
+        return [connection.execute(text(statement)) for statement in statements]
+
+
 def shape(engine: Engine, *tables: str) -> dict[str, Any]:
     with engine.connect() as connection:
         seen = inspect(connection)
@@ -163,11 +180,13 @@ __all__ = [
     "Revision",
     "as_text",
     "autogenerate",
+    "each_token",
     "migrate",
     "optilock",
     "plugins",
     "revise",
     "run",
+    "send",
     "shape",
     "triggers",
 ]

@@ -156,11 +156,10 @@ def _guards(
             guard, columns = guards[schema, table], wanted[schema, table].table.columns
             assert guard is not None
             there = stored[table].columns.values() if table in stored else ()
-            generated = [column.name for column in there if column.generated]
-            known = (column.name for column in columns if column.name != guard.column)
-            guard = guard.ignoring(generated, known)
             kept = (c.name for c in there if ((schema, table), c.name) not in dropped)
-            yield (schema, table), guard, guard.counting(kept)
+            generated = stored[table].generated if table in stored else ()
+            mapped = (column.name for column in columns)
+            yield (schema, table), *guard.fitting(mapped, kept, generated)
 
 
 def key_of(context: AutogenContext, table: Table) -> Key:

@@ -34,9 +34,9 @@ def guard_trigger(seen: Seen) -> Iterator[Finding]:
                 " autogenerate writes.",
             )
         return
-    columns = (column.name for column in seen.table.columns if column.name != guard.column)
-    guard = guard.ignoring(seen.stored.generated, columns)
-    wider = guard.counting(column.name for column in seen.stored.columns.values())
+    mapped = (column.name for column in seen.table.columns)
+    stored = (column.name for column in seen.stored.columns.values())
+    guard, wider = guard.fitting(mapped, stored, seen.stored.generated)
     try:
         made, also = (_made(seen, one) for one in (guard, wider))
     except ConfigurationError as refusal:

@@ -92,15 +92,19 @@ class GuardTrigger:
         columns = (name for name in self.columns or known if name not in ignore)
         return replace(self, ignore=tuple(ignore), columns=tuple(columns))
 
-    def counting(self, others: Iterable[str]) -> GuardTrigger:
-        """The same where ``others`` count as well, which the table has and the mapping does not.
+    def fitting(
+        self, mapped: Iterable[str], there: Iterable[str], generated: Iterable[str]
+    ) -> tuple[GuardTrigger, GuardTrigger]:
+        """As it is made for the ``mapped`` columns, and as it may be made as well.
 
-        So a roll-out makes it, which knows the table alone.
+        The second one counts whatever is ``there``, in the table: so a roll-out makes it, which
+        knows the table alone.
         """
-        if not self.columns:
-            return self
-        more = {*others} - {*self.ignore, self.column}
-        return replace(self, columns=(*self.columns, *more))
+        made = self.ignoring(generated, (name for name in mapped if name != self.column))
+        if not made.columns:
+            return made, made
+        more = {*there} - {*made.ignore, made.column}
+        return made, replace(made, columns=(*made.columns, *more))
 
     @property
     def column(self) -> str:

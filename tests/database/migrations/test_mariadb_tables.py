@@ -7,20 +7,13 @@ from datetime import datetime
 import pytest
 from sqlalchemy import String, create_engine, text
 
-from optilock import Counter, Manual, RowVersion, Timestamp, Unique
+from optilock import Manual, Unique
 from optilock.rollout import dry_run, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import migrate
+from tests.migrating import each_token, migrate
 
 pytestmark = pytest.mark.engines("mariadb")
 THEN = datetime(2020, 2, 2, 2, 2, 2)
-TOKENS = {
-    "counter": Counter(),
-    "unique": Unique(),
-    "timestamp": Timestamp(),
-    "row-version": RowVersion(),
-}
-each_token = pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)
 
 
 @pytest.fixture(autouse=True)

@@ -22,15 +22,9 @@ from optilock import (
 from optilock.dialects import database_of
 from optilock.rollout import roll_out
 from optilock.rollout.report import Silent
+from tests.migrating import each_token
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
-TOKENS = {
-    "counter": Counter(),
-    "unique": Unique(),
-    "timestamp": Timestamp(),
-    "row-version": RowVersion(),
-}
-each_token = pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)
 
 
 @pytest.fixture

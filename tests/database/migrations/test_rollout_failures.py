@@ -25,7 +25,7 @@ from optilock.check import check
 from optilock.dialects.quoting import plain, quoted
 from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import migrate, revise, shape
+from tests.migrating import migrate, revise, send, shape
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 GUARDED: dict[str, Any] = {"token": Unique(), "guard": "bump"}
@@ -44,12 +44,6 @@ def _create(engine: Engine) -> None:
             text("CREATE TABLE parcels (id INTEGER PRIMARY KEY, owner VARCHAR(20) NOT NULL)")
         )
         connection.execute(text("INSERT INTO parcels VALUES (1, 'Ada'), (2, 'Bob'), (3, 'Eve')"))
-
-
-def send(engine: Engine, *statements: str) -> None:
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
 
 
 def rows(engine: Engine, what: str = "id, owner") -> list[tuple[Any, ...]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import String, create_engine, inspect, text
+from sqlalchemy import String, create_engine, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Counter, OptilockError, RowVersion, Unique, Versioned
 from optilock.check import check
 from optilock.rollout import abort, claim, roll_out
 from optilock.rollout.report import Silent
-from tests.migrating import migrate, revise, run
+from tests.migrating import migrate, revise, run, send
 
 pytestmark = pytest.mark.engines("postgresql")
 
@@ -34,11 +34,6 @@ def models():
     Base.texts = model("sp_texts", Counter(), "reject")
     Base.items = model("sp_items", RowVersion(), None)
     return Base
-
-
-def send(engine, *statements):
-    with engine.begin() as connection:
-        return [connection.execute(text(statement)) for statement in statements]
 
 
 @pytest.fixture

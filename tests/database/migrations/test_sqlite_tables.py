@@ -10,13 +10,9 @@ from sqlalchemy import create_engine, event, inspect, text
 from optilock import Unique
 from optilock.rollout import abort, dry_run, roll_out
 from optilock.rollout.report import Silent
+from tests.migrating import send
 
 pytestmark = pytest.mark.engines("sqlite-wal")
-
-
-def send(engine, *statements):
-    with engine.begin() as connection:
-        return [connection.exec_driver_sql(statement) for statement in statements]
 
 
 def versions(engine, table):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import String, text
+from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Counter, Versioned
 from optilock.check import check
 from optilock.rollout import roll_out
-from tests.migrating import migrate, revise, run
+from tests.migrating import migrate, revise, run, send
 
 pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
 
@@ -38,11 +38,6 @@ def base(engine):
     roll_out(engine, "pages", guard="bump", ignore=["views"])
     Base.kept = Page
     return Base
-
-
-def send(engine, *statements):
-    with engine.begin() as connection:
-        return [connection.execute(text(statement)) for statement in statements]
 
 
 def moved(engine, what: str) -> bool:
