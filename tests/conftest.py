@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.orm.mapper import _all_registries
 
 from optilock.testing.servers import ServerMissing
 from tests import deployments, summary
@@ -84,6 +85,22 @@ def collect() -> Callable[[], int]:
     """Collects the test's own garbage: among that of all tests before it would take a second."""
     gc.freeze()
     return gc.collect
+
+
+@pytest.fixture(autouse=True)
+def no_broken_mappings() -> Iterator[None]:
+    """Forgets the classes of this test that cannot be configured.
+
+    SQLAlchemy configures all mappings of the process together: until such classes are collected as
+    garbage, whenever that is, every test that follows would fail.
+    """
+    before = _all_registries()
+    yield
+    for registry in _all_registries() - before:
+        try:
+            registry.configure(cascade=True)
+        except Exception:  # a class that is mapped by half raises anything
+            registry.dispose(cascade=True)
 
 
 @pytest.fixture(scope="session")

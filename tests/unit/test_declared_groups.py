@@ -286,7 +286,6 @@ def test_a_class_with_a_native_version_is_refused_once_sessions_are_watched() ->
     watch(sessionmaker())
     with pytest.raises(ConfigurationError, match="'end' was probably meant"):
         Own.registry.configure()
-    Own.registry.dispose()
 
 
 def test_the_token_has_its_name_in_the_message_too() -> None:

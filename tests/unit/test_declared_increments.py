@@ -137,7 +137,6 @@ def test_what_belongs_together_with_others_is_refused(together: Any) -> None:
 
     with pytest.raises(ConfigurationError, match="belongs together with other"):
         configure_mappers()
-    Base.registry.dispose()
 
 
 def test_a_subclass_names_its_own_columns_in_the_table_of_the_version() -> None:
@@ -163,8 +162,6 @@ def test_a_subclass_names_its_own_columns_in_the_table_of_the_version() -> None:
             __version_commutes__ = ("m",)
             id: Mapped[int] = mapped_column(ForeignKey(Page.id), primary_key=True)
             m: Mapped[int]
-
-    Base.registry.dispose()
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,6 @@ def test_fields_to_show_are_checked_when_the_class_is_mapped(given: Any, said: s
             title: Mapped[str]
 
         configure_mappers()
-    Own.registry.dispose()
 
 
 def test_the_option_is_not_misspelt_unnoticed() -> None:
@@ -286,7 +285,6 @@ def test_the_option_is_not_misspelt_unnoticed() -> None:
             title: Mapped[str]
 
         configure_mappers()
-    Own.registry.dispose()
 
 
 def test_a_class_shows_nothing_unless_it_says_so() -> None:
