@@ -5,9 +5,9 @@ Without ``--full`` four things are left out, on every machine the same:
 
 * what is marked ``@pytest.mark.full``, as the tests of :mod:`tests.deployments` are, and the other
   modes of an engine by ``@pytest.mark.modes(full=True)``; and the engines that
-  ``@pytest.mark.usually`` does not name;
+  ``@pytest.mark.usually`` does not name, unless the test is about none that it names;
 * of a test with parameters beside the engine: each value runs on the first engine that has it
-  (SQLite, as a rule), and :data:`FEW` of them on each of the others;
+  (SQLite, as a rule), and the last one on each of the others;
 * of a test with three or more parameters, the engine among them, what shows no new *pair* of
   values: two kinds that go wrong together are met once, every combination of three waits for the
   full run;
@@ -30,15 +30,12 @@ import pytest
 from tests import deployments
 from tests.engines import ASYNC, CAPABILITIES, missing
 
-__all__ = ["FEW", "cannot_run", "covering", "quick", "shown_before", "suits"]
+__all__ = ["cannot_run", "covering", "quick", "shown_before", "suits"]
 
 Row = Sequence[Hashable]
 #: The number of a parameter, and a value of it.
 Place = tuple[int, Hashable]
 Pair = tuple[Place, Place]
-
-#: So many values of a parameter run on an engine if another one shows them all.
-FEW = 2
 
 
 def suits(item: pytest.Item) -> bool:
@@ -46,9 +43,8 @@ def suits(item: pytest.Item) -> bool:
     engine = _engine(item)
     if engine is None:
         return True
-    for about in _marks(item, "engines"):
-        if not engine.startswith(about.args):
-            return False
+    if not _is_about(item, engine):
+        return False
     can = CAPABILITIES[engine if engine in CAPABILITIES else ASYNC[engine][0]]
     return all(can.issuperset(needed.args) for needed in _marks(item, "needs"))
 
@@ -71,8 +67,15 @@ def quick(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 
 def _is_usual(item: pytest.Item) -> bool:
-    mark = item.get_closest_marker("usually")
-    return mark is None or _engine(item) in mark.args
+    mark, engine = item.get_closest_marker("usually"), _engine(item)
+    if mark is None or engine is None:
+        return mark is None
+    named = [name for name in mark.args if _is_about(item, name)]
+    return not named or engine in named
+
+
+def _is_about(item: pytest.Item, engine: str) -> bool:
+    return all(engine.startswith(about.args) for about in _marks(item, "engines"))
 
 
 def covering(
@@ -99,7 +102,7 @@ def covering(
 def shown_before(rows: Sequence[Row]) -> set[Pair]:
     """The pairs of an engine, each row's first value, and a value that an engine before it shows.
 
-    But for :data:`FEW` of each parameter, so that every engine has some.
+    But for the last one of each parameter, so that every engine has one.
     """
     first: dict[Hashable, Hashable] = {}
     others: dict[Hashable, dict[Place, None]] = defaultdict(dict)
@@ -110,16 +113,8 @@ def shown_before(rows: Sequence[Row]) -> set[Pair]:
     found = set()
     for engine, places in others.items():
         for _, column in itertools.groupby(sorted(places, key=itemgetter(0)), itemgetter(0)):
-            values = [*column]
-            found |= {((0, engine), place) for place in {*values}.difference(_spread(values))}
+            found |= {((0, engine), place) for place in [*column][:-1]}
     return found
-
-
-def _spread(values: Sequence[Place]) -> Sequence[Place]:
-    """The first, the last, and what lies evenly between them."""
-    if len(values) <= FEW:
-        return values
-    return [values[n * (len(values) - 1) // (FEW - 1)] for n in range(FEW)]
 
 
 def _pairs_shown(test: list[pytest.Item]) -> list[pytest.Item]:

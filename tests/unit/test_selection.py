@@ -42,9 +42,9 @@ def test_where_nothing_can_be_left_out_everything_runs() -> None:
 ENGINES = [(engine, value) for engine in ("sqlite", "postgresql") for value in "abcde"]
 
 
-def test_each_value_runs_on_the_first_engine_and_some_on_the_others() -> None:
+def test_each_value_runs_on_the_first_engine_and_one_on_the_others() -> None:
     left_out = [(engine[1], value[1]) for engine, value in shown_before(ENGINES)]
-    assert sorted(left_out) == [("postgresql", value) for value in "bcd"]
+    assert sorted(left_out) == [("postgresql", value) for value in "abcd"]
 
 
 def test_a_value_that_an_engine_has_alone_runs_there() -> None:
@@ -59,7 +59,7 @@ def test_a_pair_that_need_not_be_shown_is_not() -> None:
     chosen = [rows[number] for number in covering(rows, lambda number: False, spare)]
     assert pairs(chosen) >= pairs(rows) - spare
     assert {value for engine, value, _ in chosen if engine == "s"} == {*"abcde"}
-    assert {value for engine, value, _ in chosen if engine == "p"} >= {*"ae"}
+    assert {value for engine, value, _ in chosen if engine == "p"} >= {"e"}
 
 
 def test_an_engine_that_cannot_run_is_named_and_nothing_is_started(

@@ -10,7 +10,10 @@ from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
 from tests import models as every
 from tests.migrating import migrate, revise, run, shape, triggers
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("sqlite-wal"),
+]
 
 
 def models(**options) -> MetaData:

@@ -24,7 +24,10 @@ from optilock.check import check
 from optilock.rollout import roll_out
 from tests.migrating import migrate, revise, run, shape
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("sqlite-wal"),
+]
 
 NAMES = {
     "ix": "ix_%(column_0_label)s",

@@ -24,7 +24,10 @@ from optilock.rollout import roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import each_token
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 
 
 @pytest.fixture

@@ -18,7 +18,10 @@ from optilock.rollout import abort, claim, dry_run, roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import shape
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 WAYS: dict[str, dict[str, Any]] = {
     "counter": {"token": Counter(), "guard": "bump"},
     "unique": {"token": Unique(), "guard": "reject", "ignore": ["owner"]},

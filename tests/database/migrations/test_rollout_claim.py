@@ -16,7 +16,10 @@ from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import revise
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,10 @@ from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import migrate, revise, send, shape
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 GUARDED: dict[str, Any] = {"token": Unique(), "guard": "bump"}
 MOVED: dict[str, Any] = {"token": RowVersion()}
 each_way = pytest.mark.parametrize("options", [GUARDED, MOVED], ids=["guarded", "row-version"])

@@ -39,7 +39,10 @@ from optilock.tables import table_sets
 from optilock.tokens.guard_trigger import GuardTrigger
 from tests.migrating import migrate, triggers
 
-pytestmark = pytest.mark.engines("sqlite-wal", "postgresql", "mariadb")
+pytestmark = [
+    pytest.mark.engines("sqlite-wal", "postgresql", "mariadb"),
+    pytest.mark.usually("postgresql"),
+]
 
 
 def parcels():
