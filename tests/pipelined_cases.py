@@ -502,6 +502,31 @@ def read_committed(session: Session, world: World) -> None:
     session.get_one(Person, 1).name = "new"
 
 
+@case(4, 2, strategy="pessimistic")
+def locked_when_it_was_read(session: Session, world: World) -> None:
+    session.get_one(Person, 1).name = "new"
+
+
+@case(4, 2, strategy="pessimistic")
+def two_are_locked_and_one_is_written(session: Session, world: World) -> None:
+    session.scalars(select(Person).where(Person.id < 3)).all()[0].name = "new"
+
+
+@case(5, 5, strategy="pessimistic")
+def another_is_locked_and_this_one_has_moved(session: Session, world: World) -> None:
+    session.get_one(Person, 2)
+    with Session(world.engine) as other:
+        person = other.get_one(Person, 1)
+    world.moves()
+    session.add(person)
+    person.name = "new"
+
+
+@case(4, 2, strategy="adaptive")
+def nobody_has_conflicted_on_it(session: Session, world: World) -> None:
+    session.get_one(Person, 1).name = "new"
+
+
 @case(4, 3, read_only=True)
 def read_only(session: Session, world: World) -> None:
     session.get_one(Person, 1)

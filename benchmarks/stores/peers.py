@@ -65,6 +65,9 @@ LOCKING = "SELECT FOR UPDATE"
 PEERS: Mapping[str, Peer] = {
     "optilock": Peer(_OURS),
     "optilock, adaptive": Peer(_OURS, {"strategy": "adaptive"}),
+    "optilock, adaptive, pipelined": Peer(
+        _OURS, {"strategy": "adaptive", "pipelined": True}, places=_POSTGRESQL
+    ),
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}, places=_POSTGRESQL),
     "optilock, short": Peer(_OURS, {"short": True}, places=(*_POSTGRESQL, "sqlite")),
     "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),

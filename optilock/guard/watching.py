@@ -77,8 +77,10 @@ from optilock.session.watched import (
     GUARDED,
     KNOWN,
     ON_DELETE,
+    READS,
     RESOLVER,
     STRICT,
+    Reads,
     Record,
     check_strict,
     is_strict,
@@ -372,6 +374,9 @@ def _after_commit(session: Session) -> None:
         return
     if known.ending is not None:
         known.ending.over()
+    reads: Reads | None = session.__dict__.get(READS)
+    if reads is not None:
+        reads.stored(session)
     if session.expire_on_commit:
         remember(session.identity_map.all_states())
     known.committed()

@@ -93,6 +93,9 @@ class Reads(Protocol):
     ) -> Any:
         """``session.get()`` of a row that the caller does not lock himself."""
 
+    def stored(self, session: Session) -> None:
+        """COMMIT was carried out; what the session has written is still known."""
+
 
 class Watched(Written):
     """Kept on the session, for as long as the session lives."""

@@ -59,11 +59,6 @@ class Locking(Part, option="strategy"):
         session.__dict__[READS] = Reading(session, self.adaptive, MEMORY)
         lock_where_written(session)
 
-    def before_commit(self, session: Session) -> None:
-        reading: Reading | None = session.__dict__.get(READS)
-        if reading is not None and (reading.tried or reading.beforehand):
-            reading.succeeded(session)
-
     def after(self, session: Session, error: BaseException | None) -> None:
         choose_no_more(session)
         reading: Reading | None = session.__dict__.pop(READS, None)

@@ -293,8 +293,8 @@ class Reading:
             writes_inside(query) or subject_of(query) is None for query in self.queries
         )
 
-    def succeeded(self, session: Session) -> None:
-        """Everything is flushed: what was read without a lock, and written, has not conflicted."""
+    def stored(self, session: Session) -> None:
+        """What was read without a lock, and written, has not conflicted."""
         if self.adaptive is None:
             return
         if self.tried:

@@ -131,6 +131,29 @@ def test_a_function_that_wrote_nothing_runs_again_in_its_transaction(
     assert [(one.attempt, one.wait) for one in retries] == [(1, 0.0)]
 
 
+@pytest.mark.engines("postgresql")
+def test_a_pipelined_unit_locks_in_another_transaction(
+    sessions, newest, other, stored, transactions
+):
+    seen, skipped = [], []
+
+    @unit_of_work(sessions, strategy="adaptive", pipelined=True)
+    def work(session):
+        account = session.get_one(Account, 1)
+        seen.append(account.balance)
+        if len(seen) == 1:
+            other(Account, 1, balance=100)
+        else:
+            with UnitOfWork(sessions, independent=True) as waiting:
+                skipped.append(not lock(waiting.get_one(Account, 1), skip_locked=True))
+        account.balance += 1
+
+    work()
+    assert (seen, skipped) == ([10, 100], [True])
+    assert transactions.count == 3  # one is of the unit that did not wait
+    assert stored(Account, 1)["balance"] == 101
+
+
 def test_an_optimistic_unit_begins_another_transaction(meets):
     assert meets(nothing, strategy="optimistic", wait_initial=0) == TWO
 
