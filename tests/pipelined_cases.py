@@ -97,6 +97,16 @@ class Compared(Versioned, Base):
     text: Mapped[str | None]
 
 
+class Tally(Versioned, Base):
+    """Writers add to it."""
+
+    __tablename__ = "tallies"
+    __version_commutes__ = ("pieces",)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    pieces: Mapped[int] = mapped_column(CheckConstraint("pieces >= 0"), default=0)
+    text: Mapped[str | None]
+
+
 class Animal(Versioned, Base):
     """Rows in two tables."""
 
@@ -138,6 +148,7 @@ def store(engine: Engine) -> None:
         session.add_all(Page(id=n, text=f"t{n}", person_id=n) for n in range(1, 4))
         session.add_all(Slot(id=n, number=n) for n in (1, 2))
         session.add_all([Signed(id=1), Compared(id=1, text="c"), Noted(id=1)])
+        session.add_all(Tally(id=n, pieces=5) for n in (1, 2))
         session.add_all([Dog(id=1, name="Rex", trick="sit")])
 
 
@@ -530,6 +541,60 @@ def nobody_has_conflicted_on_it(session: Session, world: World) -> None:
 @case(4, 3, read_only=True)
 def read_only(session: Session, world: World) -> None:
     session.get_one(Person, 1)
+
+
+# -- sums ------------------------------------------------------------------------------------------
+
+
+@case(4, 2)
+def one_is_added(session: Session, world: World) -> None:
+    session.get_one(Tally, 1).pieces += 1
+
+
+@case(4, 2)
+def one_is_added_after_another(session: Session, world: World) -> None:
+    tally = session.get_one(Tally, 1)
+    world.moves(Tally, 1, pieces=50, text="theirs")
+    tally.pieces += 1
+
+
+@case(4, 2, strategy="adaptive")
+def one_is_added_in_a_unit_that_adapts(session: Session, world: World) -> None:
+    session.get_one(Tally, 1).pieces += 1
+
+
+@case(5, 4)
+def one_is_added_to_a_row_that_is_gone(session: Session, world: World) -> None:
+    tally = session.get_one(Tally, 1)
+    world.deletes(Tally, 1)
+    tally.pieces += 1
+
+
+@case(7, 5)
+def less_is_left_than_may_be(session: Session, world: World) -> None:
+    tally = session.get_one(Tally, 1)
+    world.moves(Tally, 1, pieces=1)
+    tally.pieces -= 3
+
+
+@case(5, 4)
+def one_is_added_after_an_insert(session: Session, world: World) -> None:
+    session.add(Line(text="new"))
+    session.flush()
+    session.get_one(Tally, 1).pieces += 1
+
+
+@case(4, 2)
+def one_is_added_to_each_of_two(session: Session, world: World) -> None:
+    for tally in session.scalars(select(Tally)):
+        tally.pieces += 1
+
+
+@case(4, 2)
+def one_is_added_and_the_text_is_new(session: Session, world: World) -> None:
+    tally = session.get_one(Tally, 1)
+    tally.pieces += 1
+    tally.text = "new"
 
 
 # -- what runs between the last write and COMMIT ---------------------------------------------------

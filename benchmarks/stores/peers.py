@@ -71,6 +71,9 @@ PEERS: Mapping[str, Peer] = {
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}, places=_POSTGRESQL),
     "optilock, short": Peer(_OURS, {"short": True}, places=(*_POSTGRESQL, "sqlite")),
     "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),
+    "optilock, commutative, pipelined": Peer(
+        f"{_OURS}Commuting", {"pipelined": True}, places=_POSTGRESQL, apart=True
+    ),
     "optilock, verify_reads": Peer(_OURS, {"verify_reads": True}, apart=True),
     "optilock, REPEATABLE READ": Peer(_OURS, {"isolation": Isolation.REPEATABLE_READ}, apart=True),
     "optilock, SERIALIZABLE": Peer(_OURS, {"isolation": Isolation.SERIALIZABLE}, apart=True),

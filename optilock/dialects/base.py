@@ -146,6 +146,9 @@ class Database(RowLocks, Values):
 
     # -- one row by its key (asked by optilock.statements) ---------------------------------------
 
+    #: Is what an UPDATE with RETURNING writes stored, whether or not somebody reads its rows?
+    stores_before_rows_are_read: bool = True
+
     def telling(self, value: ColumnElement[Any]) -> ColumnElement[Any] | None:
         """``value``, an integer, so that the answer to an UPDATE tells it (``lastrowid``).
 

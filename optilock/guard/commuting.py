@@ -14,17 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, CursorResult
 from sqlalchemy.exc import DBAPIError
 
-from optilock.conditions.write import Lost, Write
+from optilock.conditions.write import Alone, Lost, Write
 from optilock.guard.records import Flush, Unadded
 from optilock.mapped import State, facts, place_of
 from optilock.mapping.compared import changed_names
 from optilock.rows.sides import attempt_of
 from optilock.undocumented import expire_attribute
-from optilock.writes.commuting import Differences, Told, add, adds, differences, rebased
+from optilock.writes.commuting import (
+    Adding,
+    Differences,
+    Told,
+    add,
+    adds,
+    differences,
+    rebased,
+    sum_of,
+    told_by,
+)
 from optilock.writes.send import send
 
 
@@ -69,11 +80,44 @@ def send_adding(flush: Flush, connection: Connection, writes: list[Write]) -> li
         told = add(connection, write, adding, more)
     if told is None:
         return writes
+    _moves_on(flush, write, told)
+    return []
+
+
+def _moves_on(flush: Flush, write: Write, told: Told) -> None:
+    """The object knows what the sum has made, unless somebody else was there."""
     shape, params = write
     known = facts(shape.mapper)
     if not known.same(known.token, told.version, params[shape.token.column.key]):
         overtaken(flush, write, told)
-    return []
+
+
+class LastSum:
+    """The only write of the last flush, which is a sum: it may go with COMMIT."""
+
+    def __init__(
+        self, flush: Flush, connection: Connection, write: Write, adding: Adding, more: Differences
+    ) -> None:
+        self._flush, self._connection, self._write, self._adding = flush, connection, write, adding
+        self._told: Told | None = None
+        self.alone = Alone(adding.statement, sum_of(write, more), self._written)
+
+    @classmethod
+    def of(cls, flush: Flush, connection: Connection, write: Write) -> LastSum | None:
+        """``None``: it is no sum, or only another statement would tell the version."""
+        more = _noted(flush, write)
+        adding = adds(write.shape, connection) if more else None
+        if more is None or adding is None or not adding.at_once:
+            return None
+        return cls(flush, connection, write, adding, more)
+
+    def _written(self, result: CursorResult[Any]) -> bool:
+        self._told = told_by(result, self._connection, self._write, self._adding)
+        return self._told is not None
+
+    def moves_on(self) -> None:
+        if self._told is not None:
+            _moves_on(self._flush, self._write, self._told)
 
 
 def add_to_stored(flush: Flush, connection: Connection, lost: list[Lost]) -> list[Lost]:

@@ -9,6 +9,7 @@ that, or is to be settled first, makes the flush one like any other.
 from __future__ import annotations
 
 from optilock.dialects import database_of
+from optilock.guard.commuting import LastSum, refused_sums
 from optilock.guard.pipeline import missed_of
 from optilock.guard.records import Flush
 from optilock.session.watched import Watched
@@ -32,17 +33,29 @@ def send_last(flush: Flush) -> bool:
         return False
     if has_commit_listeners(connection):  # they are called before it
         return False
+    last = None
+    if flush.adding is not None and len(together) == 1 and len(together[0]) == 1:
+        last = LastSum.of(flush, connection, together[0][0])
+        if last is None:
+            return False
     known.ending_now = False
     before = len(known.sent)
     known.sent.extend(write for writes in together for write in writes)
     del flush.waiting[connection]
-    missed = ending.send(connection, together, database_of(connection.dialect))
+    database = database_of(connection.dialect)
+    if last is None:
+        missed = ending.send(connection, together, database)
+    else:
+        with refused_sums(flush, together[0]):
+            missed = ending.send(connection, together, database, last.alone)
     if missed is None:
         flush.waiting[connection] = held
         del known.sent[before:]
         return False
     if missed:
         missed_of(flush, connection, missed, sent=len(known.sent) - before)
+    elif last is not None:
+        last.moves_on()
     return True
 
 
@@ -52,7 +65,6 @@ def _is_all(flush: Flush, known: Watched) -> bool:
         is_last(flush)
         and len(flush.waiting) == 1
         and not (flush.misses or flush.skipped or flush.gone_links or known.announced)
-        and flush.adding is None  # a sum tells the version that it has made
         and not known.promises  # made by a listener of before_flush, and looked at afterwards
         and nested_transaction(flush.session) is None
     )

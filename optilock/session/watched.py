@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select
 from sqlalchemy.orm import Session, SessionTransaction
 
 from optilock.conditions.demands import Demand, Demands, stand
-from optilock.conditions.write import Write
+from optilock.conditions.write import Alone, Write
 from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
@@ -60,12 +60,16 @@ class Ending(Protocol):
     """Sends the last writes of a transaction together with its end."""
 
     def send(
-        self, connection: Connection, together: Sequence[list[Write]], database: Database
+        self,
+        connection: Connection,
+        together: Sequence[list[Write]],
+        database: Database,
+        alone: Alone | None = None,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
-        None: nothing was written, and nobody knows which rows miss. In both cases the transaction
-        goes on, or has begun anew.
+        A single row may have a statement of its own, ``alone``. None: nothing was written, and
+        nobody knows which rows miss. In both cases the transaction goes on, or has begun anew.
         """
 
     def over(self) -> None:

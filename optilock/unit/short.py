@@ -29,7 +29,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from optilock.conditions.write import Write
+from optilock.conditions.write import Alone, Write
 from optilock.dialects import Database, database_of
 from optilock.dialects.base import Switch
 from optilock.dialects.rows import native
@@ -78,7 +78,11 @@ class OneStatement:
         return self._stored or self._switch.stored
 
     def send(
-        self, connection: Connection, together: Sequence[list[Write]], database: Database
+        self,
+        connection: Connection,
+        together: Sequence[list[Write]],
+        database: Database,
+        alone: Alone | None = None,
     ) -> list[Write] | None:
         """Write these rows in one statement, which commits itself; or return those that missed.
 
@@ -89,16 +93,15 @@ class OneStatement:
         (writes,) = together
         try:
             return (
-                self._one(connection, *writes)
+                self._one(connection, writes[0], alone)
                 if len(writes) == 1
                 else self._all(connection, writes, database)
             )
         except Interposed:
             return None
 
-    def _one(self, connection: Connection, write: Write) -> list[Write]:
-        shape, params = write
-        if self._alone(connection, shape.statement, params, shape.token.parameter):
+    def _one(self, connection: Connection, write: Write, alone: Alone | None) -> list[Write]:
+        if self._alone(connection, alone or Alone.of(write), write.shape.token.parameter):
             return []
         self._switch.begin()
         return [write]
@@ -109,8 +112,9 @@ class OneStatement:
         raising = database.all_or_error(writes, connection.dialect)
         if raising is None:
             return None
+        statement, params = raising
         try:
-            self._alone(connection, *raising, next(iter(raising[1])))
+            self._alone(connection, Alone(statement, params, bool), next(iter(params)))
         except DBAPIError as error:
             if error.orig is None or not database.is_miss(error.orig):
                 raise
@@ -118,12 +122,13 @@ class OneStatement:
             return None
         return []
 
-    def _alone(self, connection: Connection, statement: Any, params: Any, parameter: str) -> int:
-        self._switch.let_through(statement, parameter)
+    def _alone(self, connection: Connection, alone: Alone, parameter: str) -> bool:
+        self._switch.let_through(alone.statement, parameter)
         try:
-            result = native(connection, statement, params)
+            result = native(connection, alone.statement, alone.params)
+            written = alone.written(result)
             result.close()
-            return int(result.rowcount)
+            return written
         except BaseException as error:
             self.unanswered = answer_unknown(error)
             if isinstance(error, DBAPIError) or self.unanswered:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    CursorResult,
     Dialect,
     Integer,
     Numeric,
@@ -104,6 +105,8 @@ class Adding:
     statement: Update
     returned: tuple[Column[Any], ...]
     tells: bool
+    #: The row is stored when the answer has told the version: no other statement is needed.
+    at_once: bool
 
 
 def adds(shape: Shape, connection: Connection) -> Adding | None:
@@ -133,8 +136,10 @@ def _adding(shape: Shape, connection: Connection) -> Adding | None:
     statement = shape.table.update().where(*where)
     statement = statement.values({**sums, version: moved, **shape.gives(parameter)})
     if returns:
-        return Adding(statement.returning(version, *columns), (version, *columns), tells=False)
-    return Adding(statement, (), tells=told is not None)
+        returned = (version, *columns)
+        at_once = database_of(dialect).stores_before_rows_are_read
+        return Adding(statement.returning(*returned), returned, tells=False, at_once=at_once)
+    return Adding(statement, (), tells=told is not None, at_once=told is not None)
 
 
 def _wide(kind: Any) -> TypeEngine[Any]:
@@ -153,17 +158,28 @@ def _says(dialect: Dialect, expression: Any) -> bool:
 
 def add(connection: Connection, write: Write, adding: Adding, more: Differences) -> Told | None:
     """Add to the row; ``None``: there is none, or it is not as demanded."""
+    result = native(connection, adding.statement, sum_of(write, more))
+    return told_by(result, connection, write, adding)
+
+
+def sum_of(write: Write, more: Differences) -> dict[str, Any]:
+    """The parameters of the statement that adds."""
     shape, params = write
     sent = {name: value for name, value in params.items() if name not in shape.commuting}
     sent |= {f"{_ADD}{n}": more[name] for n, name in enumerate(shape.commuting)}
     sent[_MADE] = sent.pop(shape.token.column.key)
-    result = native(connection, adding.statement, sent)
+    return sent
+
+
+def told_by(
+    result: CursorResult[Any], connection: Connection, write: Write, adding: Adding
+) -> Told | None:
+    """What the answer tells; ``None``: there is no such row, or it is not as demanded."""
     if adding.returned:
-        row = result.first()
+        row: Any = result.first()
         if row is None:
             return None
-        version, *values = row
-        return Told(version, dict(zip(adding.returned[1:], values, strict=True)))
+        return Told(row[0], dict(zip(adding.returned[1:], row[1:], strict=True)))
     if not result.rowcount:
         return None
     return Told(result.lastrowid if adding.tells else _read_version(connection, write), {})

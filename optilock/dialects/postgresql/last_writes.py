@@ -5,6 +5,7 @@ the transaction so far                     form                                 
 =========================================  ====================================  ================
 nothing but plain SELECTs, READ            the UPDATE of SQLAlchemy, COMMIT      COMMIT of nothing
 COMMITTED; one row
+the same; one row, which is added to       UPDATE ... RETURNING, COMMIT          COMMIT of nothing
 the same; several rows or tables           statements that raise                 the server skips
                                            (:mod:`raising`), COMMIT              COMMIT
 anything else: earlier writes, locks,      SAVEPOINT, statements that raise,     back to the
@@ -27,7 +28,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from optilock.conditions.write import Write
+from optilock.conditions.write import Alone, Write
 from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.raising import is_mark
 from optilock.dialects.rows import native
@@ -64,7 +65,11 @@ class LastWrites:
         self._line.over()
 
     def send(
-        self, connection: Connection, together: Sequence[list[Write]], database: Any
+        self,
+        connection: Connection,
+        together: Sequence[list[Write]],
+        database: Any,
+        alone: Alone | None = None,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
@@ -77,21 +82,24 @@ class LastWrites:
         anew = line.loses_nothing
         if anew and len(together) == 1 and len(together[0]) == 1:
             try:
-                return self._one_row(connection, together[0][0])
+                return self._one_row(connection, together[0][0], alone)
             except Interposed:
                 return None
+        if alone is not None:
+            return None
         statements = [database.all_or_error(writes, connection.dialect) for writes in together]
         if None in statements:
             return None
         return [] if self._all(connection, statements, savepoint=not anew) else None
 
-    def _one_row(self, connection: Connection, write: Write) -> list[Write]:
+    def _one_row(self, connection: Connection, write: Write, alone: Alone | None) -> list[Write]:
+        statement, params, written = alone or Alone.of(write)
         self._line.end_with((write.shape.token.parameter,), savepoint=False)
         try:
-            written = native(connection, write.shape.statement, write.params).rowcount
+            result = native(connection, statement, params)
         finally:
             self._line.cut_short()
-        if written:
+        if written(result):
             return []
         self._line.go_on()
         return [write]

@@ -96,6 +96,7 @@ class SQLite(Database):
         return super().form(writes, dialect) if dialect.is_async else RowByRow()
 
     one_lock = True
+    stores_before_rows_are_read = False
 
     def locks_rows(self, dialect: Dialect) -> bool:
         """All of them: see :meth:`begin_writing`."""

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from optilock import UnitOfWork, Versioned, unit_of_work
 from tests.database.units.test_short import short as short
@@ -83,3 +83,23 @@ def test_who_adds_after_another_adds_to_the_sum(
         for row in rows:
             row.pieces += 1
     assert stored(Counted, 1) == {"id": 1, "pieces": 6, "title": "theirs", "version": 3}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_object_knows_what_was_made(
+    engine_for, store, stored, other, options: dict[str, Any], moved: bool
+) -> None:
+    """What it was read in, where another was there first: an edit that follows conflicts."""
+    if moved and options.get("strategy") == "pessimistic":
+        return  # it waits
+    store(Counted(id=1))
+    sessions = sessionmaker(engine_for(options), expire_on_commit=False)
+    with UnitOfWork(sessions, **options) as session:
+        row = session.get_one(Counted, 1)
+        if moved:
+            other(Counted, 1, pieces=5)
+        row.pieces += 1
+    there = stored(Counted, 1)
+    assert row.version == (1 if moved else there["version"])
+    assert row.__dict__.get("pieces", there["pieces"]) == there["pieces"]  # it may have expired
