@@ -68,6 +68,7 @@ PEERS: Mapping[str, Peer] = {
     "optilock, adaptive, pipelined": Peer(
         _OURS, {"strategy": "adaptive", "pipelined": True}, places=_POSTGRESQL
     ),
+    "optilock, pessimistic": Peer(_OURS, {"strategy": "pessimistic"}),
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}, places=_POSTGRESQL),
     "optilock, short": Peer(_OURS, {"short": True}, places=(*_POSTGRESQL, "sqlite")),
     "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),
