@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.transient import is_transient
+from optilock.dialects.transient import commit_outcome_unknown, is_transient
 from optilock.errors import ConfigurationError
 from optilock.queue.errors import QueueError
 from optilock.queue.limits import WEEK, Duration, count, milliseconds
@@ -34,9 +34,15 @@ IDLE = 3600.0
 
 
 def passes(error: BaseException) -> bool:
-    """Is it worth another try: what is transient, and also a database that cannot be reached."""
-    connecting = isinstance(error, DBAPIError) and error.statement is None
-    return is_transient(error) or connecting
+    """Is it worth another try: what is transient, and also a database that cannot be reached.
+
+    So is a COMMIT whose answer was lost: what a worker itself sends may be sent twice.
+    """
+    if is_transient(error):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    return error.statement is None or commit_outcome_unknown(error)
 
 
 class HandlerTimeout(QueueError):
