@@ -54,6 +54,7 @@ _GOODPUT, _P99, _FAIR = 0.95, 1.5, 0.5
 _ADAPTIVE = "optilock, adaptive"
 #: Increments that commute, against SELECT FOR UPDATE.
 _COMMUTATIVE, _COMMUTING = "optilock, commutative", 1.5
+_ADDING = (_COMMUTATIVE, f"{_COMMUTATIVE}, pipelined")
 
 
 class Spread(enum.Enum):
@@ -183,7 +184,7 @@ def _case(
 ) -> Iterator[Line]:
     named = [name for name in subjects if name in (case.subjects or subjects)]
     if isinstance(case.bench, Raised):
-        named += present(place.name, plan.subjects, among=[_COMMUTATIVE])
+        named += present(place.name, plan.subjects, among=_ADDING)
     for writers in case.writers:
         loads = interleaved(
             crowd,
