@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, CursorResult
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -114,7 +114,7 @@ class OneStatement:
             return None
         statement, params = raising
         try:
-            self._alone(connection, Alone(statement, params, bool), next(iter(params)))
+            self._alone(connection, Alone(statement, params, _all_or_error), next(iter(params)))
         except DBAPIError as error:
             if error.orig is None or not database.is_miss(error.orig):
                 raise
@@ -140,6 +140,11 @@ class OneStatement:
     def over(self) -> None:
         """The unit has ended: who uses the connection from here on does not belong to it."""
         self._stored, self._switch.stored = self.stored, False
+
+
+def _all_or_error(result: CursorResult[Any]) -> bool:
+    """A miss is an error of this statement, so an answer means that all rows are written."""
+    return True
 
 
 def _refuse_level(connection: Connection) -> None:
