@@ -111,7 +111,8 @@ class Committed(_Event):
 class Hot(_Event):
     """From now on ``strategy="adaptive"`` locks the row when it is read, and ``because`` of what.
 
-    Without an ``identity``: what queries read of the table, of which nobody knows the keys.
+    ``identity=None``: what queries read of the table, of which nobody knows the keys.
+    ``identity=()``: whatever is read of the table, because transactions have deadlocked over it.
     """
 
     table: str

@@ -47,9 +47,24 @@ _PROMISED = "_optilock_promised"
 def promise(session: Session, state: State, version: Any, *, demanded: bool) -> None:
     """From here to the end of the transaction the row of ``state`` must be in ``version``."""
     assert state.key is not None
-    promises = promises_of(session)
-    if not watched(session).is_ours(place_of(state)):
-        promises.add(Promise(state.mapper, tuple(state.key[1]), version, demanded))
+    promises, known, place = promises_of(session), watched(session), place_of(state)
+    if known.is_ours(place):
+        return
+    made = Promise(state.mapper, tuple(state.key[1]), version, demanded)
+    if place not in promises and _is_locked(session, known, made):
+        promises.stays(made)
+    else:
+        promises.add(made)
+
+
+def _is_locked(session: Session, known: Watched, made: Promise) -> bool:
+    """Has the transaction read the row in this version with a lock that reaches every writer?"""
+    place = facts(made.mapper).root, made.identity
+    if not known.locked or place not in known.locked:
+        return False
+    connection = connection_to_write(session, made.mapper)
+    local = database_of(connection.dialect).locks_are_local(connection)
+    return not local and _is(made.mapper, known.locked[place], made.version)
 
 
 def promises_of(session: Session) -> Promises:

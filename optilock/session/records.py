@@ -110,6 +110,13 @@ class Promises(OfOneTransaction[Promise]):
         self._looked_at = {**self._looked_at, **self}
         self.clear()
 
+    def stays(self, promise: Promise) -> None:
+        """Nobody else can write the row before the transaction ends: nobody need look at it."""
+        place = facts(promise.mapper).root, promise.identity
+        known = self._looked_at.get(place)
+        if known is None or (promise.demanded and not known.demanded):
+            self._looked_at = {**self._looked_at, place: promise}
+
     def all(self) -> Iterable[Promise]:
         return {**self._looked_at, **self}.values()
 

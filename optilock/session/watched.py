@@ -116,6 +116,8 @@ class Watched(Written):
     autocommitting: tuple[Connection, ...] = ()
     #: What must still be true of rows at the end of the transaction.
     promises: Promises | None = None
+    #: Rows that the transaction has locked as it read them, and in which version.
+    locked: OfOneTransaction[Any] | None = None
     #: Rows whose last writer wins, whatever the resolvers say.
     overwritten: OfOneTransaction[None] | None = None
     #: What must be true of every row that the session writes.
@@ -228,6 +230,8 @@ class Watched(Written):
             self.connections, self._begun, self.autocommitting = [], [], ()
             if self.promises is not None:
                 self.promises.in_transaction(root)
+            if self.locked:
+                self.locked.in_transaction(root)
             if self.overwritten:
                 self.overwritten.in_transaction(root)
 

@@ -132,15 +132,68 @@ def test_events_say_why_a_row_is_hot_and_why_it_is_not_any_more(memory, clock, h
     assert Key("db", "accounts").identity is None
 
 
-def test_rows_that_have_deadlocked_are_partners_until_they_are_not_needed(memory):
-    memory.deadlock([ROW, OTHER], GIVEN, frozenset({"one", "other"}))
+# -- deadlocks -------------------------------------------------------------------------------------
+
+PLACES = {ROW: "one", OTHER: "other"}
+THIRD = Key("db", "accounts", (3,))
+
+
+def test_after_a_deadlock_all_of_the_table_is_locked_and_of_no_other(memory):
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    assert readings(memory, 200, key=THIRD) == [Decision.LOCK] * 200
+    assert memory.decide(Key("db", "accounts"), GIVEN) is Decision.LOCK  # what a query reads
+    assert memory.decide(Key("db", "pages", (3,)), GIVEN) is Decision.PLAIN
+    assert memory.decide(Key("elsewhere", "accounts", (3,)), GIVEN) is Decision.PLAIN
+
+
+def test_in_a_crowded_table_no_hot_row_is_probed(memory):
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    assert Decision.WATCHED not in readings(memory, 5000)
+
+
+def test_a_table_is_crowded_until_nothing_is_heard_of_deadlocks_for_some_time(memory, clock, heard):
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    clock.now = 3 * GIVEN.seconds
+    assert memory.decide(THIRD, GIVEN) is Decision.LOCK
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    clock.now = 6 * GIVEN.seconds
+    assert memory.decide(THIRD, GIVEN) is Decision.LOCK
+    clock.now = 7 * GIVEN.seconds
+    assert memory.decide(THIRD, GIVEN) is Decision.PLAIN
+    of_the_table = [event for event in heard if event.identity == ()]
+    assert [type(event) for event in of_the_table] == [events.Hot, events.Cold]
+    assert all(event.table == "accounts" for event in of_the_table)
+    assert "deadlocked" in of_the_table[0].because
+
+
+def test_rows_that_deadlock_in_one_order_are_no_partners(memory):
+    """The other transactions had not locked them when they read them: it is the crowd's matter."""
+    for _ in range(7):
+        memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    assert not memory.partners(ROW)
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)  # and if that goes on, it is not
     assert memory.partners(ROW) == memory.partners(OTHER) == {"one", "other"}
-    assert memory.decide(ROW, GIVEN) is Decision.LOCK
+
+
+def test_rows_that_were_locked_in_two_orders_are_partners_until_they_are_not_needed(memory):
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    assert not memory.partners(ROW)
+    memory.deadlock(PLACES, [OTHER, ROW], GIVEN)
+    assert memory.partners(ROW) == memory.partners(OTHER) == {"one", "other"}
     for _ in range(8):
         assert memory.partners(ROW)
         memory.alone(ROW)
     assert not memory.partners(ROW)
     assert memory.partners(OTHER)
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    assert memory.partners(ROW)  # of the other one it is known what was locked after it
+
+
+def test_the_order_of_two_rows_is_known_when_others_are_locked_between_them(memory):
+    memory.deadlock({**PLACES, THIRD: "third"}, [ROW, THIRD, OTHER], GIVEN)
+    memory.deadlock(PLACES, [OTHER, ROW], GIVEN)
+    assert memory.partners(ROW) == {"one", "other"}
+    assert not memory.partners(THIRD)
 
 
 def test_threads_may_share_it():

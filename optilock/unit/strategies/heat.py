@@ -16,12 +16,19 @@ is read without a lock, which is a *probe*: how this write ends counts. Each pro
 doubles the number of readings to the next one, up to a thousand, and each one that does not halves
 it. The number is drawn at random, so that writers do not probe together.
 
-Rows over which transactions have deadlocked are *partners*: who locks one of them first locks the
-others with it, in the order of their keys. Units that do not need the others dissolve that again.
+A unit that locks hot rows when it reads them, and writes others without, takes its locks in no
+order that others keep, so units of several rows may deadlock. Hence after a deadlock the tables are
+*crowded*: units lock whatever they read of them, until nothing is heard of deadlocks for some time.
+Then all locks are taken in the order in which the program reads.
+
+Where programs read in opposite orders, they go on to deadlock. This is known when two transactions
+that have deadlocked had locked the same rows in two orders, or by the number of deadlocks. Such
+rows are *partners*: who locks one of them first locks the others with it, in the order of their
+keys. Units that do not need the others dissolve that again.
 
 A key is the name of the database, that of the table, and the row's primary key; without a primary
-key it stands for what queries read of the table. There are at most :data:`MOST` of them, and who
-was changed longest ago is forgotten first.
+key it stands for what queries read of the table, and with an empty one for the table's crowd. There
+are at most :data:`MOST` of them, and who was changed longest ago is forgotten first.
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ import math
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -46,18 +53,26 @@ __all__ = ["MOST", "Adaptive", "Decision", "Key", "Memory"]
 MOST = 10_000
 #: How many rows are locked together at most.
 PARTNERS = 16
-#: After how many units that did not need them.
+#: After so many deadlocks, if nobody has seen them locked in two orders: transactions that have
+#: not yet heard of the crowd deadlock, too, and the order of keys is not theirs.
+TOGETHER = 8
+#: Until so many units did not need that.
 ALONE = 8
 _PATIENCE = range(4, 1025)
 _FORGOTTEN = 0.01
 
 
 class Key(NamedTuple):
-    """A row, or what queries read of a table."""
+    """A row, what queries read of a table, or all of it."""
 
     database: str
     table: str
     identity: tuple[Any, ...] | None = None
+
+    @property
+    def every_row(self) -> Key:
+        """All rows of the table: no row of its own has a key without values."""
+        return Key(self.database, self.table, ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +136,18 @@ class Decision(Enum):
 class Heat:
     """What is known of one row."""
 
-    __slots__ = ("alone", "at", "average", "conflicts", "hot", "left", "partners", "patience")
+    __slots__ = (
+        "alone",
+        "at",
+        "average",
+        "conflicts",
+        "deadlocks",
+        "hot",
+        "later",
+        "left",
+        "partners",
+        "patience",
+    )
 
     def __init__(self, at: float, probe: int) -> None:
         self.average = 0.0
@@ -132,9 +158,16 @@ class Heat:
         self.patience = probe
         #: Readings to the next probe.
         self.left = probe
+        #: How often transactions that wanted it have deadlocked, and what they locked after it.
+        self.deadlocks = 0
+        self.later: frozenset[Key] = frozenset()
         #: Rows that are locked together with it, and how many units did not need that.
         self.partners: frozenset[Any] = frozenset()
         self.alone = 0
+
+    def forget_deadlocks(self) -> None:
+        self.deadlocks, self.alone = 0, 0
+        self.later = self.partners = frozenset()
 
     def average_at(self, now: float, half_life: float) -> float:
         return self.average * math.pow(0.5, (now - self.at) / half_life)
@@ -164,6 +197,24 @@ class Memory:
 
     def decide(self, key: Key, given: Adaptive) -> Decision:
         """How the row is to be read now."""
+        decision = self._of_its_own(key, given)
+        if decision is not Decision.LOCK and self._is_crowded(key, given):
+            return Decision.LOCK
+        return decision
+
+    def _is_crowded(self, key: Key, given: Adaptive) -> bool:
+        """Is every row of the table locked that a unit reads?"""
+        table = key.every_row
+        heat = self.rows.get(table)
+        if heat is None or not heat.hot:
+            return False
+        average = heat.average_at(self._clock(), given.seconds)
+        if average >= given.threshold:
+            return True
+        self._cool(table, heat, average, "no transactions that wanted its rows have deadlocked")
+        return False
+
+    def _of_its_own(self, key: Key, given: Adaptive) -> Decision:
         heat = self.rows.get(key)
         if heat is None:
             return Decision.PLAIN
@@ -180,6 +231,9 @@ class Memory:
 
     def conflict(self, key: Key, given: Adaptive, why: str) -> None:
         """A unit has read the row, and somebody else has written it first."""
+        self._warm(key, given, given.weight, why)
+
+    def _warm(self, key: Key, given: Adaptive, weight: float, why: str) -> None:
         with self._changing:
             now = self._clock()
             heat = self.rows.get(key)
@@ -190,7 +244,7 @@ class Memory:
             else:
                 self.rows.move_to_end(key)
             average = heat.average_at(now, given.seconds)
-            heat.average, heat.at = average + given.weight * (1 - average), now
+            heat.average, heat.at = average + weight * (1 - average), now
             heat.conflicts += 1
             if heat.hot:
                 heat.patience = min(2 * heat.patience, _PATIENCE[-1])
@@ -221,24 +275,42 @@ class Memory:
             self._cool(key, heat, heat.average, "it was written without a lock or a conflict")
 
     def _cool(self, key: Key, heat: Heat, average: float, why: str) -> None:
-        heat.hot, heat.partners = False, frozenset()
+        heat.hot = False
+        heat.forget_deadlocks()
         what = average, heat.conflicts
         events.emit(lambda: events.Cold(key.table, key.identity, *what, because=why))
 
-    # -- rows that are locked together -------------------------------------------------------------
+    # -- deadlocks ---------------------------------------------------------------------------------
 
     def partners(self, key: Key) -> frozenset[Any]:
         """What is to be locked with the row; the row itself is among it, if there is any."""
         heat = self.rows.get(key)
         return frozenset() if heat is None else heat.partners
 
-    def deadlock(self, keys: Iterable[Key], given: Adaptive, places: frozenset[Any]) -> None:
-        """A transaction that wanted these rows has deadlocked with another one."""
-        for key in keys:
+    def deadlock(self, places: Mapping[Key, Any], order: Sequence[Key], given: Adaptive) -> None:
+        """A transaction has deadlocked that wanted these rows, and had locked some in this order.
+
+        The values of ``places`` are what :meth:`partners` gives.
+        """
+        for table in {key.every_row for key in places}:
+            self._warm(table, given, 1.0, "transactions that wanted its rows have deadlocked")
+        for key in places:
             self.conflict(key, given, "transactions that wanted it have deadlocked")
-            heat = self.rows.get(key)
-            if heat is not None:
-                heat.partners, heat.alone = _some(heat.partners | places), 0
+        heats = {key: heat for key in places if (heat := self.rows.get(key)) is not None}
+        opposite = self._in_two_orders([key for key in order if key in heats])
+        for heat in heats.values():
+            heat.deadlocks += 1
+            if opposite or heat.deadlocks >= TOGETHER:
+                heat.partners, heat.alone = _some(heat.partners | {*places.values()}), 0
+
+    def _in_two_orders(self, order: Sequence[Key]) -> bool:
+        """Had an earlier transaction locked two of these rows the other way round?"""
+        opposite = False
+        for number, key in enumerate(order):
+            later = order[number + 1 :]
+            opposite = opposite or any(key in self.rows[other].later for other in later)
+            self.rows[key].later = _some(self.rows[key].later | {*later})
+        return opposite
 
     def alone(self, key: Key) -> None:
         """A unit has locked the row, and did not need all that was locked together with it."""
@@ -246,8 +318,8 @@ class Memory:
         if heat is not None and heat.partners:
             heat.alone += 1
             if heat.alone >= ALONE:
-                heat.partners, heat.alone = frozenset(), 0
+                heat.forget_deadlocks()
 
 
-def _some(places: frozenset[Any]) -> frozenset[Any]:
-    return places if len(places) <= PARTNERS else frozenset([*places][:PARTNERS])
+def _some(rows: frozenset[Any]) -> frozenset[Any]:
+    return rows if len(rows) <= PARTNERS else frozenset([*rows][:PARTNERS])

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, ref
 from sqlalchemy import Connection, Engine, Select, inspect, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.attributes import instance_dict, instance_state
 
 from optilock.conditions.write import places_of
 from optilock.dialects import Cause, database_of
@@ -29,6 +29,7 @@ from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFa
 from optilock.mapped import facts, identity_of
 from optilock.rows.sides import rows_at
 from optilock.session.connections import bind_to_write, connection_to_write
+from optilock.session.records import OfOneTransaction
 from optilock.session.watched import watched
 from optilock.undocumented import key_asked_for, subject_of, writes_inside
 from optilock.unit.strategies.heat import Adaptive, Decision, Key, Memory
@@ -123,7 +124,10 @@ class Reading:
         locks = not self.is_cold() and self.wants(session, mapper, identity)
         self._own = statement = facts(mapper).lock_one if locks else facts(mapper).select_one
         params = {f"optilock_key_{n}": value for n, value in enumerate(identity)}
-        return session.execute(statement, params).unique().scalar_one_or_none()
+        obj = session.execute(statement, params).unique().scalar_one_or_none()
+        if locks and obj is not None:
+            _note_locked(session, mapper, identity, obj)
+        return obj
 
     def _get_again(
         self,
@@ -352,17 +356,36 @@ class Reading:
         return found
 
     def _deadlocked(self, session: Session) -> frozenset[Key]:
-        wanted = {key: mapper for key, mapper in self.held.items() if key.identity is not None}
-        wanted |= self._written(session)
+        held = {key: mapper for key, mapper in self.held.items() if key.identity is not None}
+        wanted = held | self._written(session) | self._promised(session)
         if self.adaptive is not None:
-            places = frozenset((ref(mapper), key.identity) for key, mapper in wanted.items())
-            self.memory.deadlock(wanted, self.adaptive, places)
+            places = {key: (ref(mapper), key.identity) for key, mapper in wanted.items()}
+            order = [key for key in held if key not in self.beforehand]
+            self.memory.deadlock(places, order, self.adaptive)
         return frozenset(wanted)
+
+    def _promised(self, session: Session) -> dict[Key, Mapper[Any]]:
+        promises = watched(session).promises
+        return {
+            self.key_of(session, one.mapper, one.identity): one.mapper
+            for one in (promises.values() if promises else ())
+        }
 
     def _written(self, session: Session) -> dict[Key, Mapper[Any]]:
         known = watched(session)
         places = places_of([*known.sent, *known.undone])
         return {self.key_of(session, mapper, identity): mapper for mapper, identity in places}
+
+
+def _note_locked(session: Session, mapper: Mapper[Any], identity: Any, obj: Any) -> None:
+    """The object is as its row, which nobody else can write before the transaction is over."""
+    if session.in_nested_transaction():
+        return  # going back to a savepoint gives locks back
+    known, its = watched(session), facts(mapper)
+    if known.locked is None:
+        known.locked = OfOneTransaction()
+    known.locked.in_transaction(session.get_transaction())
+    known.locked[its.root, identity] = instance_dict(obj).get(its.token)
 
 
 def _order(key: Key) -> Any:

@@ -23,7 +23,7 @@ from optilock import ConcurrencyError, Versioned, touch, verify
 from tests.deployments.galera.cluster import Cluster, running
 from tests.deployments.galera.together import at_once, causal_engines
 
-HOW = ("verify", "verify_reads", "touch", "lock", "nothing")
+HOW = ("verify", "verify, pessimistic", "verify_reads", "touch", "lock", "nothing")
 
 
 class Base(DeclarativeBase):
@@ -62,7 +62,7 @@ def _round(engines: Sequence[Engine], how: str, told: Counter[str]) -> str:
         mine, other = (1, 2) if number == 0 else (2, 1)
         lock: Any = {"read": True} if how == "lock" else None
         colleague = session.get_one(Doctor, other, with_for_update=lock)
-        if how == "verify":
+        if how in ("verify", "verify, pessimistic"):
             verify(colleague)
         if how == "touch":
             touch(colleague)
@@ -71,7 +71,10 @@ def _round(engines: Sequence[Engine], how: str, told: Counter[str]) -> str:
         if colleague.on_call:
             doctor.on_call = False
 
-    ended = at_once(engines, go_home, verify_reads=how == "verify_reads")
+    options: dict[str, Any] = {"verify_reads": how == "verify_reads"}
+    if how == "verify, pessimistic":
+        options["strategy"] = "pessimistic"
+    ended = at_once(engines, go_home, **options)
     for error in ended.errors:
         told["conflict" if isinstance(error, ConcurrencyError) else "deadlock"] += 1
     return ("none", "one", "both")[len(ended.committed)]

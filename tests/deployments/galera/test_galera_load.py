@@ -27,7 +27,7 @@ def test_without_a_version_units_are_lost(cluster: Cluster) -> None:
     assert write(cluster, Bare, 4, kills=0).lost
 
 
-@pytest.mark.parametrize("how", ["verify", "verify_reads", "touch"])
+@pytest.mark.parametrize("how", ["verify", "verify, pessimistic", "verify_reads", "touch"])
 def test_no_two_nodes_decide_on_what_the_other_one_changes(cluster: Cluster, how: str) -> None:
     told = rounds(cluster, how, 60)
     assert told["both"] == 0, told
