@@ -5,11 +5,16 @@ written, because the promise was made for the older one. Before COMMIT: rows tha
 not written are read with a shared lock, one statement a table, in the order of their keys, so that
 the answer stays true until the transaction is over. Where a lock does not reach all writers, on a
 Galera cluster, they are written as well (:mod:`optilock.guard.certified`).
+
+Two transactions each of which writes what the other one has promised would wait for each other, if
+both wrote first and looked then. So the rows of a table are looked at before the last flush if all
+of them come before all that it writes (:mod:`optilock.rows.lock_order`): one of the two waits
+before it has written, and finds that its row has moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection
@@ -26,7 +31,8 @@ from optilock.errors import Action, Entry
 from optilock.guard.certified import write_as_they_are
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
-from optilock.mapped import Place, State, facts, place_of
+from optilock.mapped import Place, State, facts, identity_of, place_of
+from optilock.rows.lock_order import lock_order
 from optilock.rows.sides import (
     Attempt,
     attempt_of,
@@ -95,6 +101,7 @@ def _before_commit(session: Session) -> None:
         known.releasing = True
         return
     if known.promises:
+        check_before_last_flush(session)
         session.flush()
         check_before_commit(session)
 
@@ -123,6 +130,39 @@ def check_pending(flush: Flush, objects: Any) -> None:
         _raise(known, list(_entries_of(session, moved)))
 
 
+def check_before_last_flush(session: Session) -> None:
+    """Look at the promised rows that come before all that are to be written.
+
+    Raises:
+        ConcurrencyError: as :func:`check_before_commit` does; nothing was written.
+    """
+    known = watched(session)
+    if not known.promises:
+        return
+    pending = [instance_state(obj) for obj in (*session.dirty, *session.deleted)]
+    if not pending:
+        return
+    _now(session, known.promises)
+    first = min(lock_order(state.mapper, identity_of(state)) for state in pending)
+    written = {*map(place_of, pending), *_kept(known)}
+    _look(session, known, [*_before(first, known.promises, written)])
+
+
+def _before(first: Any, promises: Promises, written: Collection[Place]) -> Iterator[Place]:
+    """The promised rows of each table that has none after the first row that is written.
+
+    The root of an aggregate may be written although nobody has changed it.
+    """
+    by_table: dict[Mapper[Any], dict[Place, Any]] = {}
+    for place, one in promises.items():
+        if place not in written and not getattr(one.mapper.class_, "__version_root_of__", ()):
+            rows = by_table.setdefault(_read_as(one.mapper), {})
+            rows[place] = lock_order(one.mapper, one.identity)
+    for rows in by_table.values():
+        if max(rows.values()) < first:
+            yield from rows
+
+
 def check_before_commit(session: Session) -> None:
     """Look at the promised rows that were not written; they then stay as they are.
 
@@ -135,16 +175,23 @@ def check_before_commit(session: Session) -> None:
         return
     _now(session, known.promises)
     kept = set(_kept(known))
-    waiting = [promise for place, promise in known.promises.items() if place not in kept]
+    _look(session, known, [place for place in known.promises if place not in kept])
+    known.promises.looked_at(list(known.promises))
+
+
+def _look(session: Session, known: Watched, places: list[Place]) -> None:
+    promises = known.promises
+    if promises is None or not places:
+        return
     try:
-        moved = list(_moved(session, waiting)) if waiting else []
+        moved = list(_moved(session, [promises[place] for place in places]))
     except DBAPIError as error:
         if not ended_by_conflict(error):
             raise
         raise conflict_before_commit(session) from error
     if moved:
         _raise(known, moved)
-    known.promises.looked_at()
+    promises.looked_at(places)
 
 
 def _kept(known: Watched) -> Iterator[Place]:
@@ -166,7 +213,7 @@ def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]
     by_table: dict[Mapper[Any], list[Promise]] = {}
     for one in promises:
         by_table.setdefault(_read_as(one.mapper), []).append(one)
-    for mapper, some in sorted(by_table.items(), key=lambda item: str(facts(item[0]).table)):
+    for mapper, some in sorted(by_table.items(), key=lambda item: lock_order(item[0], ())):
         yield from _moved_in(session, mapper, some)
 
 

@@ -27,6 +27,7 @@ from optilock.dialects import Cause, database_of
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.mapped import facts, identity_of
+from optilock.rows.lock_order import lock_order
 from optilock.rows.sides import rows_at
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.records import OfOneTransaction
@@ -269,14 +270,14 @@ class Reading:
                 one = self.key_of(session, mapper, identity)
                 if one not in self.held and one.database == key.database:
                     wanted[one] = mapper
-        for one in sorted(wanted, key=_order):
-            self.held[one] = wanted[one]
+        wanted = dict(sorted(wanted.items(), key=_order))
+        self.held |= wanted
         self.beforehand |= wanted.keys()
         self._lock_in_order(session, wanted)
 
     def _lock_in_order(self, session: Session, wanted: dict[Key, Mapper[Any]]) -> None:
         by_table: dict[str, list[Key]] = {}
-        for key in sorted(wanted, key=_order):
+        for key in wanted:
             by_table.setdefault(key.table, []).append(key)
         for keys in by_table.values():
             mapper = facts(wanted[keys[0]]).root
@@ -388,10 +389,6 @@ def _note_locked(session: Session, mapper: Mapper[Any], identity: Any, obj: Any)
     known.locked[its.root, identity] = instance_dict(obj).get(its.token)
 
 
-def _order(key: Key) -> Any:
-    return key.table, tuple(map(_comparable, key.identity or ()))
-
-
-def _comparable(value: Any) -> Any:
-    """In one order in every process; numbers as numbers."""
-    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
+def _order(wanted: tuple[Key, Mapper[Any]]) -> Any:
+    key, mapper = wanted
+    return lock_order(mapper, key.identity or ())

@@ -123,7 +123,7 @@ def test_two_hot_rows_in_opposite_orders_deadlock_no_more_once_they_have(crowd, 
         events.unlisten(deadlocked)
     ended = time.monotonic()
     assert stored(Account, 1)["balance"] == stored(Account, 2)["balance"] == sum(done)
-    assert len(when) <= 8
+    assert len(when) <= 20  # until the table is crowded, and victims of both orders are known
     assert not [at for at in when if at > (begun + ended) / 2 + 1]
 
 
