@@ -17,6 +17,7 @@ from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_d
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.dialects import Database
 from optilock.errors import ConfigurationError
+from optilock.mapped import Place
 from optilock.session.records import (
     OfOneTransaction,
     Promises,
@@ -117,7 +118,7 @@ class Watched(Written):
     #: What must still be true of rows at the end of the transaction.
     promises: Promises | None = None
     #: Rows that the transaction has locked as it read them, and in which version.
-    locked: OfOneTransaction[Any] | None = None
+    locked: dict[Place, Any] | None = None
     #: Rows whose last writer wins, whatever the resolvers say.
     overwritten: OfOneTransaction[None] | None = None
     #: What must be true of every row that the session writes.
@@ -230,8 +231,7 @@ class Watched(Written):
             self.connections, self._begun, self.autocommitting = [], [], ()
             if self.promises is not None:
                 self.promises.in_transaction(root)
-            if self.locked:
-                self.locked.in_transaction(root)
+            self.locked = None
             if self.overwritten:
                 self.overwritten.in_transaction(root)
 

@@ -30,7 +30,6 @@ from optilock.mapped import facts, identity_of
 from optilock.rows.lock_order import lock_order
 from optilock.rows.sides import rows_at
 from optilock.session.connections import bind_to_write, connection_to_write
-from optilock.session.records import OfOneTransaction
 from optilock.session.watched import watched
 from optilock.undocumented import key_asked_for, subject_of, writes_inside
 from optilock.unit.strategies.heat import Adaptive, Decision, Key, Memory
@@ -384,8 +383,7 @@ def _note_locked(session: Session, mapper: Mapper[Any], identity: Any, obj: Any)
         return  # going back to a savepoint gives locks back
     known, its = watched(session), facts(mapper)
     if known.locked is None:
-        known.locked = OfOneTransaction()
-    known.locked.in_transaction(session.get_transaction())
+        known.locked = {}
     known.locked[its.root, identity] = instance_dict(obj).get(its.token)
 
 
