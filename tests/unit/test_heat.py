@@ -166,6 +166,29 @@ def test_a_table_is_crowded_until_nothing_is_heard_of_deadlocks_for_some_time(me
     assert "deadlocked" in of_the_table[0].because
 
 
+def test_what_is_known_of_partners_outlasts_the_crowd(memory, clock):
+    """The next deadlock after that is the only one."""
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    memory.deadlock(PLACES, [OTHER, ROW], GIVEN)
+    clock.now = 5 * GIVEN.seconds
+    assert memory.decide(ROW, GIVEN) is not Decision.LOCK
+    assert memory.partners(ROW) == {"one", "other"}
+
+
+def test_in_a_crowded_table_a_row_does_not_cool_down_by_itself(memory, clock, heard):
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    clock.now = 3 * GIVEN.seconds  # its own average is below the threshold
+    assert memory.decide(ROW, GIVEN) is Decision.LOCK
+    assert not [event for event in heard if isinstance(event, events.Cold)]
+
+
+def test_a_crowd_that_was_forgotten_is_none(clock):
+    memory = Memory(most=3, clock=clock)
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    conflicts(memory, key=THIRD)  # the table's was changed longest ago
+    assert memory.decide(Key("db", "accounts", (4,)), GIVEN) is Decision.PLAIN
+
+
 def test_rows_that_deadlock_in_one_order_are_no_partners(memory):
     """The other transactions had not locked them when they read them: it is the crowd's matter."""
     for _ in range(7):
@@ -205,6 +228,7 @@ def test_threads_may_share_it():
             memory.conflict(key, GIVEN, "")
             memory.decide(key, GIVEN)
             memory.success(key, GIVEN)
+            memory.deadlock({key: number, ROW: 1}, [key, ROW], GIVEN)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -165,10 +165,6 @@ class Heat:
         self.partners: frozenset[Any] = frozenset()
         self.alone = 0
 
-    def forget_deadlocks(self) -> None:
-        self.deadlocks, self.alone = 0, 0
-        self.later = self.partners = frozenset()
-
     def average_at(self, now: float, half_life: float) -> float:
         return self.average * math.pow(0.5, (now - self.at) / half_life)
 
@@ -184,6 +180,8 @@ class Memory:
     ) -> None:
         #: Read without a lock; changed under one.
         self.rows: OrderedDict[Key, Heat] = OrderedDict()
+        #: Tables over which transactions have deadlocked.
+        self._crowded: set[Key] = set()
         self._most, self._clock, self._chance = most, clock, chance
         self._changing = Lock()
 
@@ -194,27 +192,12 @@ class Memory:
         """All rows are as if nobody had conflicted on them."""
         with self._changing:
             self.rows.clear()
+            self._crowded.clear()
 
     def decide(self, key: Key, given: Adaptive) -> Decision:
         """How the row is to be read now."""
-        decision = self._of_its_own(key, given)
-        if decision is not Decision.LOCK and self._is_crowded(key, given):
+        if self._crowded and self._is_crowded(key, given):
             return Decision.LOCK
-        return decision
-
-    def _is_crowded(self, key: Key, given: Adaptive) -> bool:
-        """Is every row of the table locked that a unit reads?"""
-        table = key.every_row
-        heat = self.rows.get(table)
-        if heat is None or not heat.hot:
-            return False
-        average = heat.average_at(self._clock(), given.seconds)
-        if average >= given.threshold:
-            return True
-        self._cool(table, heat, average, "no transactions that wanted its rows have deadlocked")
-        return False
-
-    def _of_its_own(self, key: Key, given: Adaptive) -> Decision:
         heat = self.rows.get(key)
         if heat is None:
             return Decision.PLAIN
@@ -228,6 +211,20 @@ class Memory:
             return Decision.LOCK
         heat.left = self._chance(1, 2 * heat.patience)
         return Decision.WATCHED
+
+    def _is_crowded(self, key: Key, given: Adaptive) -> bool:
+        """Is every row of the table locked that a unit reads?"""
+        table = key.every_row
+        if table not in self._crowded:
+            return False
+        heat = self.rows.get(table)
+        average = 0.0 if heat is None else heat.average_at(self._clock(), given.seconds)
+        if average >= given.threshold:
+            return True
+        self._crowded.discard(table)
+        if heat is not None:
+            self._cool(table, heat, average, "no transactions that wanted its rows have deadlocked")
+        return False
 
     def conflict(self, key: Key, given: Adaptive, why: str) -> None:
         """A unit has read the row, and somebody else has written it first."""
@@ -276,7 +273,6 @@ class Memory:
 
     def _cool(self, key: Key, heat: Heat, average: float, why: str) -> None:
         heat.hot = False
-        heat.forget_deadlocks()
         what = average, heat.conflicts
         events.emit(lambda: events.Cold(key.table, key.identity, *what, because=why))
 
@@ -294,23 +290,15 @@ class Memory:
         """
         for table in {key.every_row for key in places}:
             self._warm(table, given, 1.0, "transactions that wanted its rows have deadlocked")
+            self._crowded.add(table)
         for key in places:
             self.conflict(key, given, "transactions that wanted it have deadlocked")
         heats = {key: heat for key in places if (heat := self.rows.get(key)) is not None}
-        opposite = self._in_two_orders([key for key in order if key in heats])
+        opposite = _in_two_orders({key: heats[key] for key in order if key in heats})
         for heat in heats.values():
             heat.deadlocks += 1
             if opposite or heat.deadlocks >= TOGETHER:
                 heat.partners, heat.alone = _some(heat.partners | {*places.values()}), 0
-
-    def _in_two_orders(self, order: Sequence[Key]) -> bool:
-        """Had an earlier transaction locked two of these rows the other way round?"""
-        opposite = False
-        for number, key in enumerate(order):
-            later = order[number + 1 :]
-            opposite = opposite or any(key in self.rows[other].later for other in later)
-            self.rows[key].later = _some(self.rows[key].later | {*later})
-        return opposite
 
     def alone(self, key: Key) -> None:
         """A unit has locked the row, and did not need all that was locked together with it."""
@@ -318,7 +306,18 @@ class Memory:
         if heat is not None and heat.partners:
             heat.alone += 1
             if heat.alone >= ALONE:
-                heat.forget_deadlocks()
+                heat.deadlocks, heat.alone = 0, 0
+                heat.later = heat.partners = frozenset()
+
+
+def _in_two_orders(order: Mapping[Key, Heat]) -> bool:
+    """Had an earlier transaction locked two of these rows the other way round? Remembers this."""
+    opposite, keys = False, list(order)
+    for number, key in enumerate(keys):
+        later = keys[number + 1 :]
+        opposite = opposite or any(key in order[other].later for other in later)
+        order[key].later = _some(order[key].later | {*later})
+    return opposite
 
 
 def _some(rows: frozenset[Any]) -> frozenset[Any]:
