@@ -30,14 +30,13 @@ have only a ``version_id_col``.
 """
 
 from optilock.guard.ended import capture, clear, conflict_after_rollback
-from optilock.guard.promises import check_before_commit, check_before_last_flush
+from optilock.guard.promises import check_before_commit
 from optilock.guard.watching import watch
 from optilock.session.watched import is_watched, options
 
 __all__ = [
     "capture",
     "check_before_commit",
-    "check_before_last_flush",
     "clear",
     "conflict_after_rollback",
     "is_watched",

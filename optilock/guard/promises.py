@@ -3,18 +3,15 @@
 Before a flush: an object that was read again since, and now holds a newer version, must not be
 written, because the promise was made for the older one. Before COMMIT: rows that were promised and
 not written are read with a shared lock, one statement a table, in the order of their keys, so that
-the answer stays true until the transaction is over. Where a lock does not reach all writers, on a
-Galera cluster, they are written as well (:mod:`optilock.guard.certified`).
-
-Two transactions each of which writes what the other one has promised would wait for each other, if
-both wrote first and looked then. So the rows of a table are looked at before the last flush if all
-of them come before all that it writes (:mod:`optilock.rows.lock_order`): one of the two waits
-before it has written, and finds that its row has moved.
+the answer stays true until the transaction is over. Rows that a unit has locked when it read them
+are as they were, unless something else was sent that may have ended those locks. Where a lock does
+not reach all writers, on a Galera cluster, they are written as well
+(:mod:`optilock.guard.certified`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection
@@ -31,8 +28,7 @@ from optilock.errors import Action, Entry
 from optilock.guard.certified import write_as_they_are
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
-from optilock.mapped import Place, State, facts, identity_of, place_of
-from optilock.rows.lock_order import lock_order
+from optilock.mapped import Place, State, facts, place_of
 from optilock.rows.sides import (
     Attempt,
     attempt_of,
@@ -43,7 +39,7 @@ from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
 from optilock.session.records import Promise, Promises, conflict_of
 from optilock.session.watched import Watched, known_of, watched
-from optilock.undocumented import marked_deleted
+from optilock.undocumented import marked_deleted, opened_by
 from optilock.writes.send import expected_version
 
 #: An attribute of a session that has made promises, which are in its record, too.
@@ -53,24 +49,9 @@ _PROMISED = "_optilock_promised"
 def promise(session: Session, state: State, version: Any, *, demanded: bool) -> None:
     """From here to the end of the transaction the row of ``state`` must be in ``version``."""
     assert state.key is not None
-    promises, known, place = promises_of(session), watched(session), place_of(state)
-    if known.is_ours(place):
-        return
-    made = Promise(state.mapper, tuple(state.key[1]), version, demanded)
-    if place not in promises and _is_locked(session, known, made):
-        promises.stays(made)
-    else:
-        promises.add(made)
-
-
-def _is_locked(session: Session, known: Watched, made: Promise) -> bool:
-    """Has the transaction read the row in this version with a lock that reaches every writer?"""
-    place = facts(made.mapper).root, made.identity
-    if not known.locked or place not in known.locked:
-        return False
-    connection = connection_to_write(session, made.mapper)
-    local = database_of(connection.dialect).locks_are_local(connection)
-    return not local and _is(made.mapper, known.locked[place], made.version)
+    promises = promises_of(session)
+    if not watched(session).is_ours(place_of(state)):
+        promises.add(Promise(state.mapper, tuple(state.key[1]), version, demanded))
 
 
 def promises_of(session: Session) -> Promises:
@@ -101,7 +82,6 @@ def _before_commit(session: Session) -> None:
         known.releasing = True
         return
     if known.promises:
-        check_before_last_flush(session)
         session.flush()
         check_before_commit(session)
 
@@ -130,39 +110,6 @@ def check_pending(flush: Flush, objects: Any) -> None:
         _raise(known, list(_entries_of(session, moved)))
 
 
-def check_before_last_flush(session: Session) -> None:
-    """Look at the promised rows that come before all that are to be written.
-
-    Raises:
-        ConcurrencyError: as :func:`check_before_commit` does; nothing was written.
-    """
-    known = watched(session)
-    if not known.promises:
-        return
-    pending = [instance_state(obj) for obj in (*session.dirty, *session.deleted)]
-    if not pending:
-        return
-    _now(session, known.promises)
-    first = min(lock_order(state.mapper, identity_of(state)) for state in pending)
-    written = {*map(place_of, pending), *_kept(known)}
-    _look(session, known, [*_before(first, known.promises, written)])
-
-
-def _before(first: Any, promises: Promises, written: Collection[Place]) -> Iterator[Place]:
-    """The promised rows of each table that has none after the first row that is written.
-
-    The root of an aggregate may be written although nobody has changed it.
-    """
-    by_table: dict[Mapper[Any], dict[Place, Any]] = {}
-    for place, one in promises.items():
-        if place not in written and not getattr(one.mapper.class_, "__version_root_of__", ()):
-            rows = by_table.setdefault(_read_as(one.mapper), {})
-            rows[place] = lock_order(one.mapper, one.identity)
-    for rows in by_table.values():
-        if max(rows.values()) < first:
-            yield from rows
-
-
 def check_before_commit(session: Session) -> None:
     """Look at the promised rows that were not written; they then stay as they are.
 
@@ -174,24 +121,17 @@ def check_before_commit(session: Session) -> None:
     if not known.promises:
         return
     _now(session, known.promises)
-    kept = set(_kept(known))
-    _look(session, known, [place for place in known.promises if place not in kept])
-    known.promises.looked_at(list(known.promises))
-
-
-def _look(session: Session, known: Watched, places: list[Place]) -> None:
-    promises = known.promises
-    if promises is None or not places:
-        return
+    kept = {*_kept(known), *_locked(session, known)}
+    waiting = [promise for place, promise in known.promises.items() if place not in kept]
     try:
-        moved = list(_moved(session, [promises[place] for place in places]))
+        moved = list(_moved(session, waiting)) if waiting else []
     except DBAPIError as error:
         if not ended_by_conflict(error):
             raise
         raise conflict_before_commit(session) from error
     if moved:
         _raise(known, moved)
-    promises.looked_at(places)
+    known.promises.looked_at()
 
 
 def _kept(known: Watched) -> Iterator[Place]:
@@ -204,6 +144,24 @@ def _kept(known: Watched) -> Iterator[Place]:
             yield place
 
 
+def _locked(session: Session, known: Watched) -> Iterator[Place]:
+    """Promised rows that the transaction has read in that version with a lock on every writer.
+
+    Nobody knows of them once a statement was sent beside queries and the rows of flushes: it may
+    have gone back to a savepoint, which gives locks back, or have written the rows. So may others
+    on a connection that the session was given.
+    """
+    root = session.get_transaction()
+    if not known.locked or known.sent_more or root is None:
+        return
+    for place, promised in (known.promises or {}).items():
+        if place in known.locked and _is(promised.mapper, known.locked[place], promised.version):
+            connection = connection_to_write(session, promised.mapper)
+            local = database_of(connection.dialect).locks_are_local(connection)
+            if opened_by(root, connection) and not local:
+                yield place
+
+
 def _raise(known: Watched, entries: list[Entry[Any]]) -> None:
     events.emit(lambda: events.Conflict(tuple(entries)))
     raise conflict_of(entries, known.promises)
@@ -213,7 +171,7 @@ def _moved(session: Session, promises: Iterable[Promise]) -> Iterator[Entry[Any]
     by_table: dict[Mapper[Any], list[Promise]] = {}
     for one in promises:
         by_table.setdefault(_read_as(one.mapper), []).append(one)
-    for mapper, some in sorted(by_table.items(), key=lambda item: lock_order(item[0], ())):
+    for mapper, some in sorted(by_table.items(), key=lambda item: str(facts(item[0]).table)):
         yield from _moved_in(session, mapper, some)
 
 

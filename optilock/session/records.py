@@ -105,16 +105,10 @@ class Promises(OfOneTransaction[Promise]):
     #: The others: they hold until COMMIT, which may still tell that one was broken.
     _looked_at: Mapping[Place, Promise] = MappingProxyType({})
 
-    def looked_at(self, places: Iterable[Place]) -> None:
-        """These rows are as they were promised, and stay so."""
-        self._looked_at = {**self._looked_at, **{place: self.pop(place) for place in places}}
-
-    def stays(self, promise: Promise) -> None:
-        """Nobody else can write the row before the transaction ends: nobody need look at it."""
-        place = facts(promise.mapper).root, promise.identity
-        known = self._looked_at.get(place)
-        if known is None or (promise.demanded and not known.demanded):
-            self._looked_at = {**self._looked_at, place: promise}
+    def looked_at(self) -> None:
+        """The rows are as they were promised, and stay so."""
+        self._looked_at = {**self._looked_at, **self}
+        self.clear()
 
     def all(self) -> Iterable[Promise]:
         return {**self._looked_at, **self}.values()

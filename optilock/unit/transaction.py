@@ -28,13 +28,7 @@ from optilock.errors import (
     ConfigurationError,
     OptilockError,
 )
-from optilock.guard import (
-    capture,
-    check_before_commit,
-    check_before_last_flush,
-    clear,
-    conflict_after_rollback,
-)
+from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
 from optilock.guard import options as guard_options
 from optilock.guard.ended import guard_commit
 from optilock.plain import alone
@@ -129,8 +123,6 @@ class OwnTransaction:
             self._refuse_if_ended()
         if flushes_at_commit(self.session, self.parts):
             return
-        if known_of(self.session).promises:
-            check_before_last_flush(self.session)
         self.session.flush()
         for part in self.parts:
             part.before_commit(self.session)

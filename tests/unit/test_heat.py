@@ -182,10 +182,35 @@ def test_in_a_crowded_table_a_row_does_not_cool_down_by_itself(memory, clock, he
     assert not [event for event in heard if isinstance(event, events.Cold)]
 
 
+def test_a_crowd_is_over_by_the_limits_of_each_unit(memory, clock):
+    brief = Adaptive(half_life=1)
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    clock.now = 5.0
+    assert memory.decide(THIRD, brief) is Decision.PLAIN
+    assert memory.decide(THIRD, GIVEN) is Decision.LOCK
+
+
+def test_deadlocks_of_long_ago_prove_nothing(memory, clock):
+    for _ in range(20):
+        memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+        clock.now += 5 * GIVEN.seconds
+    memory.deadlock(PLACES, [OTHER, ROW], GIVEN)
+    assert not memory.partners(ROW)
+
+
+def test_of_very_many_rows_the_order_of_the_first_ones_is_remembered(memory):
+    keys = [Key("db", "accounts", (number,)) for number in range(5_000)]
+    places = {key: key.identity for key in keys}
+    memory.deadlock(places, keys, GIVEN)
+    memory.deadlock(PLACES, [keys[2], keys[1]], GIVEN)
+    assert memory.partners(keys[1])
+
+
 def test_a_crowd_that_was_forgotten_is_none(clock):
     memory = Memory(most=3, clock=clock)
     memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
-    conflicts(memory, key=THIRD)  # the table's was changed longest ago
+    for number in range(3):
+        conflicts(memory, key=Key("db", "pages", (number,)))
     assert memory.decide(Key("db", "accounts", (4,)), GIVEN) is Decision.PLAIN
 
 

@@ -213,18 +213,23 @@ class Memory:
         return Decision.WATCHED
 
     def _is_crowded(self, key: Key, given: Adaptive) -> bool:
-        """Is every row of the table locked that a unit reads?"""
+        """Is every row of the table locked that a unit with these limits reads?"""
         table = key.every_row
         if table not in self._crowded:
             return False
         heat = self.rows.get(table)
-        average = 0.0 if heat is None else heat.average_at(self._clock(), given.seconds)
-        if average >= given.threshold:
-            return True
-        self._crowded.discard(table)
-        if heat is not None:
+        if heat is None:
+            self._forget_crowd(table)
+            return False
+        average = heat.average_at(self._clock(), given.seconds)
+        if average < given.threshold and heat.hot:
             self._cool(table, heat, average, "no transactions that wanted its rows have deadlocked")
-        return False
+        return average >= given.threshold
+
+    def _forget_crowd(self, table: Key) -> None:
+        with self._changing:
+            if table not in self.rows:
+                self._crowded.discard(table)
 
     def conflict(self, key: Key, given: Adaptive, why: str) -> None:
         """A unit has read the row, and somebody else has written it first."""
@@ -288,17 +293,27 @@ class Memory:
 
         The values of ``places`` are what :meth:`partners` gives.
         """
+        for key in places:
+            self._begin_again(key, given)
+            self.conflict(key, given, "transactions that wanted it have deadlocked")
         for table in {key.every_row for key in places}:
             self._warm(table, given, 1.0, "transactions that wanted its rows have deadlocked")
             self._crowded.add(table)
-        for key in places:
-            self.conflict(key, given, "transactions that wanted it have deadlocked")
         heats = {key: heat for key in places if (heat := self.rows.get(key)) is not None}
-        opposite = _in_two_orders({key: heats[key] for key in order if key in heats})
+        first = [key for key in order if key in heats][: PARTNERS + 1]
+        opposite = _in_two_orders({key: heats[key] for key in first})
         for heat in heats.values():
             heat.deadlocks += 1
             if opposite or heat.deadlocks >= TOGETHER:
                 heat.partners, heat.alone = _some(heat.partners | {*places.values()}), 0
+
+    def _begin_again(self, key: Key, given: Adaptive) -> None:
+        """Deadlocks of long ago prove nothing, unless they have proved it already."""
+        heat = self.rows.get(key)
+        if heat is None or heat.partners:
+            return
+        if heat.average_at(self._clock(), given.seconds) < given.threshold:
+            heat.deadlocks, heat.later = 0, frozenset()
 
     def alone(self, key: Key) -> None:
         """A unit has locked the row, and did not need all that was locked together with it."""

@@ -20,14 +20,13 @@ from weakref import WeakKeyDictionary, ref
 from sqlalchemy import Connection, Engine, Select, inspect, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
-from sqlalchemy.orm.attributes import instance_dict, instance_state
+from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import places_of
 from optilock.dialects import Cause, database_of
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.mapped import facts, identity_of
-from optilock.rows.lock_order import lock_order
 from optilock.rows.sides import rows_at
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.watched import watched
@@ -124,10 +123,12 @@ class Reading:
         locks = not self.is_cold() and self.wants(session, mapper, identity)
         self._own = statement = facts(mapper).lock_one if locks else facts(mapper).select_one
         params = {f"optilock_key_{n}": value for n, value in enumerate(identity)}
-        obj = session.execute(statement, params).unique().scalar_one_or_none()
-        if locks and obj is not None:
-            _note_locked(session, mapper, identity, obj)
-        return obj
+        row = session.execute(statement, params).unique().one_or_none()
+        if row is None:
+            return None
+        if len(row) > 1:
+            _note_locked(session, mapper, identity, row[1])
+        return row[0]
 
     def _get_again(
         self,
@@ -269,7 +270,7 @@ class Reading:
                 one = self.key_of(session, mapper, identity)
                 if one not in self.held and one.database == key.database:
                     wanted[one] = mapper
-        wanted = dict(sorted(wanted.items(), key=_order))
+        wanted = {key: wanted[key] for key in sorted(wanted, key=_order)}
         self.held |= wanted
         self.beforehand |= wanted.keys()
         self._lock_in_order(session, wanted)
@@ -377,16 +378,20 @@ class Reading:
         return {self.key_of(session, mapper, identity): mapper for mapper, identity in places}
 
 
-def _note_locked(session: Session, mapper: Mapper[Any], identity: Any, obj: Any) -> None:
-    """The object is as its row, which nobody else can write before the transaction is over."""
+def _note_locked(session: Session, mapper: Mapper[Any], identity: Any, version: Any) -> None:
+    """The row is in this version, and nobody else can write it before the transaction is over."""
     if session.in_nested_transaction():
         return  # going back to a savepoint gives locks back
-    known, its = watched(session), facts(mapper)
+    known = watched(session)
     if known.locked is None:
         known.locked = {}
-    known.locked[its.root, identity] = instance_dict(obj).get(its.token)
+    known.locked[facts(mapper).root, identity] = version
 
 
-def _order(wanted: tuple[Key, Mapper[Any]]) -> Any:
-    key, mapper = wanted
-    return lock_order(mapper, key.identity or ())
+def _order(key: Key) -> Any:
+    return key.table, tuple(map(_comparable, key.identity or ()))
+
+
+def _comparable(value: Any) -> Any:
+    """In one order in every process; numbers as numbers."""
+    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))

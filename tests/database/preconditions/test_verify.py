@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -55,78 +53,6 @@ def failed(act: Any) -> ConcurrencyError:
 
 def selects(sent: Any) -> list[str]:
     return [one.text for one in sent.statements if one.text.startswith("SELECT")]
-
-
-# -- two of them at a time -------------------------------------------------------------------------
-
-
-@pytest.mark.needs("row-locks")
-@pytest.mark.parametrize("in_a_unit", [False, True])
-def test_who_promises_what_the_other_one_writes_gets_a_conflict_and_no_deadlock(
-    account: type[Account], engine: Engine, sessions: sessionmaker[Session], in_a_unit: bool
-) -> None:
-    """Each of them has written before it looks, if it can: then they would wait for each other."""
-    read, written = threading.Barrier(2), threading.Barrier(2)
-    errors: list[Exception] = []
-
-    def meet(session: Session, context: Any) -> None:
-        with suppress(threading.BrokenBarrierError):
-            written.wait(timeout=0.5)
-
-    def go_home(session: Session, mine: int, other: int) -> None:
-        event.listen(session, "after_flush", meet)
-        doctor, colleague = (session.get_one(account, key) for key in (mine, other))
-        verify(colleague)
-        read.wait(timeout=20)
-        doctor.owner = "nobody"
-
-    def work(mine: int, other: int) -> None:
-        try:
-            if in_a_unit:
-                with UnitOfWork(sessions) as session:
-                    go_home(session, mine, other)
-            else:
-                with watch(sessions).begin() as session:
-                    go_home(session, mine, other)
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=keys) for keys in ((1, 2), (2, 1))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (error,) = errors
-    assert isinstance(error, ConcurrencyError), error
-    assert error.__cause__ is None
-    (entry,) = error.entries
-    assert entry.action == "verify"
-    assert entry.database is not None
-    assert entry.database["owner"] == "nobody"
-
-
-def test_the_rows_of_a_table_are_looked_at_in_one_statement_wherever_they_are(
-    account: type[Account], watched: Do, engine: Engine
-) -> None:
-    session = watched()
-    for key in (1, 3):
-        verify(session.get_one(account, key))
-    session.get_one(account, 2).owner = "Eve"
-    with count_statements(engine) as sent:
-        session.commit()
-    assert len(selects(sent)) == 1
-
-
-def test_a_row_before_all_that_are_written_is_looked_at_before_they_are(
-    account: type[Account], watched: Do, engine: Engine, other: Do
-) -> None:
-    session = watched()
-    verify(session.get_one(account, 1))
-    session.get_one(account, 2).owner = "Eve"
-    with count_statements(engine) as sent:
-        session.commit()
-    words = [one.text.split()[0] for one in sent.statements]
-    assert [word for word in words if word in ("SELECT", "UPDATE")][-2:] == ["SELECT", "UPDATE"]
 
 
 # -- verify(obj) -----------------------------------------------------------------------------------
@@ -212,8 +138,8 @@ def test_what_is_flushed_last_is_written_before_the_look(
     account: Any, watched: Do, engine: Engine
 ) -> None:
     session = watched()
-    verify(session.get(Account, 2))
-    session.get(Account, 1).owner = "Eve"
+    verify(session.get(Account, 1))
+    session.get(Account, 2).owner = "Eve"
     with count_statements(engine) as sent:
         session.commit()
     kinds = [one.text.split()[0] for one in sent.statements]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import (
     ConcurrencyError,
+    ConfigurationError,
     PreconditionFailed,
     UnitOfWork,
     client_wins,
     expect,
     lock,
+    overwrite,
     verify,
 )
 from optilock.testing import count_statements
@@ -109,6 +111,71 @@ def test_a_row_that_was_read_without_a_lock_and_is_locked_later_is_looked_at(ses
         lock(session.get_one(Account, 2))
         session.get_one(Account, 1).balance += 1
     assert selects(sent) == selects(bare) + 1
+
+
+@pytest.mark.needs("row-locks")
+@pytest.mark.parametrize("promise", [verify, lambda row: expect(row, row.version)])
+@pytest.mark.parametrize("listened", ["before_flush", "do_orm_execute"])
+def test_what_a_listener_has_read_before_the_lock_is_older_than_the_lock(
+    sessions, promise, listened, moved
+):
+    """The query that locks the row leaves an object as it is that was read meanwhile."""
+    seen = []
+
+    def read(*_):
+        if len(seen) == 1:
+            seen.append(None)
+            seen.append(session.get_one(Account, 2))
+            moved(2)
+
+    with pytest.raises(ConcurrencyError) as caught, pessimistic(sessions) as session:
+        seen.append(session.get_one(Account, 1))
+        event.listen(session, listened, read)
+        seen[0].balance += 1
+        promise(session.get_one(Account, 2))  # the listener reads the row
+    assert caught.value.entries[0].identity == (2,)
+
+
+@pytest.mark.needs("row-locks")
+@pytest.mark.parametrize("way", ["connection", "text", "statement of its own"])
+def test_what_was_sent_besides_may_have_given_the_lock_back_or_written_the_row(
+    sessions, moved, way
+):
+    with pytest.raises(ConcurrencyError) as caught, pessimistic(sessions) as session:
+        if way == "connection":
+            savepoint = session.connection().begin_nested()
+        else:
+            session.execute(text("SAVEPOINT one"))
+        colleague = session.get_one(Account, 2)
+        verify(colleague)
+        if way == "statement of its own":
+            session.execute(text("UPDATE accounts SET version = version + 1 WHERE id = 2"))
+        elif way == "connection":
+            savepoint.rollback()
+            moved(2)
+        else:
+            session.execute(text("ROLLBACK TO SAVEPOINT one"))
+            moved(2)
+    assert caught.value.entries[0].identity == (2,)
+
+
+@pytest.mark.needs("row-locks")
+def test_another_session_on_the_same_connection_may_write_the_row(sessions, engine):
+    """No lock keeps it out, for it is in the same transaction."""
+    with engine.connect() as connection, connection.begin(), pytest.raises(ConcurrencyError):
+        bound = sessionmaker(connection, join_transaction_mode="control_fully")
+        with pessimistic(bound) as session:
+            verify(session.get_one(Account, 2))
+            with Session(connection, join_transaction_mode="rollback_only") as other:
+                other.get_one(Account, 2).balance += 1
+                other.flush()
+
+
+def test_a_promised_row_is_not_overwritten_whether_it_is_locked_or_not(sessions):
+    with pytest.raises(ConfigurationError, match="overwrite"), pessimistic(sessions) as session:
+        colleague = session.get_one(Account, 2)
+        verify(colleague)
+        overwrite(colleague)
 
 
 def test_an_older_version_that_a_client_names_is_refused_at_once(sessions):
