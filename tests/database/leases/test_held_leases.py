@@ -51,7 +51,7 @@ TABLES: list[Any] = [Desk.__table__, NAMES.columns.table]
 #: Seconds: so short that a lease is renewed several times in a test.
 SHORT = 1.0
 #: Where it is lost unless each look at the row is in time: a disk may be slow for a moment.
-LONGER = 2.0
+LONGER = 3.0
 
 
 def create(connection: Any) -> None:
