@@ -198,6 +198,14 @@ def test_deadlocks_of_long_ago_prove_nothing(memory, clock):
     assert not memory.partners(ROW)
 
 
+def test_rare_deadlocks_of_one_crowd_are_counted_together(memory, clock):
+    """By then the row itself has cooled down."""
+    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
+    clock.now += 2 * GIVEN.seconds
+    memory.deadlock(PLACES, [OTHER, ROW], GIVEN)
+    assert memory.partners(ROW)
+
+
 def test_of_very_many_rows_the_order_of_the_first_ones_is_remembered(memory):
     keys = [Key("db", "accounts", (number,)) for number in range(5_000)]
     places = {key: key.identity for key in keys}

@@ -294,7 +294,9 @@ class Memory:
         The values of ``places`` are what :meth:`partners` gives.
         """
         for key in places:
-            self._begin_again(key, given)
+            heat = self.rows.get(key)
+            if heat is not None and not heat.partners and not self._is_crowded(key, given):
+                heat.deadlocks, heat.later = 0, frozenset()  # those of an earlier crowd
             self.conflict(key, given, "transactions that wanted it have deadlocked")
         for table in {key.every_row for key in places}:
             self._warm(table, given, 1.0, "transactions that wanted its rows have deadlocked")
@@ -306,14 +308,6 @@ class Memory:
             heat.deadlocks += 1
             if opposite or heat.deadlocks >= TOGETHER:
                 heat.partners, heat.alone = _some(heat.partners | {*places.values()}), 0
-
-    def _begin_again(self, key: Key, given: Adaptive) -> None:
-        """Deadlocks of long ago prove nothing, unless they have proved it already."""
-        heat = self.rows.get(key)
-        if heat is None or heat.partners:
-            return
-        if heat.average_at(self._clock(), given.seconds) < given.threshold:
-            heat.deadlocks, heat.later = 0, frozenset()
 
     def alone(self, key: Key) -> None:
         """A unit has locked the row, and did not need all that was locked together with it."""
