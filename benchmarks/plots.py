@@ -109,6 +109,7 @@ def _bars(left: Any, right: Any, lines: Sequence[LoadLine]) -> None:
     left.barh(names, [line.goodput for line in lines], color=colours)
     right.barh(names, [line.p99 * 1000 for line in lines], color=colours)
     right.set_xscale("log")
+    right.tick_params(labelleft=False)  # the names stand on the left, in the same order
     for axes in (left, right):
         axes.invert_yaxis()
 
