@@ -338,12 +338,14 @@ class Facts:
 
     @cached_property
     def select_one(self) -> Select[Any]:
-        """The object of a row; the parameters are ``optilock_key_0`` and so on.
+        """The object of a row, for :attr:`key_parameters`; in SQL it is what ``get()`` sends."""
+        keys = zip(self.key_parameters, self.mapper.primary_key, strict=True)
+        return select(self.mapper).where(*(key == bindparam(name) for name, key in keys))
 
-        ``session.get()`` makes such a statement for each reading.
-        """
-        keys = enumerate(self.mapper.primary_key)
-        return select(self.mapper).where(*(k == bindparam(f"optilock_key_{n}") for n, k in keys))
+    @cached_property
+    def key_parameters(self) -> tuple[str, ...]:
+        """The names that SQLAlchemy's own ``get()`` has for the parts of the key."""
+        return tuple(f"pk_{number}" for number, _ in enumerate(self.mapper.primary_key, 1))
 
     @cached_property
     def lock_one(self) -> Select[Any]:

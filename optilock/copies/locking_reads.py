@@ -18,6 +18,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper, Session
 from sqlalchemy.orm.exc import StaleDataError
 
+from optilock.copies.reads_by_key import read_by_key
 from optilock.errors import ConcurrencyError, OptilockError, preceded_by
 from optilock.mapped import State, facts, identity_of
 from optilock.rows.seen import version_seen
@@ -35,9 +36,8 @@ def guarded_get(original: Read) -> Read:
     def get(self: Session, entity: Any, ident: Any, **options: Any) -> Any:
         if not options.get("with_for_update"):
             reads: Reads | None = self.__dict__.get(READS)
-            if reads is None:
-                return original(self, entity, ident, **options)
-            return reads.get(original, self, entity, ident, options)
+            read = read_by_key if reads is None else reads.get
+            return read(original, self, entity, ident, options)
         with _telling(self, lambda: _object_asked_for(self, entity, ident)):
             return original(self, entity, ident, **options)
 

@@ -125,23 +125,13 @@ def row_to_edit(session: Session, mapper: Mapper[Any], identity: Identity, want:
     """The object of the row, read if the session has an older one than was wanted, or ``None``."""
     key = mapper.identity_key_from_primary_key(identity)
     read_before = _held(session, mapper, key)
-    obj = _read(session, mapper, identity, key)
+    obj = session.get(mapper.class_, identity)
     if obj is None:
         return None
     state = instance_state(obj)
     if read_before is obj or state.key != key:
         _read_again_if_older(session, state, want)
     return obj
-
-
-def _read(session: Session, mapper: Mapper[Any], identity: Identity, key: Any) -> Any:
-    """``session.get()``, by a statement that is made once where it has to read the row."""
-    get = type(session).get
-    if key in session.identity_map or getattr(get, "__wrapped__", get) is not Session.get:
-        return session.get(mapper.class_, identity)  # or the application's own
-    params = {f"optilock_key_{number}": value for number, value in enumerate(identity)}
-    found = session.execute(facts(mapper).select_one, params)
-    return found.unique().scalars().one_or_none()
 
 
 def _held(session: Session, mapper: Mapper[Any], key: Any) -> object:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection, Engine, Select, inspect, select
@@ -23,6 +22,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import places_of
+from optilock.copies.reads_by_key import asked_for, reads_plainly, row_of
 from optilock.dialects import Cause, database_of
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
@@ -38,8 +38,6 @@ __all__ = ["Reading"]
 
 #: How many queries of a unit are remembered.
 QUERIES = 100
-#: What a key, or its only part, is often made of.
-_PLAIN = frozenset({tuple, int, str, bytes, UUID})
 
 _names: WeakKeyDictionary[Engine, str] = WeakKeyDictionary()
 
@@ -100,30 +98,19 @@ class Reading:
     def get(
         self, original: Callable[..., Any], session: Session, entity: Any, ident: Any, options: Any
     ) -> Any:
-        """``session.get()`` of a row that the caller does not lock himself.
-
-        Every microsecond between the lock and COMMIT is one for which others wait, so the plain
-        form has a query that was made before, where SQLAlchemy makes one for each reading.
-        """
-        mapper = getattr(entity, "__mapper__", None)
-        identity = ident if type(ident) is tuple else (ident,)
-        if (
-            mapper is None
-            or mapper.class_ is not entity
-            or type(ident) not in _PLAIN
-            or len(identity) != len(mapper.primary_key)
-            or None in identity
-        ):
+        """``session.get()`` of a row that the caller does not lock himself."""
+        found = asked_for(entity, ident)
+        if found is None:
             return original(session, entity, ident, **options)
+        mapper, identity = found
         obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
         if obj is not None:
             return self._get_again(original, session, mapper, obj, ident, options)
-        if original is not Session.get or any(options.values()) or not facts(mapper).is_read_simply:
+        if not reads_plainly(original, mapper, options):
             return original(session, entity, ident, **options)
         locks = not self.is_cold() and self.wants(session, mapper, identity)
-        self._own = statement = facts(mapper).lock_one if locks else facts(mapper).select_one
-        params = {f"optilock_key_{n}": value for n, value in enumerate(identity)}
-        row = session.execute(statement, params).unique().one_or_none()
+        self._own = facts(mapper).lock_one if locks else facts(mapper).select_one
+        row = row_of(session, mapper, identity, self._own)
         if row is None:
             return None
         if len(row) > 1:
