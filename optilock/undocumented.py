@@ -22,11 +22,13 @@ from sqlalchemy import (
     Dialect,
     Engine,
     Insert,
+    Result,
     Select,
     StatementLambdaElement,
     Update,
     event,
 )
+from sqlalchemy.engine import ChunkedIteratorResult
 from sqlalchemy.event.attr import _ListenerCollection
 from sqlalchemy.event.registry import _EventKey
 from sqlalchemy.exc import InvalidRequestError
@@ -433,6 +435,15 @@ def key_asked_for(params: Any, execution_options: Any) -> tuple[Any, ...] | None
     if type(params) is dict and "pk_1" in params and execution_options:
         return tuple(params.values())
     return None
+
+
+def repeats(result: Result[Any]) -> bool:
+    """May an object be in several rows (a collection that is loaded by a join)?
+
+    What is not of the session itself (``do_orm_execute``, a cache) does not say so. Asked for each
+    row that is read by its key: ``unique()`` costs ten calls.
+    """
+    return type(result) is not ChunkedIteratorResult or result._unique_filter_state is not None
 
 
 def may_lock(statement: Select[Any]) -> bool:

@@ -16,6 +16,7 @@ from sqlalchemy import Select
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.mapped import Identity, facts
+from optilock.undocumented import repeats
 
 __all__ = ["asked_for", "read_by_key", "reads_plainly", "row_of"]
 
@@ -56,4 +57,5 @@ def reads_plainly(original: Callable[..., Any], mapper: Mapper[Any], options: An
 def row_of(session: Session, mapper: Mapper[Any], identity: Identity, query: Select[Any]) -> Any:
     """What one of the class's own queries finds: the object, and what else it selects."""
     params = dict(zip(facts(mapper).key_parameters, identity, strict=True))
-    return session.execute(query, params).unique().one_or_none()
+    result = session.execute(query, params)
+    return (result.unique() if repeats(result) else result).one_or_none()

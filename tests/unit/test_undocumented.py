@@ -31,6 +31,7 @@ from sqlalchemy.orm import (
     aliased,
     composite,
     defer,
+    joinedload,
     load_only,
     mapped_column,
     relationship,
@@ -420,6 +421,15 @@ def test_inserts_and_lambdas_tell_what_they_are():
     assert undocumented.returns_values(update(Page).returning(Page.id))
     assert not undocumented.returns_values(update(Page))
     assert isinstance(undocumented.resolved(lambda_stmt(lambda: update(Page))), type(update(Page)))
+
+
+def test_a_result_tells_whether_an_object_may_be_in_several_rows(session):
+    assert not undocumented.repeats(session.execute(select(Book)))
+    joined = session.execute(select(Book).options(joinedload(Book.notes)))
+    assert undocumented.repeats(joined)
+    joined.close()
+    cached = session.execute(select(Book)).freeze()
+    assert undocumented.repeats(cached())
 
 
 def test_a_dialect_tells_whether_it_doubles_signs_and_a_type_whether_it_adds_sql():

@@ -9,6 +9,7 @@ from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
     Session,
+    loading,
     mapped_column,
     relationship,
     sessionmaker,
@@ -176,6 +177,23 @@ def test_criteria_of_the_session_are_kept(sessions):
 
     with sessions() as session:
         assert session.get(Author, 1) is None
+
+
+def test_what_a_cache_gives_is_taken_as_it_is(sessions):
+    """Nobody knows any more that a collection was loaded by a join."""
+    frozen = []
+
+    @event.listens_for(sessions, "do_orm_execute")
+    def from_the_cache(asked):
+        if not frozen:
+            frozen.append(asked.invoke_statement().freeze())
+        merged = loading.merge_frozen_result(asked.session, asked.statement, frozen[0], load=False)
+        return merged()
+
+    for _ in range(2):
+        with sessions() as session:
+            author = session.get(Author, 1)
+            assert [book.id for book in author.books] == [1, 2]
 
 
 @pytest.mark.parametrize("ident", [(1, 2), (), ("A",)])
