@@ -14,7 +14,7 @@ from tests.models import Account
 from tests.work import calls_of
 
 #: Calls of Python functions, against those of a plain session, which makes more than 500 for a row.
-WATCHED, UNIT, DECORATED = 1.07, 1.13, 1.155
+WATCHED, UNIT, DECORATED = 1.01, 1.07, 1.095
 
 
 @pytest.fixture
