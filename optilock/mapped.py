@@ -41,6 +41,7 @@ from optilock.tokens import CompareValues, Token
 from optilock.undocumented import (
     keep_with_mapping,
     mapped_by,
+    named_as_by_get,
     names_in_composite,
     registries,
 )
@@ -340,7 +341,8 @@ class Facts:
     def select_one(self) -> Select[Any]:
         """The object of a row, for :attr:`key_parameters`; in SQL it is what ``get()`` sends."""
         keys = zip(self.key_parameters, self.mapper.primary_key, strict=True)
-        return select(self.mapper).where(*(key == bindparam(name) for name, key in keys))
+        query = select(self.mapper).where(*(key == bindparam(name) for name, key in keys))
+        return named_as_by_get(query)
 
     @cached_property
     def key_parameters(self) -> tuple[str, ...]:

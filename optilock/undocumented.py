@@ -16,6 +16,7 @@ from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
+    LABEL_STYLE_TABLENAME_PLUS_COL,
     Column,
     Connection,
     Delete,
@@ -61,6 +62,13 @@ def in_greenlet() -> bool:
         return bool(asked())
     before = importlib.import_module("sqlalchemy.util._concurrency_py3k")
     return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
+
+
+def named_as_by_get(query: Select[Any]) -> Select[Any]:
+    """The query, with its columns under the names that they have in ``get()``."""
+    if hasattr(Session, "merge_all"):  # since 2.1 as in any query
+        return query
+    return query.set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)
 
 
 # -- objects --------------------------------------------------------------------------------------
