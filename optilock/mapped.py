@@ -360,11 +360,8 @@ class Facts:
 
     @cached_property
     def is_read_simply(self) -> bool:
-        """Does :attr:`select_one` find what ``get()`` would find?
-
-        Not where SQLAlchemy reads an object anew each time.
-        """
-        return not self.mapper.always_refresh and self.locked_in is not None
+        """Are :attr:`select_one` and :attr:`lock_one` the queries for a row by its key?"""
+        return self.locked_in is not None
 
     # -- its tokens ----------------------------------------------------------------------------
 

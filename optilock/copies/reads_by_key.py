@@ -3,7 +3,7 @@
 SQLAlchemy makes a query for each such reading, and works out how to find it in its cache: a tenth
 of the processor time of a unit that reads one row, changes it and commits. Here the query belongs
 to the class, and is the same in SQL. What is not plain goes SQLAlchemy's way: options, a key in
-another form, an object that the session holds, a class that is read anew each time.
+another form, an object that the session holds, a class mapped to a SELECT.
 """
 
 from __future__ import annotations
