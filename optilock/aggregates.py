@@ -50,7 +50,7 @@ from optilock.mapped import State, facts, identity_of
 from optilock.mapping.compared import changed_names
 from optilock.mapping.moves import touch_state
 from optilock.rows.seen import recall
-from optilock.rows.sides import read_stored
+from optilock.rows.stored import read_stored
 from optilock.rows.touch import ROOTS, note_roots
 from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step

@@ -21,7 +21,8 @@ from optilock.errors import ConcurrencyError, Entry
 from optilock.mapped import State, facts, identity_of
 from optilock.mapping.compared import as_read, compared_names, values_are_unknown
 from optilock.rows.seen import forget, version_seen
-from optilock.rows.sides import Values, attempt_of, entry_of, read_stored, stored_or_loaded
+from optilock.rows.sides import attempt_of, entry_of, stored_or_loaded
+from optilock.rows.stored import Values, read_stored
 from optilock.rows.unknown_versions import may_be_undone, never_read
 from optilock.session.connections import connection_to_write
 

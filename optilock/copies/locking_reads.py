@@ -22,7 +22,8 @@ from optilock.copies.reads_by_key import read_by_key
 from optilock.errors import ConcurrencyError, OptilockError, preceded_by
 from optilock.mapped import State, facts, identity_of
 from optilock.rows.seen import version_seen
-from optilock.rows.sides import attempt_of, entry_of, read_stored
+from optilock.rows.sides import attempt_of, entry_of
+from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import READS, Reads
 

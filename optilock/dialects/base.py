@@ -119,8 +119,8 @@ class Database(RowLocks, Values):
         """``key IN (…)``, so that a lock takes these rows and no other."""
         return key_in(columns, keys)
 
-    def form(self, writes: list[Write], dialect: Dialect) -> Form:
-        """How these rows of one table, more than one, are best written."""
+    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
+        """How these rows of one table, more than one, are best written; are they locked?"""
         return LockAndLook(self) if self.locks_rows(dialect) else EachAlone()
 
     def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:

@@ -24,7 +24,8 @@ from optilock.mapping.compared import (
     values_read,
     values_written,
 )
-from optilock.rows.sides import Missed, attempt_of, has_moved, not_written, read_stored
+from optilock.rows.sides import Missed, attempt_of, has_moved, not_written
+from optilock.rows.stored import read_stored
 from optilock.writes.answers import Counted
 from optilock.writes.send import look
 from optilock.writes.shapes import compared_columns

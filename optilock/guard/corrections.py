@@ -20,7 +20,8 @@ from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError
 from optilock.mapped import facts
-from optilock.rows.sides import Missed, Values, read_stored
+from optilock.rows.sides import Missed
+from optilock.rows.stored import Values, read_stored
 from optilock.session.watched import watched
 from optilock.writes.answers import fill_in
 from optilock.writes.send import look_again, send, send_again

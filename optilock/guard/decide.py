@@ -19,7 +19,8 @@ from optilock.conflicts.resolution import (
 from optilock.conflicts.resolvers import client_wins
 from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped import facts
-from optilock.rows.sides import Missed, Values
+from optilock.rows.sides import Missed
+from optilock.rows.stored import Values
 from optilock.session.records import OfOneTransaction, Promises, conflict_of
 
 

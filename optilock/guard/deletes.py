@@ -23,7 +23,8 @@ from optilock.guard.records import Flush
 from optilock.mapped import State, facts
 from optilock.mapping.compared import compared_names
 from optilock.rows.locked import note_locked
-from optilock.rows.sides import Missed, Values, equal_to_stored, stale_relationships
+from optilock.rows.sides import Missed, equal_to_stored, stale_relationships
+from optilock.rows.stored import Values
 from optilock.undocumented import marked_deleted
 from optilock.writes.send import look
 

@@ -26,7 +26,8 @@ from optilock.conflicts.resolution import OnDelete, policy_for
 from optilock.errors import LinkGone
 from optilock.guard.records import Flush
 from optilock.mapped import State, facts, key_in
-from optilock.rows.sides import Missed, Values
+from optilock.rows.sides import Missed
+from optilock.rows.stored import Values
 from optilock.undocumented import belongs_to, marked_deleted
 from optilock.writes.answers import Counted
 from optilock.writes.shapes import compared_columns

@@ -16,7 +16,8 @@ from sqlalchemy.orm import NO_VALUE
 from optilock.mapped import State, facts
 from optilock.mapping.moves import touch_state
 from optilock.mapping.originals import original_of
-from optilock.rows.sides import Missed, Values
+from optilock.rows.sides import Missed
+from optilock.rows.stored import Values
 from optilock.rows.touch import is_touched, touch_with_next_flush
 from optilock.undocumented import (
     expire_attribute,

@@ -49,7 +49,8 @@ from optilock.guard.records import Flush, in_sqlalchemys_words
 from optilock.mapped import facts, place_of
 from optilock.plain import alone
 from optilock.rows.seen import version_seen
-from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved, read_stored
+from optilock.rows.sides import Attempt, attempt_of, entry_of, has_moved
+from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_apart, engine_to_write
 from optilock.session.records import Promise, conflict_of
 from optilock.session.watched import Watched, known_of, watched

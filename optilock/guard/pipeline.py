@@ -82,8 +82,10 @@ def send_now(flush: Flush, connection: Connection, writes: list[Write]) -> None:
 
 
 def _send(flush: Flush, connection: Connection, writes: list[Write]) -> None:
-    adding = flush.adding is not None
-    missed = send_adding(flush, connection, writes) if adding else send(connection, writes)
+    if flush.adding is not None:
+        missed = send_adding(flush, connection, writes)
+    else:
+        missed = send(connection, writes, locked=flush.known.has_locked(writes))
     if missed:
         missed_of(flush, connection, missed, sent=len(writes))
 

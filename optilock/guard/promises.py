@@ -29,12 +29,8 @@ from optilock.guard.certified import write_as_they_are
 from optilock.guard.ended import conflict_before_commit, promised_side
 from optilock.guard.records import Flush
 from optilock.mapped import Place, State, facts, place_of
-from optilock.rows.sides import (
-    Attempt,
-    attempt_of,
-    entry_of,
-    read_stored,
-)
+from optilock.rows.sides import Attempt, attempt_of, entry_of
+from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
 from optilock.session.records import Promise, Promises, conflict_of

@@ -39,7 +39,8 @@ from optilock.guard.edits import Kept
 from optilock.guard.records import DELETED, UPDATED, Flush, in_sqlalchemys_words
 from optilock.mapped import facts
 from optilock.rows.locked import note_locked
-from optilock.rows.sides import Missed, equal_to_stored, read_stored, stale_relationships
+from optilock.rows.sides import Missed, equal_to_stored, stale_relationships
+from optilock.rows.stored import read_stored
 from optilock.rows.touch import stands_for_others
 from optilock.undocumented import (
     expire_attribute,

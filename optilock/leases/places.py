@@ -20,7 +20,8 @@ from optilock.http.etags import PLAIN, identity_given
 from optilock.leases.columns import LeaseColumns, columns_of
 from optilock.leases.values import Lease
 from optilock.mapped import Identity, facts, identity_of
-from optilock.rows.sides import Attempt, entry_of, read_stored
+from optilock.rows.sides import Attempt, entry_of
+from optilock.rows.stored import read_stored
 from optilock.session.connections import autocommits, connection_to_write
 
 __all__ = ["Place", "place_of_row"]

@@ -46,7 +46,8 @@ from optilock.guard.ended import conflict_before_commit
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.preconditions.expect import must_wait, state_in_watched_session
 from optilock.rows.seen import version_seen
-from optilock.rows.sides import Attempt, Values, attempt_of, entry_of, read_stored
+from optilock.rows.sides import Attempt, attempt_of, entry_of
+from optilock.rows.stored import Values, read_stored
 from optilock.session.connections import connection_to_write
 from optilock.session.records import Promises, conflict_of
 from optilock.session.watched import watched

@@ -49,7 +49,8 @@ from optilock.preconditions.etag import GONE, Wanted
 from optilock.preconditions.expect import as_loaded, changed, gone, loaded_version
 from optilock.preconditions.names import by_column, check_names
 from optilock.preconditions.signed import read_seen
-from optilock.rows.sides import Attempt, Missed, Values, attempt_of
+from optilock.rows.sides import Attempt, Missed, attempt_of
+from optilock.rows.stored import Values
 from optilock.session.connections import connection_to_write, session_given
 from optilock.session.records import OfOneTransaction, Promises
 

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Mapper
 
 from optilock.http.errors import BadEntity
 from optilock.mapped import facts
-from optilock.rows.sides import Values, detached
+from optilock.rows.sides import detached
+from optilock.rows.stored import Values
 from optilock.undocumented import names_in_composite
 
 __all__ = ["by_column", "check_names", "columns_of", "why_not"]

@@ -31,7 +31,8 @@ from optilock.http.typed_json import read, written
 from optilock.mapped import Identity, State, facts, identity_of
 from optilock.preconditions.expect import loaded_version
 from optilock.preconditions.names import why_not
-from optilock.rows.sides import Values, attempt_of
+from optilock.rows.sides import attempt_of
+from optilock.rows.stored import Values
 
 __all__ = ["LONGEST", "read_seen", "sign_seen"]
 

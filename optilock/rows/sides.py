@@ -1,8 +1,9 @@
 """Rows that missed, told as entries: what was read, what was wanted, what is stored.
 
 :class:`Attempt` is our side of a conflict, taken from the object before SQLAlchemy finishes with
-it; :func:`read_stored` is the other side, read with a lock, because a plain read may still show
-the old row (MariaDB at REPEATABLE READ). :class:`Missed` has both, to the end of the flush.
+it; :func:`~optilock.rows.stored.read_stored` is the other side, read with a lock, because a plain
+read may still show the old row (MariaDB at REPEATABLE READ). :class:`Missed` has both, to the end
+of the flush.
 """
 
 from __future__ import annotations
@@ -12,26 +13,29 @@ import datetime
 import decimal
 import enum
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Row, Select, Table, select
+from sqlalchemy import (
+    ClauseElement,
+    Column,
+    Connection,
+    Table,
+)
 from sqlalchemy.orm import NO_VALUE, Mapper, RelationshipDirection, Session
 
 from optilock.conflicts.resolution import Resolution
 from optilock.conflicts.together import as_one
 from optilock.dialects import database_of
-from optilock.dialects.waiting import Wait
 from optilock.errors import Action, Computed, Entry, NotWritten
 from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression
 from optilock.mapping.compared import as_read, changed_names, compared_names
 from optilock.plain import ReadOnly
 from optilock.rows.seen import younger_names
+from optilock.rows.stored import Values, read_stored
 from optilock.session.connections import connection_to_write
-
-Values = dict[str, Any]
 
 _IMMUTABLE = (
     str,
@@ -125,58 +129,6 @@ def detached(value: Any, name: str) -> Any:
     if is_expression(value):
         return Computed(name)
     return value if isinstance(value, _IMMUTABLE) else copy.deepcopy(value)
-
-
-def read_stored(
-    connection: Connection,
-    mapper: Mapper[Any],
-    identities: list[Identity],
-    *,
-    only: tuple[str, ...] = (),
-    lock: bool = True,
-    share: bool = False,
-    deleting: bool = False,
-    wait: Wait | None = None,
-    also: Mapping[str, ColumnElement[Any]] | None = None,
-    params: Mapping[str, Any] | None = None,
-) -> dict[Identity, Values]:
-    """What is stored now, every column (or ``only`` some), for those of the rows that exist.
-
-    And what ``also`` is asked of each, with ``params``.
-    """
-    names: Mapping[str, ColumnElement[Any]] = facts(mapper).columns
-    if only:
-        names = {name: names[name] for name in only}
-    if also:
-        names = {**names, **also}
-    keys, rows = facts(mapper).rows
-    database = database_of(connection.dialect)
-    query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
-    if share:
-        query = database.share(query, facts(mapper).table)
-    elif wait is not None:
-        query = database.lock_within(query, facts(mapper).table, wait)
-    elif lock:
-        query = database.lock(query, facts(mapper).table, deleting=deleting)
-    return {
-        tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
-        for row in rows_at(connection, query, keys, identities, params)
-    }
-
-
-def rows_at(
-    connection: Connection,
-    query: Select[Any],
-    keys: list[Any],
-    identities: list[Identity],
-    params: Mapping[str, Any] | None = None,
-) -> Iterator[Row[Any]]:
-    """The rows of ``query`` with these keys, in as many statements as that takes."""
-    database = database_of(connection.dialect)
-    step = database.keys_at_once(len(keys))
-    for start in range(0, len(identities), step):
-        some = query.where(database.at_keys(keys, identities[start : start + step]))
-        yield from type(connection).execute(connection, some, params)
 
 
 def stored_or_loaded(session: Session, state: State, loaded: Values) -> Values:

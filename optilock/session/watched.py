@@ -178,6 +178,17 @@ class Watched(Written):
         """Is a flush sending its rows? Its listeners may send statements between them."""
         return self.flush is not None and bool(self.flush.is_writing())
 
+    def has_locked(self, writes: Sequence[Write]) -> bool:
+        """Has the transaction locked all of these rows as it read them?
+
+        Nobody knows once a statement was sent beside queries and the rows of flushes: it may have
+        gone back to a savepoint, which gives locks back.
+        """
+        locked = self.locked
+        if not locked or self.sent_more:
+            return False
+        return all(write.places()[0] in locked for write in writes)
+
     def transactions(self) -> Iterable[SessionTransaction]:
         return self._savepoints if self.root is None else (self.root, *self._savepoints)
 

@@ -37,7 +37,8 @@ from optilock.errors import Action, Entry
 from optilock.mapped import Identity, facts
 from optilock.mapping.compared import values_moved
 from optilock.rows.seen import moved_by_us, version_seen
-from optilock.rows.sides import Attempt, entry_of, equal_to_stored, read_stored
+from optilock.rows.sides import Attempt, entry_of, equal_to_stored
+from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit, session_given
 from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update

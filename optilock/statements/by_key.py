@@ -35,7 +35,8 @@ from optilock.errors import (
 )
 from optilock.mapped import Identity, State, facts
 from optilock.rows.seen import version_seen
-from optilock.rows.sides import Attempt, Values, entry_of, has_moved, read_stored
+from optilock.rows.sides import Attempt, entry_of, has_moved
+from optilock.rows.stored import Values, read_stored
 from optilock.session.connections import connection_to_write, engine_to_write, refuse_autocommit
 from optilock.session.watched import watched
 from optilock.statements.call import Call

@@ -37,7 +37,8 @@ from optilock.mapping.compared import (
 )
 from optilock.mapping.tables import owner_of
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
-from optilock.rows.sides import Values, equal_to_stored, read_stored
+from optilock.rows.sides import equal_to_stored
+from optilock.rows.stored import Values, read_stored
 from optilock.session.watched import Watched, watched
 from optilock.statements.call import Call, stating
 from optilock.statements.demanded import table_under_demands

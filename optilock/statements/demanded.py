@@ -38,7 +38,8 @@ from optilock.conditions.demands import Demands
 from optilock.errors import Action, ConcurrencyError, ConfigurationError, Entry
 from optilock.mapped import Identity, facts
 from optilock.mapping.tables import classes_over
-from optilock.rows.sides import Attempt, entry_of, read_stored
+from optilock.rows.sides import Attempt, entry_of
+from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import watched
 from optilock.statements.call import Call

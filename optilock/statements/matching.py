@@ -27,7 +27,7 @@ from sqlalchemy.sql import operators, visitors
 
 from optilock.dialects import database_of
 from optilock.mapped import Identity
-from optilock.rows.sides import rows_at
+from optilock.rows.stored import rows_at
 from optilock.undocumented import criteria_of, loader_options_of, prefixes_of
 
 _NONE: Mapping[str, Any] = {}

@@ -27,7 +27,7 @@ from optilock.dialects.rows import native
 from optilock.errors import ConfigurationError
 from optilock.http.errors import AlreadyExists
 from optilock.mapped import Identity, facts
-from optilock.rows.sides import read_stored
+from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit
 from optilock.session.watched import demands_of, is_watched
 from optilock.statements.call import flush_before

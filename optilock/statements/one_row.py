@@ -36,7 +36,8 @@ from optilock.errors import Action, NotWritten, PreconditionFailed
 from optilock.http.errors import NotFound
 from optilock.mapped import Identity, facts
 from optilock.mapping.moves import not_moved
-from optilock.rows.sides import Attempt, Values, entry_of, read_stored
+from optilock.rows.sides import Attempt, entry_of
+from optilock.rows.stored import Values, read_stored
 from optilock.session.connections import autocommits, connection_to_write, refuse_autocommit
 from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.bulk import follow

@@ -32,7 +32,7 @@ from optilock.mapped import Identity, State, facts, identity_of, place_of
 from optilock.mapping.compared import comparing
 from optilock.mapping.tables import joined_tables, owner_of, versioned_tables
 from optilock.rows.seen import moved_back, moved_by_us, version_seen
-from optilock.rows.sides import read_stored
+from optilock.rows.stored import read_stored
 from optilock.session.records import Promise, Stated
 from optilock.session.watched import watched
 from optilock.statements.sql_text import calls_code, tables_added_to, tables_changed

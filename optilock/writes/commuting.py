@@ -46,7 +46,7 @@ from optilock.conditions.write import Lost, Shape, Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.mapped import State, facts
-from optilock.rows.sides import read_stored
+from optilock.rows.stored import read_stored
 
 #: By the parameter of the new value: how much that is more than what was read.
 Differences = Mapping[str, Any]

@@ -26,21 +26,25 @@ from optilock.dialects.rows import LockAndLook, native
 from optilock.errors import ConfigurationError
 from optilock.mapped import Identity, State, facts
 from optilock.mapping.compared import values_read, written_by_us
-from optilock.rows.sides import Missed, Values, attempt_of, read_stored
+from optilock.rows.sides import Missed, attempt_of
+from optilock.rows.stored import Values, read_stored
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.session.connections import binds_of_sessions, connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import marked_deleted
 
 
-def send(connection: Connection, writes: list[Write]) -> list[Write]:
-    """Write the rows of one table; return the ones that were changed or gone."""
+def send(connection: Connection, writes: list[Write], *, locked: bool = False) -> list[Write]:
+    """Write the rows of one table; return the ones that were changed or gone.
+
+    Are they ``locked`` already? That alone does not say in which version.
+    """
     database, dialect = database_of(connection.dialect), connection.dialect
     shape = writes[0].shape
     if not shape.exact or (shape.alone and len(writes) > 1):
         return LockAndLook(database).send(connection, writes)
     if len(writes) > 1:
-        return database.form(writes, dialect).send(connection, writes)
+        return database.form(writes, dialect, locked=locked).send(connection, writes)
     result = native(connection, shape.statement, writes[0].params)
     return [] if result.rowcount else writes
 

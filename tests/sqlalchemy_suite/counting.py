@@ -57,9 +57,9 @@ def _count_guarded(counts: Counter[str]) -> None:
     send, written = pipeline.send, connections.written
 
     @functools.wraps(send)
-    def counted_send(*args: Any) -> Any:
+    def counted_send(*args: Any, **options: Any) -> Any:
         counts["statements"] += 1
-        return send(*args)
+        return send(*args, **options)
 
     @functools.wraps(written)
     def counted_written(

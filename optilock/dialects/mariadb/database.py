@@ -115,8 +115,8 @@ class MariaDB(Database):
 
     # -- how rows are written --------------------------------------------------------------------
 
-    def form(self, writes: list[Write], dialect: Dialect) -> Form:
-        return joined_rows(self, writes, dialect) or super().form(writes, dialect)
+    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
+        return joined_rows(self, writes, dialect) or super().form(writes, dialect, locked=locked)
 
     def at_keys(
         self, columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity]

@@ -35,6 +35,7 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
 from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.cursors import open_line
+from optilock.dialects.postgresql.few_rows import few_rows
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.line import IDLE
 from optilock.dialects.postgresql.messages import PostgreSQLMessages
@@ -44,7 +45,7 @@ from optilock.dialects.postgresql.migrations import (
     version_trigger,
 )
 from optilock.dialects.postgresql.raising import is_mark, one_or_error
-from optilock.dialects.postgresql.sets import SetForm, set_form
+from optilock.dialects.postgresql.sets import set_form
 from optilock.dialects.postgresql.weak import NO_BUMP, weak_settings
 from optilock.dialects.switch import open_switch
 from optilock.dialects.waiting import Wait
@@ -98,17 +99,18 @@ class PostgreSQL(Database):
     #: (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
     single = "REAL"
 
-    def form(self, writes: list[Write], dialect: Dialect) -> Form:
-        return set_form(self, writes, dialect) or super().form(writes, dialect)
+    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
+        many = set_form(self, writes, dialect)
+        if many is None:
+            return super().form(writes, dialect, locked=locked)
+        return few_rows(writes, dialect, many, locked=locked) or many
 
     def all_or_error(self, writes: list[Write], dialect: Dialect) -> tuple[Any, Params] | None:
         if len(writes) == 1 and not writes[0].shape.demanded:
             return one_or_error(writes[0])
-        form = self.form(writes, dialect)
-        if not isinstance(form, SetForm):
-            return None
-        places = form.places(writes)
-        return None if places is None else (form.or_error, places)
+        form = set_form(self, writes, dialect)
+        places = None if form is None else form.places(writes)
+        return None if form is None or places is None else (form.or_error, places)
 
     def is_miss(self, error: BaseException) -> bool:
         return is_mark(error)

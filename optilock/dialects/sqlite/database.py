@@ -91,9 +91,9 @@ class SQLite(Database):
     exact_types = (*Database.exact_types, types.String, types.DateTime)
     rounded_types = (types.Numeric, types.Integer)  # it has no type for times: a CAST gives 2026
 
-    def form(self, writes: list[Write], dialect: Dialect) -> Form:
+    def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
         """Behind a thread (aiosqlite) each row would be a hop: there lock and look is cheaper."""
-        return super().form(writes, dialect) if dialect.is_async else RowByRow()
+        return super().form(writes, dialect, locked=locked) if dialect.is_async else RowByRow()
 
     one_lock = True
     stores_before_rows_are_read = False

@@ -1,27 +1,22 @@
 """SQLite's form: row by row inside one ``executemany``, with the exact count of each.
 
-There is no network to save, so the cheapest exact answer is the row count of every UPDATE. The
-event ``do_executemany`` lets the driver's loop be this one; logs and tracers still see the one
-``executemany`` that it is.
+There is no network to save, so the cheapest exact answer is the row count of every UPDATE.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from weakref import WeakSet
 
-from sqlalchemy import Connection, Dialect, event
+from sqlalchemy import Connection
 
 from optilock.conditions.write import Write
+from optilock.dialects.counted import execute_counted
 from optilock.dialects.rows import by_shape
 
-_OPTION = "optilock_counts"
 #: Rows of one ``executemany``. SQLAlchemy makes two objects a row for it, and with those of ten
 #: thousand rows at once Python's garbage collector would begin to walk through everything there is.
 _AT_ONCE = 1_000
-#: Not asked of ``event.contains``, which knows a dialect by its address, and so takes a new one now
-#: and then for one that is gone.
-_listening: WeakSet[Dialect] = WeakSet()
 
 
 class RowByRow:
@@ -29,9 +24,6 @@ class RowByRow:
 
     def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
         """Write the rows; return those that were changed by others or are gone."""
-        if connection.dialect not in _listening:
-            event.listen(connection.dialect, "do_executemany", _counting)
-            _listening.add(connection.dialect)
         missed: list[Write] = []
         for same in by_shape(writes):
             for start in range(0, len(same), _AT_ONCE):
@@ -40,21 +32,14 @@ class RowByRow:
 
 
 def _send(connection: Connection, writes: list[Write]) -> list[Write]:
-    counts: list[int] = []
-    statement, params = writes[0].shape.statement, [write.params for write in writes]
-    result = type(connection).execute(
-        connection, statement, params, execution_options={_OPTION: counts}
-    )
-    if len(writes) == 1:  # a list of one is no executemany: the event is not asked
-        counts.append(result.rowcount)
+    rows = [write.params for write in writes]
+    counts = execute_counted(connection, writes[0].shape.statement, rows, _one_by_one)
     return [write for write, count in zip(writes, counts, strict=True) if not count]
 
 
-def _counting(cursor: Any, statement: str, parameters: Any, context: Any) -> bool | None:
-    counts = None if context is None else context.execution_options.get(_OPTION)
-    if counts is None:
-        return None
-    for row in parameters:
+def _one_by_one(
+    cursor: Any, statement: str, rows: Sequence[Mapping[str, Any]], context: Any
+) -> Iterator[int]:
+    for row in rows:
         cursor.execute(statement, row)
-        counts.append(cursor.rowcount)
-    return True
+        yield cursor.rowcount

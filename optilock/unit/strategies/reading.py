@@ -27,7 +27,7 @@ from optilock.dialects import Cause, database_of
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.mapped import facts, identity_of
-from optilock.rows.sides import rows_at
+from optilock.rows.stored import rows_at
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.watched import watched
 from optilock.undocumented import key_asked_for, subject_of, writes_inside

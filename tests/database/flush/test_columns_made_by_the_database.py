@@ -10,7 +10,7 @@ from optilock import Versioned, client_wins
 from tests.models import Base, key
 from tests.two_writers import Do
 
-pytestmark = pytest.mark.needs("resolves-in-place")
+pytestmark = [pytest.mark.needs("resolves-in-place"), pytest.mark.usefixtures("form")]
 
 
 class Parcel(Versioned, Base):

@@ -39,7 +39,7 @@ from tests.models import (
     Stamped,
 )
 
-pytestmark = pytest.mark.needs("resolves-in-place")
+pytestmark = [pytest.mark.needs("resolves-in-place"), pytest.mark.usefixtures("form")]
 rows = pytest.mark.parametrize("count", [1, 3])
 
 ROW = {"id": 0, "owner": "a", "balance": 1, "note": "n", "version": 1}

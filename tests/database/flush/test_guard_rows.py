@@ -11,7 +11,7 @@ from optilock.statements.bulk_rows import rows_to_update
 from optilock.tokens import Counter
 from tests.models import Account, Native, Note, Odd, Ranked, Seat
 
-pytestmark = pytest.mark.modes(full=True)
+pytestmark = [pytest.mark.modes(full=True), pytest.mark.usefixtures("form")]
 
 MANY = 25
 

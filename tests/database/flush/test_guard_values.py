@@ -27,6 +27,8 @@ from tests.models import (
     Versioned,
 )
 
+pytestmark = pytest.mark.usefixtures("form")
+
 UTC = datetime.UTC
 EAST = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
 

@@ -1,0 +1,174 @@
+"""A few rows: the statement of a single row for each of them, in one of psycopg's pipelines.
+
+The statement for many rows (:mod:`~optilock.dialects.postgresql.sets`) costs the server as much as
+a dozen statements for one row do. Sent together, these are one round trip as well, and each says
+whether its row was matched. ``executemany`` of psycopg would only say how many were.
+
+Before them the rows are locked in key order, those that will miss as well: an UPDATE does not lock
+the row that it misses, and who locks it afterwards, to look at it, has locked the ones behind it.
+Rows that the transaction has locked when it read them are not locked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    Dialect,
+    Select,
+    any_,
+    bindparam,
+    literal_column,
+    select,
+    types,
+)
+from sqlalchemy.types import TypeEngine
+
+from optilock.conditions.write import Shape, Write
+from optilock.dialects.counted import execute_counted
+from optilock.dialects.postgresql.sets import SetForm
+
+__all__ = ["FewRows", "few_rows"]
+
+#: Of more rows the statement for many is cheaper.
+MOST = 8
+
+_KEYS = "optilock_keys"
+_FORM = "few rows"
+
+#: A statement and its parameters.
+_Call = tuple[str, Mapping[str, Any]]
+
+
+class _Lock:
+    """The statement that locks rows in the order of their keys."""
+
+    def __init__(self, shape: Shape, dialect: Dialect) -> None:
+        (key,) = shape.keys
+        self._parameter = key.parameter
+        query: Select[Any] = (
+            select(literal_column("1"))
+            .select_from(shape.table)
+            .where(key.column == any_(bindparam(_KEYS, type_=ARRAY(key.column.type))))
+            .order_by(key.column)
+            .with_for_update(of=shape.table, key_share=not shape.deletes)
+        )
+        self._text = str(query.compile(dialect=dialect))
+
+    def of(self, writes: list[Write]) -> _Call:
+        return self._text, {_KEYS: [write.params[self._parameter] for write in writes]}
+
+
+class FewRows:
+    """The form for a few rows of one shape."""
+
+    def __init__(self, shape: Shape, dialect: Dialect, many: SetForm, *, locked: bool) -> None:
+        self._statement, self._many = shape.statement, many
+        self._lock = None if locked else _Lock(shape, dialect)
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed by others or are gone."""
+        if "schema_translate_map" in connection.get_execution_options():
+            return self._many.send(connection, writes)  # the tables have other names
+        lock = () if self._lock is None else (self._lock.of(writes),)
+        rows = [write.params for write in writes]
+        counts = execute_counted(connection, self._statement, rows, partial(_together, lock))
+        return [write for write, count in zip(writes, counts, strict=True) if not count]
+
+
+def few_rows(
+    writes: list[Write], dialect: Dialect, many: SetForm, *, locked: bool
+) -> FewRows | None:
+    """The form, where psycopg can send these rows so; are they ``locked`` already?"""
+    shape = writes[0].shape
+    if len(writes) > MOST or dialect.driver != "psycopg":
+        return None
+    if any(write.shape is not shape for write in writes):
+        return None
+    place = _FORM, locked
+    if place not in shape.forms:
+        plain = _has_pipelines() and (locked or _has_plain_key(shape))
+        shape.forms[place] = FewRows(shape, dialect, many, locked=locked) if plain else None
+    form: FewRows | None = shape.forms[place]
+    return form
+
+
+def _has_plain_key(shape: Shape) -> bool:
+    return len(shape.keys) == 1 and _is_plain(shape.keys[0].column.type)
+
+
+def _is_plain(kind: TypeEngine[Any]) -> bool:
+    """Does psycopg send a list of such keys as they are?"""
+    if isinstance(kind, types.Uuid):
+        return bool(kind.as_uuid)
+    return isinstance(kind, (types.Integer, types.Date))
+
+
+@cache
+def _has_pipelines() -> bool:
+    supported: bool = import_module("psycopg").Pipeline.is_supported()
+    return supported
+
+
+# -- how psycopg sends them ------------------------------------------------------------------------
+
+
+def _together(
+    first: tuple[_Call, ...],
+    cursor: Any,
+    statement: str,
+    rows: Sequence[Mapping[str, Any]],
+    context: Any,
+) -> Iterator[int]:
+    calls = [*first, *((statement, row) for row in rows)]
+    driver = context.root_connection.connection.driver_connection
+    if context.dialect.is_async:
+        from sqlalchemy.util.concurrency import await_only
+
+        sent = await_only(_send_async(driver, calls))
+    else:
+        sent = _send(driver, calls)
+    return (one.rowcount for one in sent[len(first) :])
+
+
+def _send(driver: Any, calls: Sequence[_Call]) -> list[Any]:
+    """The cursors, each of which knows its count once the pipeline is over.
+
+    An error that leaves a pipeline is logged beside those that follow from it, so it waits.
+    """
+    sent: list[Any] = []
+    failed: Exception | None = None
+    try:
+        with driver.pipeline():
+            try:
+                sent.extend(driver.cursor().execute(*call, prepare=True) for call in calls)
+            except Exception as error:
+                failed = error
+    except Exception as error:
+        failed = failed or error
+    if failed is not None:
+        raise failed
+    return sent
+
+
+async def _send_async(driver: Any, calls: Sequence[_Call]) -> list[Any]:
+    """The same words with await."""
+    sent: list[Any] = []
+    failed: Exception | None = None
+    try:
+        async with driver.pipeline():
+            try:
+                for call in calls:
+                    sent.append(await driver.cursor().execute(*call, prepare=True))
+            except Exception as error:
+                failed = error
+    except Exception as error:
+        failed = failed or error
+    if failed is not None:
+        raise failed
+    return sent
