@@ -23,7 +23,7 @@ import time
 import traceback
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -31,7 +31,7 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from benchmarks.stores.peers import opened
-from benchmarks.stores.rows import Rows, Store, Work
+from benchmarks.stores.rows import Look, Rows, Store, Work
 
 __all__ = ["PAUSED", "Crowd", "Load", "Turn", "Workload", "crowd"]
 
@@ -228,7 +228,7 @@ class Writer:
             chance = random.Random(turn.writer)
             for _ in range(_UNITS):
                 unit = turn.workload.unit(chance, turn.writer, 0)
-                added.update(self._stores[turn.subject].run(unit))
+                added.update(_run_of(self._stores[turn.subject], unit)(unit))
             del added[PAUSED]
         return added
 
@@ -240,6 +240,11 @@ class Writer:
         """Give all connections back."""
         for store in self._stores.values():
             store.close()
+
+
+def _run_of(store: Store, work: Work[Any]) -> Callable[[Work[Any]], Any]:
+    """How the store does such work."""
+    return store.look if isinstance(work, Look) else store.run
 
 
 def _work(store: Store, turn: Turn) -> Share:
@@ -260,7 +265,7 @@ def _work(store: Store, turn: Turn) -> Share:
     while (begin := clock()) < ends:
         tried = 0
         work = turn.workload.unit(chance, turn.writer, begin - turn.start)
-        given = store.run(functools.partial(attempt, work))
+        given = _run_of(store, work)(functools.partial(attempt, work))
         end = clock()
         paused = given.pop(PAUSED, 0) / 1e9
         added.update(given)

@@ -24,7 +24,7 @@ from benchmarks.loads import standard
 from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, empty, fill, table_of
-from benchmarks.stores.rows import Rows, Work
+from benchmarks.stores.rows import Look, Rows, Work
 from benchmarks.table import Line
 
 __all__ = ["DATABASES", "SmallBank", "run"]
@@ -57,7 +57,11 @@ class SmallBank:
         hot = chance.random() < _OF_THE_HOT
         one, other = chance.sample(range(1, (self.hot if hot else self.customers) + 1), 2)
         amount = chance.randint(1, _MOST)
-        return lambda rows: Counter(money=what(rows, one, other, amount))
+
+        def work(rows: Rows) -> Counter[str]:
+            return Counter(money=what(rows, one, other, amount))
+
+        return Look(work) if what is _balance else work
 
     def broken(
         self, connection: Connection, before: Counter[str], added: Counter[str]

@@ -19,7 +19,7 @@ from benchmarks.loads import standard
 from benchmarks.plan import Plan
 from benchmarks.servers import Place
 from benchmarks.stores.kinds import Kind, empty, fill, table_of
-from benchmarks.stores.rows import Rows, Work
+from benchmarks.stores.rows import Look, Rows, Work
 from benchmarks.table import Line
 from benchmarks.zipf import Zipf
 
@@ -50,7 +50,7 @@ class YcsbA:
     def unit(self, chance: random.Random, writer: int, seconds: float) -> Work[Counter[str]]:
         key = _zipf(self.rows).key(chance)
         if chance.random() < _READS:
-            return lambda rows: _read(rows, key)
+            return Look(lambda rows: _read(rows, key))
         field = chance.choice(_FIELDS)
         value = f"{chance.getrandbits(4 * _LENGTH):0{_LENGTH}x}"
         return lambda rows: _write(rows, key, field, value)

@@ -80,5 +80,7 @@ class Core:
 
         return again(attempt, at_once=self._at_once)
 
+    look = run
+
     def close(self) -> None:
         self._engine.dispose()

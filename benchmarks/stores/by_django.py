@@ -147,6 +147,8 @@ class _Django:
     def run(self, work: Work[T]) -> T:
         return again(lambda: self._attempt(work), on=self._conflicts(), at_once=self._at_once)
 
+    look = run
+
     def _attempt(self, work: Work[T]) -> T:
         from django.db import transaction
 

@@ -101,6 +101,8 @@ class Driver:
     def run(self, work: Work[T]) -> T:
         return again(lambda: self._attempt(work))
 
+    look = run
+
     def _attempt(self, work: Work[T]) -> T:
         if self._sqlite:
             self._cursor.execute("BEGIN IMMEDIATE")

@@ -91,5 +91,7 @@ class Peewee:
 
         return again(attempt, at_once=self._at_once)
 
+    look = run
+
     def close(self) -> None:
         self._database.close()

@@ -129,15 +129,21 @@ class Optilock:
     def __init__(self, url: str, **options: Any) -> None:
         self._engine = engine_for(url)
         options = {"attempts": _ATTEMPTS, **options}
+        sessions = sessionmaker(self._engine)
 
-        @unit_of_work(sessionmaker(self._engine), **options)
         def unit(session: Session, work: Work[Any]) -> Any:
             return work(self.rows(session, self.family))
 
-        self._unit: Callable[[Work[Any]], Any] = unit
+        self._unit: Callable[[Work[Any]], Any] = unit_of_work(sessions, **options)(unit)
+        options.pop("strategy", None)  # what only reads asks for no locks, as elsewhere
+        self._look: Callable[[Work[Any]], Any] = unit_of_work(sessions, **options)(unit)
 
     def run(self, work: Work[T]) -> T:
         found: T = self._unit(work)
+        return found
+
+    def look(self, work: Work[T]) -> T:
+        found: T = self._look(work)
         return found
 
     def close(self) -> None:
@@ -172,6 +178,8 @@ class Plain:
                 return work(OrmRows(session, self._family, locks=self._locks))
 
         return again(attempt, on=(StaleDataError,), at_once=self._at_once)
+
+    look = run
 
     def close(self) -> None:
         self._engine.dispose()

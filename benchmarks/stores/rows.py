@@ -8,7 +8,8 @@ again until it is committed. ``edit`` gives a row that ``set`` will write: who l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from benchmarks.stores.kinds import Kind
 
@@ -51,11 +52,24 @@ class Rows(Protocol):
 Work = Callable[[Rows], T]
 
 
+@dataclass(frozen=True)
+class Look(Generic[T]):
+    """Work that only reads, and whose author knows it."""
+
+    work: Work[T]
+
+    def __call__(self, rows: Rows) -> T:
+        return self.work(rows)
+
+
 class Store(Protocol):
     """One library, on one connection."""
 
     def run(self, work: Work[T]) -> T:
         """Do the work in a transaction, and again from the start until it is committed."""
+
+    def look(self, work: Work[T]) -> T:
+        """The same for work that only reads."""
 
     def close(self) -> None:
         """Give the connection back."""
