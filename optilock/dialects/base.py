@@ -16,6 +16,7 @@ from sqlalchemy import (
     types,
 )
 
+from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import error_chain, raised_by
@@ -118,6 +119,10 @@ class Database(RowLocks, Values):
     ) -> ColumnElement[bool]:
         """``key IN (…)``, so that a lock takes these rows and no other."""
         return key_in(columns, keys)
+
+    #: Conditions that every row fulfils: who judges them waits only briefly for locks from then on.
+    #: None where the database finds a deadlock as soon as there is one.
+    brief_waits: tuple[Condition, ...] = ()
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
         """How these rows of one table, more than one, are best written; are they locked?"""

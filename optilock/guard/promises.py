@@ -176,7 +176,10 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    found = read_stored(connection, mapper, identities, only=(token,), share=not written)
+    hurries = known_of(session).hurries
+    found = read_stored(
+        connection, mapper, identities, only=(token,), share=not written, briefly=hurries
+    )
     moved: dict[Mapper[Any], list[Promise]] = {}
     for one in some:
         row = found.get(one.identity)

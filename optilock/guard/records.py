@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
@@ -137,6 +138,11 @@ class Flush:
         self.left_out: dict[Any, Any] = {}
         self.expire_later: list[tuple[State, str]] = []
         self.expunge_later: list[Any] = []
+
+    @cached_property
+    def hurries(self) -> bool:
+        """Is the unit to run again rather than to wait for a lock? Asked once for all rows."""
+        return self.known.hurries
 
     def held(self) -> list[Write]:
         """What was not sent yet."""

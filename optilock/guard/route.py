@@ -74,6 +74,11 @@ def written(
     if demands is not None and shape.mapper.__dict__.get(FREE) is not demands:
         write = demands.again(write) or _demanded(flush, demands, write)
         shape = write.shape
+    alone = len(uow.states) == 1
+    in_the_way = not alone or known.locked or known.promises or known.sent
+    if in_the_way and flush.hurries and not shape.special:
+        write = _hurried(flush, connection, write)
+        shape = write.shape
     if shape.special:
         answer = _special(flush, connection, native, statement, write, options)
         if answer is not None:
@@ -81,7 +86,7 @@ def written(
     if (flush.missed or flush.skipped) and flush.is_missed(write):
         missed_again(flush, write)
         return Accepted(shape, write.params)
-    if shape.alone or not shape.exact or (len(uow.states) == 1 and not flush.last):
+    if shape.alone or not shape.exact or (alone and not flush.last):
         if flush.waiting:
             drain(flush, connection)
         known.sent.append(write)
@@ -104,6 +109,15 @@ def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
         return demands.alike(write)
     state = flush.find(shape.mapper, shape.identity_of(params))
     return write if state is None else demands.demanded(write, state.mapper)
+
+
+def _hurried(flush: Flush, connection: Connection, write: Write) -> Write:
+    """The same write, which does not wait for long: of a row that the unit has not locked."""
+    known = flush.known
+    if known.ending is not None or known.has_locked([write]):
+        return write
+    shape, params = write
+    return write_of((shape.under(database_of(connection.dialect).brief_waits), params))
 
 
 def _not_found(

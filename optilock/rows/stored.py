@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, select
 from sqlalchemy.orm import Mapper
 
+from optilock.conditions.condition import parameter
 from optilock.dialects import Database, database_of
 from optilock.dialects.waiting import Wait
 from optilock.mapped import Identity, facts
@@ -31,13 +32,14 @@ def read_stored(
     wait: Wait | None = None,
     also: Mapping[str, ColumnElement[Any]] | None = None,
     params: Mapping[str, Any] | None = None,
+    briefly: bool = False,
 ) -> dict[Identity, Values]:
     """What is stored now, every column (or ``only`` some), for those of the rows that exist.
 
-    And what ``also`` is asked of each, with ``params``.
+    And what ``also`` is asked of each, with ``params``. Is a lock of others waited for ``briefly``?
     """
     database = database_of(connection.dialect)
-    how = _How(only, lock=lock, share=share, deleting=deleting)
+    how = _How(only, lock=lock, share=share, deleting=deleting, briefly=briefly)
     if len(identities) == 1 and wait is None and not also:
         return _read_one(connection, mapper, database, identities[0], how)
     names: Mapping[str, ColumnElement[Any]] = how.columns(mapper)
@@ -58,6 +60,7 @@ class _How(NamedTuple):
     lock: bool
     share: bool
     deleting: bool
+    briefly: bool
 
     def columns(self, mapper: Mapper[Any]) -> Mapping[str, ColumnElement[Any]]:
         known = facts(mapper).columns
@@ -74,6 +77,8 @@ class _How(NamedTuple):
         keys, rows = facts(mapper).rows
         query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
         table = facts(mapper).table
+        if self.briefly:
+            query = query.where(*(one.clause(parameter) for one in database.brief_waits))
         if self.share:
             return database.share(query, table)
         if wait is not None:

@@ -50,6 +50,10 @@ class Owner(Protocol):
     def read_only(self) -> bool:
         """Does the database refuse every write of the transaction?"""
 
+    @property
+    def hurries(self) -> bool:
+        """Does it run again, and lock before, if one of its writes has to wait for a lock?"""
+
     def connected(self, connection: Connection, database: Database) -> None:
         """The transaction has begun on one more connection."""
 
@@ -172,6 +176,11 @@ class Watched(Written):
         if abandoned is not None and root is not None and not self.decided:
             with suppress(Exception):
                 abandoned(self, root)
+
+    @property
+    def hurries(self) -> bool:
+        """Is a unit of work to run again rather than to wait for a lock that it needs late?"""
+        return self.owner is not None and self.owner.hurries
 
     @property
     def is_writing(self) -> bool:

@@ -37,6 +37,10 @@ __all__ = ["Relay"]
 class Relay:
     """Between two attempts of one call."""
 
+    def __init__(self, attempts: int) -> None:
+        #: How many there are at most, if what fails are waits for locks.
+        self.attempts = attempts
+
     #: An attempt has failed, and the next one has not begun.
     is_due = False
     #: The connection of a transaction that goes on, and the engines of its session.
@@ -47,6 +51,11 @@ class Relay:
     def is_at_once(self, error: BaseException) -> bool:
         """Does the next attempt lock what this one has failed on, so that it need not wait?"""
         return bool(self._rows)
+
+    def hurries(self, session: Session, number: int) -> bool:
+        """Does another attempt follow this one, and lock the rows for which it has waited?"""
+        reading: Reading | None = session.__dict__.get(READS)
+        return number < self.attempts and reading is not None and reading.adaptive is not None
 
     # -- the attempt that failed -------------------------------------------------------------------
 

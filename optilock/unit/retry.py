@@ -175,6 +175,11 @@ class Policy:
 
         return run
 
+    @property
+    def is_usual(self) -> bool:
+        """Is the work run again after any error that passes?"""
+        return self.on is is_transient
+
     def deserves(self, error: Exception) -> bool:
         """Does ``on`` want another attempt? One that breaks is logged and means no."""
         predicate: Predicate = vars(self)["_predicate"]

@@ -175,6 +175,10 @@ class OwnTransaction:
     def read_only(self) -> bool:
         return self.options.read_only
 
+    @property
+    def hurries(self) -> bool:
+        return self.relay is not None and self.relay.hurries(self.session, self._attempts)
+
     def connected(self, connection: Connection, database: Database) -> None:
         self.connections.append(connection)
         if database.errors_end:

@@ -212,6 +212,7 @@ def _runner(
     function: Callable[..., R], sessions: Any, policy: Policy, options: Options
 ) -> Callable[..., R]:
     kind: type[UnitOfWork[Any]] = UnitOfWork
+    attempts = policy.attempts if policy.is_usual else 1
 
     def run(*args: Any, **kwargs: Any) -> R:
         for attempt in policy.run(once=_once(options)):
@@ -220,7 +221,7 @@ def _runner(
         raise AssertionError("a run ends with a result or an error")
 
     def run_locking(*args: Any, **kwargs: Any) -> R:
-        relay = Relay()
+        relay = Relay(attempts)
         try:
             for attempt in policy.run(once=_once(options), at_once=relay.is_at_once):
                 with attempt, kind.checked(sessions, options, relay) as session:
@@ -242,6 +243,7 @@ def _async_runner(
     from optilock.unit.async_unit import AsyncUnitOfWork, drop
 
     kind: type[AsyncUnitOfWork[Any]] = AsyncUnitOfWork
+    attempts = policy.attempts if policy.is_usual else 1
 
     async def run(*args: Any, **kwargs: Any) -> R:
         async for attempt in policy.run(once=_once(options)):
@@ -251,7 +253,7 @@ def _async_runner(
         raise AssertionError("a run ends with a result or an error")
 
     async def run_locking(*args: Any, **kwargs: Any) -> R:
-        relay = Relay()
+        relay = Relay(attempts)
         try:
             async for attempt in policy.run(once=_once(options), at_once=relay.is_at_once):
                 with attempt:

@@ -44,6 +44,7 @@ from optilock.dialects.postgresql.migrations import (
     PostgreSQLWays,
     version_trigger,
 )
+from optilock.dialects.postgresql.patience import BRIEFLY
 from optilock.dialects.postgresql.raising import is_mark, one_or_error
 from optilock.dialects.postgresql.sets import set_form
 from optilock.dialects.postgresql.weak import NO_BUMP, weak_settings
@@ -98,6 +99,8 @@ class PostgreSQL(Database):
     #: Or FLOAT of up to 24 bits.
     #: (https://www.postgresql.org/docs/current/datatype-numeric.html, section 8.1.3)
     single = "REAL"
+
+    brief_waits = BRIEFLY
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
         many = set_form(self, writes, dialect)

@@ -29,8 +29,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
+from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.counted import execute_counted
+from optilock.dialects.postgresql.patience import BRIEFLY
 from optilock.dialects.postgresql.sets import SetForm
 
 __all__ = ["FewRows", "few_rows"]
@@ -51,10 +53,12 @@ class _Lock:
     def __init__(self, shape: Shape, dialect: Dialect) -> None:
         (key,) = shape.keys
         self._parameter = key.parameter
+        found = key.column == any_(bindparam(_KEYS, type_=ARRAY(key.column.type)))
+        waits = (one.clause(parameter) for one in BRIEFLY if one in shape.conditions)
         query: Select[Any] = (
             select(literal_column("1"))
             .select_from(shape.table)
-            .where(key.column == any_(bindparam(_KEYS, type_=ARRAY(key.column.type))))
+            .where(found, *waits)
             .order_by(key.column)
             .with_for_update(of=shape.table, key_share=not shape.deletes)
         )

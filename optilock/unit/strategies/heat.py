@@ -37,7 +37,7 @@ import math
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -298,9 +298,7 @@ class Memory:
             if heat is not None and not heat.partners and not self._is_crowded(key, given):
                 heat.deadlocks, heat.later = 0, frozenset()  # those of an earlier crowd
             self.conflict(key, given, "transactions that wanted it have deadlocked")
-        for table in {key.every_row for key in places}:
-            self._warm(table, given, 1.0, "transactions that wanted its rows have deadlocked")
-            self._crowded.add(table)
+        self.crowd(places, given, "transactions that wanted its rows have deadlocked")
         heats = {key: heat for key in places if (heat := self.rows.get(key)) is not None}
         first = [key for key in order if key in heats][: PARTNERS + 1]
         opposite = _in_two_orders({key: heats[key] for key in first})
@@ -308,6 +306,12 @@ class Memory:
             heat.deadlocks += 1
             if opposite or heat.deadlocks >= TOGETHER:
                 heat.partners, heat.alone = _some(heat.partners | {*places.values()}), 0
+
+    def crowd(self, keys: Iterable[Key], given: Adaptive, why: str) -> None:
+        """From here on every row of these tables is locked that is read."""
+        for table in {key.every_row for key in keys}:
+            self._warm(table, given, 1.0, why)
+            self._crowded.add(table)
 
     def alone(self, key: Key) -> None:
         """A unit has locked the row, and did not need all that was locked together with it."""

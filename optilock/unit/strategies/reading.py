@@ -310,8 +310,13 @@ class Reading:
             return frozenset()
         if isinstance(error, ConcurrencyError):
             return self._conflicted(session, error)
-        if isinstance(error, DBAPIError) and cause_of(error) is Cause.DEADLOCK:
+        if not isinstance(error, DBAPIError):
+            return frozenset()
+        cause = cause_of(error)
+        if cause is Cause.DEADLOCK:
             return self._deadlocked(session)
+        if cause is Cause.LOCK_TIMEOUT and watched(session).hurries:
+            return self._waited(session)
         return frozenset()
 
     def _conflicted(self, session: Session, error: ConcurrencyError) -> frozenset[Key]:
@@ -351,6 +356,13 @@ class Reading:
             order = [key for key in held if key not in self.beforehand]
             self.memory.deadlock(places, order, self.adaptive)
         return frozenset(wanted)
+
+    def _waited(self, session: Session) -> frozenset[Key]:
+        """Somebody has locked one of the rows, and it is not known which."""
+        wanted = {**self._written(session), **self._promised(session)}
+        if self.adaptive is not None:
+            self.memory.crowd(wanted, self.adaptive, "a unit waited for a row, and had others")
+        return frozenset(wanted.keys() | self.held.keys())
 
     def _promised(self, session: Session) -> dict[Key, Mapper[Any]]:
         promises = watched(session).promises

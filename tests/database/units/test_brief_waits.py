@@ -1,0 +1,233 @@
+"""A unit that has locked something does not wait for long for what it has not locked."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from optilock import ConcurrencyError, UnitOfWork, events, unit_of_work, verify
+from optilock.dialects import Cause
+from optilock.dialects.transient import cause_of
+from optilock.testing import count_statements
+from optilock.unit.strategies.part import MEMORY
+from tests.models import Account
+
+pytestmark = pytest.mark.engines("postgresql")
+
+
+@pytest.fixture(autouse=True)
+def cold():
+    MEMORY.forget()
+    yield
+    MEMORY.forget()
+
+
+@pytest.fixture
+def sessions(engine, store):
+    store(*(Account(id=n, balance=0) for n in range(12)))
+    return sessionmaker(engine)
+
+
+@pytest.fixture
+def heat(engine, other, sessions):
+    """Somebody else is first, once: from then on the row is locked when it is read."""
+
+    def heat(key):
+        met = []
+
+        @unit_of_work(sessions, strategy="adaptive")
+        def work(session):
+            row = session.get_one(Account, key)
+            if not met:
+                met.append(other(Account, key, note="first"))
+            row.note = "second"
+
+        work()
+        assert key in [one.identity[0] for one in MEMORY.rows if one.identity]
+
+    return heat
+
+
+@pytest.fixture
+def meanwhile(engine, sessions):
+    """Run ``work`` while somebody else has locked a row, until it is to run again, or has to wait.
+
+    Gives what the attempts have failed with.
+    """
+
+    def meanwhile(work, key):
+        failed, again = [], threading.Event()
+
+        def listener(heard):
+            if isinstance(heard, events.Retry):
+                error = heard.error
+                failed.append(cause_of(error) if isinstance(error, DBAPIError) else type(error))
+                again.set()
+
+        events.listen(listener)
+        doing = threading.Thread(target=work)
+        try:
+            with Session(engine) as holder, holder.begin():
+                row = holder.get_one(Account, key, with_for_update=True)
+                doing.start()
+                again.wait(0.3)
+                row.note = "theirs"
+            doing.join()
+        finally:
+            events.unlisten(listener)
+        return failed
+
+    return meanwhile
+
+
+def test_it_runs_again_and_locks_before(sessions, heat, meanwhile, stored):
+    heat(1)
+
+    @unit_of_work(sessions, strategy="adaptive")
+    def work(session):
+        for row in [session.get_one(Account, key) for key in (1, 2)]:
+            row.balance += 5
+
+    heard = []
+    events.listen(heard.append)
+    try:
+        assert meanwhile(work, 2) == [Cause.LOCK_TIMEOUT]
+    finally:
+        events.unlisten(heard.append)
+    assert [stored(Account, key)["balance"] for key in (1, 2)] == [5, 5]
+    assert stored(Account, 2)["note"] == "theirs"
+    hot = [one for one in heard if isinstance(one, events.Hot) and one.identity == ()]
+    assert [one.because for one in hot] == ["a unit waited for a row, and had others"]
+
+
+@pytest.mark.parametrize("rows", [3, 10])
+def test_so_it_does_with_few_and_many_rows_of_a_table(rows, sessions, meanwhile, stored):
+    @unit_of_work(sessions, strategy="adaptive")
+    def work(session):
+        for row in [session.get_one(Account, key) for key in range(rows)]:
+            row.balance += 5
+
+    assert meanwhile(work, rows - 1) == [Cause.LOCK_TIMEOUT]
+    assert [stored(Account, key)["balance"] for key in range(rows)] == [5] * rows
+
+
+def test_so_it_does_where_it_only_verifies(sessions, heat, meanwhile, stored):
+    heat(1)
+
+    @unit_of_work(sessions, strategy="adaptive")
+    def work(session):
+        session.get_one(Account, 1)
+        verify(session.get_one(Account, 2))
+
+    assert meanwhile(work, 2) == [Cause.LOCK_TIMEOUT]
+
+
+def test_who_has_locked_nothing_waits(sessions, meanwhile, stored):
+    @unit_of_work(sessions, strategy="adaptive")
+    def work(session):
+        session.get_one(Account, 2).balance += 5
+
+    assert meanwhile(work, 2) == [ConcurrencyError]  # once the other one has committed
+    assert stored(Account, 2)["balance"] == 5
+
+
+def twice(session):
+    for row in [session.get_one(Account, key) for key in (1, 2)]:
+        row.balance += 1
+    session.flush()
+
+
+def limit_of(engine):
+    """Does a unit set a limit?"""
+    return lambda do: any("lock_timeout" in one.text for one in count(engine, do).statements)
+
+
+def count(engine, do):
+    with count_statements(engine) as sent:
+        do()
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("options", "sets"),
+    [
+        ({"strategy": "adaptive"}, True),
+        ({"strategy": "adaptive", "attempts": 1}, False),
+        ({"strategy": "adaptive", "on": ConcurrencyError}, False),
+        ({"strategy": "pessimistic"}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_only_who_runs_again_sets_the_limit(options, sets, engine, sessions):
+    work = unit_of_work(sessions, **options)(twice)
+    assert limit_of(engine)(work) is sets
+
+
+def test_the_last_attempt_waits(engine, sessions):
+    attempts = []
+
+    @unit_of_work(sessions, strategy="adaptive", attempts=2, wait_initial=0)
+    def work(session):
+        with count_statements(engine) as sent:
+            twice(session)
+        attempts.append(any("lock_timeout" in one.text for one in sent.statements))
+        if len(attempts) == 1:
+            raise ConcurrencyError([])
+
+    work()
+    assert attempts == [True, False]
+
+
+def test_a_unit_of_a_with_block_waits(engine, sessions):
+    def work():
+        with UnitOfWork(sessions, strategy="adaptive") as session:
+            twice(session)
+
+    assert limit_of(engine)(work) is False
+
+
+def test_rows_that_it_has_locked_set_no_limit(engine, sessions, heat):
+    heat(1)
+    heat(2)
+    work = unit_of_work(sessions, strategy="adaptive")(twice)
+    assert limit_of(engine)(work) is False
+
+
+def test_a_limit_of_the_application_stays(database, sessions, engine):
+    found = []
+
+    def work(session):
+        twice(session)
+        found.append(session.scalar(text("SHOW lock_timeout")))
+
+    unit_of_work(sessions, strategy="adaptive")(work)()
+    own = create_engine(database.url, connect_args={"options": "-c lock_timeout=5s"})
+    unit_of_work(sessionmaker(own), strategy="adaptive")(work)()
+    with own.connect() as connection:
+        found.append(connection.scalar(text("SHOW lock_timeout")))
+    own.dispose()
+    with engine.connect() as connection:
+        found.append(connection.scalar(text("SHOW lock_timeout")))
+
+    assert found == ["20ms", "5s", "5s", "0"]
+
+
+def test_who_fails_says_that_it_was_a_lock(sessions, heat, engine):
+    """Where nobody gives the row back, the last attempt waits as the server is set up to."""
+    heat(1)
+    with Session(engine) as holder, holder.begin():
+        holder.get_one(Account, 2, with_for_update=True)
+
+        @unit_of_work(sessions, strategy="adaptive", attempts=2)
+        def work(session):
+            session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+            twice(session)
+
+        with pytest.raises(DBAPIError) as caught:
+            work()
+    assert cause_of(caught.value) is Cause.LOCK_TIMEOUT
