@@ -176,9 +176,11 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    hurries = known_of(session).hurries
+    known = known_of(session)
+    briefly = known.hurries and bool(database_of(connection.dialect).brief_waits)
+    known.waits_briefly = known.waits_briefly or briefly
     found = read_stored(
-        connection, mapper, identities, only=(token,), share=not written, briefly=hurries
+        connection, mapper, identities, only=(token,), share=not written, briefly=briefly
     )
     moved: dict[Mapper[Any], list[Promise]] = {}
     for one in some:

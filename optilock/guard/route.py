@@ -116,8 +116,11 @@ def _hurried(flush: Flush, connection: Connection, write: Write) -> Write:
     known = flush.known
     if known.ending is not None or known.has_locked([write]):
         return write
-    shape, params = write
-    return write_of((shape.under(database_of(connection.dialect).brief_waits), params))
+    more = database_of(connection.dialect).brief_waits
+    if not more:
+        return write
+    known.waits_briefly = True
+    return write_of((write.shape.under(more), write.params))
 
 
 def _not_found(

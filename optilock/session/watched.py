@@ -127,6 +127,8 @@ class Watched(Written):
     overwritten: OfOneTransaction[None] | None = None
     #: What must be true of every row that the session writes.
     demands: Demands | None = None
+    #: The transaction has a limit for waits, which would be that of whoever goes on with it.
+    waits_briefly: bool = False
     #: Something may have been sent besides queries and the rows of flushes.
     sent_more: bool = False
     #: A savepoint is being released.

@@ -9,8 +9,8 @@ The transaction is rolled back, and the next attempt begins another one, whereve
 have been sent: another row of the flush that was written, a statement, a savepoint that is open,
 ``session.connection()``, a row of a class without a version. So it is where other parts of the
 unit, or listeners to ``after_begin``, may have sent something when it began, and would do so again;
-where the transaction reads a snapshot, because it would not see what the others have written; and
-where an inner unit has failed.
+where the transaction reads a snapshot, because it would not see what the others have written;
+where it waits for locks only briefly; and where an inner unit has failed.
 
 Either way the next attempt locks what has conflicted, so it waits for the lock, where the others
 queue, and not for some time before it.
@@ -109,6 +109,8 @@ def _goes_on(own: Any, error: BaseException) -> bool:
     reading: Reading | None = session.__dict__.get(READS)
     if reading is None or type(error) is not ConcurrencyError or error.__cause__ is not None:
         return False
+    if known.waits_briefly:
+        return False  # and the next attempt would wait no longer where it locks
     if len(own.parts) > 1 or len(session.dispatch.after_begin) > 1:
         return False  # others would begin twice in one transaction
     if own.doomed_by is not None or known.sent_more or known.has_written() or known.undone:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -181,6 +181,25 @@ def test_the_last_attempt_waits(engine, sessions):
 
     work()
     assert attempts == [True, False]
+
+
+def test_the_next_attempt_has_no_limit(sessions, other):
+    """Not even after a conflict, where it would otherwise go on in the same transaction."""
+    found = []
+
+    @unit_of_work(sessions, strategy="adaptive")
+    def work(session):
+        rows = [session.get_one(Account, key) for key in (1, 2)]
+        limit = select(func.current_setting("lock_timeout"), Account.id).where(Account.id == 1)
+        found.append(session.execute(limit).scalar())
+        if len(found) == 1:
+            other(Account, 1, note="first")
+            other(Account, 2, note="first")
+        for row in rows:
+            row.balance += 1
+
+    work()
+    assert found == ["0", "0"]
 
 
 def test_a_unit_of_a_with_block_waits(engine, sessions):
