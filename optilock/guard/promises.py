@@ -176,9 +176,8 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
     connection = connection_to_write(session, mapper)
     database_of(connection.dialect).begin_writing(connection, facts(mapper).table)
     identities, written = [one.identity for one in some], _must_write(session, connection)
-    known = known_of(session)
-    briefly = known.hurries and bool(database_of(connection.dialect).brief_waits)
-    known.waits_briefly = known.waits_briefly or briefly
+    briefly = _in_the_way(known_of(session)) and bool(database_of(connection.dialect).brief_waits)
+    known_of(session).waits_briefly |= briefly
     found = read_stored(
         connection, mapper, identities, only=(token,), share=not written, briefly=briefly
     )
@@ -193,6 +192,12 @@ def _moved_in(session: Session, mapper: Mapper[Any], some: list[Promise]) -> Ite
             yield entry_of(_attempt(session, one), stored.get(one.identity))
     if written and not moved:
         write_as_they_are(connection, mapper, some)
+
+
+def _in_the_way(known: Watched) -> bool:
+    """Is the unit to run again rather than to wait, because others may wait for it?"""
+    others = known.holds_locks or known.sent or len(known.promises or ()) > 1
+    return bool(others) and known.hurries
 
 
 def _must_write(session: Session, connection: Connection) -> bool:

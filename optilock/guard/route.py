@@ -75,7 +75,7 @@ def written(
         write = demands.again(write) or _demanded(flush, demands, write)
         shape = write.shape
     alone = len(uow.states) == 1
-    in_the_way = not alone or known.locked or known.promises or known.sent
+    in_the_way = not alone or known.holds_locks or known.promises or known.sent
     if in_the_way and flush.hurries and not shape.special:
         write = _hurried(flush, connection, write)
         shape = write.shape
@@ -114,7 +114,7 @@ def _demanded(flush: Flush, demands: Demands, write: Write) -> Write:
 def _hurried(flush: Flush, connection: Connection, write: Write) -> Write:
     """The same write, which does not wait for long: of a row that the unit has not locked."""
     known = flush.known
-    if known.ending is not None or known.has_locked([write]):
+    if known.has_locked([write]):
         return write
     more = database_of(connection.dialect).brief_waits
     if not more:

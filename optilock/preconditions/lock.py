@@ -125,6 +125,7 @@ def _locked(session: Session, state: State, wait: Wait) -> Values | None:
     mapper, identity = state.mapper, identity_of(state)
     connection = connection_to_write(session, mapper)
     database = database_of(connection.dialect)
+    watched(session).holds_locks = True
     with database.waiting(connection, wait):
         database.begin_writing(connection, facts(mapper).table)
         return read_stored(connection, mapper, [identity], wait=wait).get(identity)

@@ -110,8 +110,10 @@ def run_query(
     """Execute a query that locks rows, or that may read again what was locked."""
     since = next_run()
     if _is_locking(statement):
+        known = watched(session)
         result = original(session, statement, params, **options)
-        for connection in watched(session).connections:
+        known.holds_locks = True
+        for connection in known.connections:
             if _show_newer(connection):
                 _note_locking(session, since)
                 break

@@ -127,6 +127,8 @@ class Watched(Written):
     overwritten: OfOneTransaction[None] | None = None
     #: What must be true of every row that the session writes.
     demands: Demands | None = None
+    #: The transaction has locked rows before it has written any: others may wait for it.
+    holds_locks: bool = False
     #: The transaction has a limit for waits, which would be that of whoever goes on with it.
     waits_briefly: bool = False
     #: Something may have been sent besides queries and the rows of flushes.
@@ -181,8 +183,11 @@ class Watched(Written):
 
     @property
     def hurries(self) -> bool:
-        """Is a unit of work to run again rather than to wait for a lock that it needs late?"""
-        return self.owner is not None and self.owner.hurries
+        """Is a unit of work to run again rather than to wait for a lock that it needs late?
+
+        Not one whose writes may go with its end, which have a limit of their own.
+        """
+        return self.owner is not None and self.ending is None and self.owner.hurries
 
     @property
     def is_writing(self) -> bool:
@@ -254,6 +259,7 @@ class Watched(Written):
             if self.promises is not None:
                 self.promises.in_transaction(root)
             self.locked = None
+            self.holds_locks = False
             if self.overwritten:
                 self.overwritten.in_transaction(root)
 

@@ -1,7 +1,7 @@
 """A few rows: the statement of a single row for each of them, in one of psycopg's pipelines.
 
 The statement for many rows (:mod:`~optilock.dialects.postgresql.sets`) costs the server as much as
-a dozen statements for one row do. Sent together, these are one round trip as well, and each says
+several statements for one row do. Sent together, these are one round trip as well, and each says
 whether its row was matched. ``executemany`` of psycopg would only say how many were.
 
 Before them the rows are locked in key order, those that will miss as well: an UPDATE does not lock
@@ -11,7 +11,7 @@ Rows that the transaction has locked when it read them are not locked again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -128,51 +128,54 @@ def _together(
     statement: str,
     rows: Sequence[Mapping[str, Any]],
     context: Any,
-) -> Iterator[int]:
+) -> list[int]:
     calls = [*first, *((statement, row) for row in rows)]
     driver = context.root_connection.connection.driver_connection
+    sent = _Sent()
     if context.dialect.is_async:
         from sqlalchemy.util.concurrency import await_only
 
-        sent = await_only(_send_async(driver, calls))
+        await_only(_send_async(driver, calls, sent))
     else:
-        sent = _send(driver, calls)
-    return (one.rowcount for one in sent[len(first) :])
+        _send(driver, calls, sent)
+    return sent.counts()[len(first) :]
 
 
-def _send(driver: Any, calls: Sequence[_Call]) -> list[Any]:
-    """The cursors, each of which knows its count once the pipeline is over.
+class _Sent:
+    """The cursors of a pipeline, each of which knows its count once that is over.
 
-    An error that leaves a pipeline is logged beside those that follow from it, so it waits.
+    An error that leaves a pipeline is logged beside those that follow from it. So the first one is
+    kept, inside of the pipeline as well as around it.
     """
-    sent: list[Any] = []
-    failed: Exception | None = None
-    try:
-        with driver.pipeline():
-            try:
-                sent.extend(driver.cursor().execute(*call, prepare=True) for call in calls)
-            except Exception as error:
-                failed = error
-    except Exception as error:
-        failed = failed or error
-    if failed is not None:
-        raise failed
-    return sent
+
+    def __init__(self) -> None:
+        self.cursors: list[Any] = []
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self._failed = self._failed or error
+        return isinstance(error, Exception)
+
+    def counts(self) -> list[int]:
+        """Raises the error, if there was one."""
+        if self._failed is not None:
+            raise self._failed
+        return [cursor.rowcount for cursor in self.cursors]
 
 
-async def _send_async(driver: Any, calls: Sequence[_Call]) -> list[Any]:
+def _send(driver: Any, calls: Sequence[_Call], sent: _Sent) -> None:
+    with sent, driver.pipeline(), sent:
+        for call in calls:
+            sent.cursors.append(driver.cursor().execute(*call, prepare=True))
+
+
+async def _send_async(driver: Any, calls: Sequence[_Call], sent: _Sent) -> None:
     """The same words with await."""
-    sent: list[Any] = []
-    failed: Exception | None = None
-    try:
+    with sent:
         async with driver.pipeline():
-            try:
+            with sent:
                 for call in calls:
-                    sent.append(await driver.cursor().execute(*call, prepare=True))
-            except Exception as error:
-                failed = error
-    except Exception as error:
-        failed = failed or error
-    if failed is not None:
-        raise failed
-    return sent
+                    sent.cursors.append(await driver.cursor().execute(*call, prepare=True))

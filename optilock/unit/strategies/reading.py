@@ -263,6 +263,7 @@ class Reading:
         self._lock_in_order(session, wanted)
 
     def _lock_in_order(self, session: Session, wanted: dict[Key, Mapper[Any]]) -> None:
+        watched(session).holds_locks = True
         by_table: dict[str, list[Key]] = {}
         for key in wanted:
             by_table.setdefault(key.table, []).append(key)
@@ -315,7 +316,7 @@ class Reading:
         cause = cause_of(error)
         if cause is Cause.DEADLOCK:
             return self._deadlocked(session)
-        if cause is Cause.LOCK_TIMEOUT and watched(session).hurries:
+        if cause is Cause.LOCK_TIMEOUT and watched(session).waits_briefly:
             return self._waited(session)
         return frozenset()
 

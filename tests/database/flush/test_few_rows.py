@@ -23,14 +23,11 @@ def filled(session, balance=1):
         row.balance = balance
 
 
-@pytest.fixture
-def texts(engine):
-    """What the server is asked, whoever sends it: PostgreSQL's own statistics of this moment."""
-
-    def of(session):
-        return session.connection().exec_driver_sql("SELECT statement FROM pg_prepared_statements")
-
-    return lambda session: [" ".join(one.split()) for (one,) in of(session)]
+def texts(session):
+    """What psycopg has prepared on the session's connection: what goes in a pipeline is."""
+    asked = "SELECT statement FROM pg_prepared_statements"
+    found = session.connection().exec_driver_sql(asked)
+    return [" ".join(statement.split()) for (statement,) in found]
 
 
 @pytest.mark.parametrize("count", [2, MOST])
@@ -49,7 +46,7 @@ def test_they_are_one_round_trip(count, store, database):
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_they_are_locked_in_the_order_of_their_keys(delete, store, watched, texts):
+def test_they_are_locked_in_the_order_of_their_keys(delete, store, watched):
     store(*(Account(id=n) for n in range(3)))
     session = watched()
     filled(session)
@@ -77,7 +74,7 @@ def test_a_row_that_misses_is_locked_before_those_behind_it(store, engine, other
             flush.result()
 
 
-def test_rows_that_a_unit_has_locked_are_not_locked_again(store, engine, texts):
+def test_rows_that_a_unit_has_locked_are_not_locked_again(store, engine):
     store(*(Account(id=n) for n in range(3)))
     with UnitOfWork(engine, strategy="pessimistic") as session:
         rows = [session.get(Account, n) for n in range(3)]

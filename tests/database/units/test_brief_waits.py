@@ -9,7 +9,7 @@ from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import ConcurrencyError, UnitOfWork, events, unit_of_work, verify
+from optilock import ConcurrencyError, UnitOfWork, events, lock, unit_of_work, verify
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.testing import count_statements
@@ -17,13 +17,6 @@ from optilock.unit.strategies.part import MEMORY
 from tests.models import Account
 
 pytestmark = pytest.mark.engines("postgresql")
-
-
-@pytest.fixture(autouse=True)
-def cold():
-    MEMORY.forget()
-    yield
-    MEMORY.forget()
 
 
 @pytest.fixture
@@ -126,6 +119,31 @@ def test_so_it_does_where_it_only_verifies(sessions, heat, meanwhile, stored):
     assert meanwhile(work, 2) == [Cause.LOCK_TIMEOUT]
 
 
+LOCKS = {
+    "a query": lambda s: s.scalars(select(Account).where(Account.id == 1).with_for_update()).one(),
+    "lock()": lambda s: lock(s.get_one(Account, 1)),
+}
+
+
+@pytest.mark.parametrize("way", LOCKS)
+def test_so_it_does_however_it_has_locked(way, sessions, meanwhile, stored):
+    @unit_of_work(sessions, strategy="adaptive")
+    def work(session):
+        LOCKS[way](session)
+        session.get_one(Account, 2).balance += 5
+
+    assert meanwhile(work, 2) == [Cause.LOCK_TIMEOUT]
+    assert stored(Account, 2)["balance"] == 5
+
+
+def test_who_only_verifies_one_row_waits(sessions, meanwhile):
+    @unit_of_work(sessions, strategy="adaptive")
+    def work(session):
+        verify(session.get_one(Account, 2))
+
+    assert meanwhile(work, 2) == [ConcurrencyError]
+
+
 def test_who_has_locked_nothing_waits(sessions, meanwhile, stored):
     @unit_of_work(sessions, strategy="adaptive")
     def work(session):
@@ -136,20 +154,16 @@ def test_who_has_locked_nothing_waits(sessions, meanwhile, stored):
 
 
 def twice(session):
+    verify(session.get_one(Account, 3))
     for row in [session.get_one(Account, key) for key in (1, 2)]:
         row.balance += 1
     session.flush()
 
 
-def limit_of(engine):
-    """Does a unit set a limit?"""
-    return lambda do: any("lock_timeout" in one.text for one in count(engine, do).statements)
-
-
-def count(engine, do):
+def sets_limit(engine, work):
     with count_statements(engine) as sent:
-        do()
-    return sent
+        work()
+    return any("lock_timeout" in one.text for one in sent.statements)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +172,8 @@ def count(engine, do):
         ({"strategy": "adaptive"}, True),
         ({"strategy": "adaptive", "attempts": 1}, False),
         ({"strategy": "adaptive", "on": ConcurrencyError}, False),
+        ({"strategy": "adaptive", "short": True}, False),
+        ({"strategy": "adaptive", "pipelined": True}, False),
         ({"strategy": "pessimistic"}, False),
         ({}, False),
     ],
@@ -165,7 +181,7 @@ def count(engine, do):
 )
 def test_only_who_runs_again_sets_the_limit(options, sets, engine, sessions):
     work = unit_of_work(sessions, **options)(twice)
-    assert limit_of(engine)(work) is sets
+    assert sets_limit(engine, work) is sets
 
 
 def test_the_last_attempt_waits(engine, sessions):
@@ -207,14 +223,14 @@ def test_a_unit_of_a_with_block_waits(engine, sessions):
         with UnitOfWork(sessions, strategy="adaptive") as session:
             twice(session)
 
-    assert limit_of(engine)(work) is False
+    assert sets_limit(engine, work) is False
 
 
 def test_rows_that_it_has_locked_set_no_limit(engine, sessions, heat):
-    heat(1)
-    heat(2)
+    for key in (1, 2, 3):
+        heat(key)
     work = unit_of_work(sessions, strategy="adaptive")(twice)
-    assert limit_of(engine)(work) is False
+    assert sets_limit(engine, work) is False
 
 
 def test_a_limit_of_the_application_stays(database, sessions, engine):

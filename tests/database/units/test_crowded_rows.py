@@ -21,13 +21,6 @@ from tests.models import Account
 WRITERS, SECONDS = 16, 2.0
 
 
-@pytest.fixture(autouse=True)
-def cold():
-    MEMORY.forget()
-    yield
-    MEMORY.forget()
-
-
 @pytest.fixture
 def crowd(database, store, stored):
     """Let ``work(number)`` be done by ``writers`` at once; gives how often each one did it."""

@@ -24,13 +24,6 @@ from optilock.unit.strategies.part import MEMORY
 from tests.models import Account, Base, Note, Tag
 
 
-@pytest.fixture(autouse=True)
-def cold():
-    MEMORY.forget()
-    yield
-    MEMORY.forget()
-
-
 @pytest.fixture
 def newest(database):
     """The same database, where each statement sees what is stored by then."""

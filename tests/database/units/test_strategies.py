@@ -33,13 +33,6 @@ from tests.models import Account, Base, Comment, Dog, Page, Post, Seat, Tag
 ALL_ROWS = "WHERE 0 = 1"  # SQLite: the write lock of the file
 
 
-@pytest.fixture(autouse=True)
-def cold():
-    MEMORY.forget()
-    yield
-    MEMORY.forget()
-
-
 @pytest.fixture
 def sessions(engine, store):
     store(
