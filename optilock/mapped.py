@@ -409,7 +409,7 @@ class Facts:
     @cached_property
     def by_database(self) -> bool:
         """Is the version known only after the write?"""
-        return self.mapper.version_id_generator is False and self._has_server_side_value
+        return self.mapper.version_id_generator is False and self.is_read_back
 
     @cached_property
     def by_itself(self) -> bool:
@@ -419,12 +419,12 @@ class Facts:
     @cached_property
     def by_application(self) -> bool:
         """Does the version move only when somebody assigns it?"""
-        generated = self.mapper.version_id_generator is not False or self._has_server_side_value
+        generated = self.mapper.version_id_generator is not False or self.is_read_back
         return self.version is not None and not generated and not self.by_values
 
     @property
-    def _has_server_side_value(self) -> bool:
-        """SQLAlchemy's own rule for asking for a version with RETURNING."""
+    def is_read_back(self) -> bool:
+        """Does SQLAlchemy ask for a written version with RETURNING? This is its own rule."""
         column = self.version
         if not isinstance(column, Column):
             return column is not None

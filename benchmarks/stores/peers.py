@@ -69,6 +69,9 @@ PEERS: Mapping[str, Peer] = {
         _OURS, {"strategy": "adaptive", "pipelined": True}, places=_POSTGRESQL
     ),
     "optilock, pessimistic": Peer(_OURS, {"strategy": "pessimistic"}),
+    "optilock, pessimistic, pipelined": Peer(
+        _OURS, {"strategy": "pessimistic", "pipelined": True}, places=_POSTGRESQL, apart=True
+    ),
     "optilock, pipelined": Peer(_OURS, {"pipelined": True}, places=_POSTGRESQL),
     "optilock, short": Peer(_OURS, {"short": True}, places=(*_POSTGRESQL, "sqlite")),
     "optilock, commutative": Peer(f"{_OURS}Commuting", apart=True),

@@ -12,7 +12,10 @@ the others fill in and read.
 *some rows are judged before anything is sent*
     :mod:`deletes`, with their :mod:`dependents`, and rows under :mod:`promises`, which are written
     as they are where a lock is not enough (:mod:`certified`).
-*SQLAlchemy sends a statement*
+*the rows are handed over*
+    SQLAlchemy plans which row goes when. Where nothing but columns of stored rows has changed there
+    is nothing to plan, and the guard hands them over itself (:mod:`columns_only`).
+*a statement is sent*
     :mod:`route` decides which way the statement goes. Some have a way of their own: rows whose
     values are compared (:mod:`compares`), rows that are added to (:mod:`commuting`), link rows
     (:mod:`dependents`), and what :mod:`listeners` of the application send. These hear of a row when

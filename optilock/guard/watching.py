@@ -39,6 +39,7 @@ from optilock.copies.rolled_back import (
 from optilock.dialects import database_of
 from optilock.dialects.connections import watch_errors
 from optilock.errors import ConfigurationError
+from optilock.guard.columns_only import answer_for
 from optilock.guard.commuting import back_to_what_was_read
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, disarm
@@ -334,6 +335,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
                 # Raised here, it would leave a session that takes its transaction for alive.
                 running.broken = error
         running.uow = uow
+        answer_for(uow)
 
 
 def _after_flush(session: Session, uow: Any) -> None:

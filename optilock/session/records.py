@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
+from weakref import ref
 
 from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, SessionTransaction
@@ -90,13 +91,17 @@ class Promise:
 class OfOneTransaction(dict[Place, T]):
     """What was said of rows in one transaction."""
 
-    _root: SessionTransaction | None = None
+    #: The transaction, which goes when its session leaves it: no circle.
+    _root: ref[SessionTransaction] | None = None
 
     def in_transaction(self, root: SessionTransaction | None) -> None:
         """Forget what was said in an earlier transaction."""
-        if self._root is not None and root is not self._root:
+        if self._is_of_another(root):
             self.clear()
-        self._root = root
+        self._root = None if root is None else ref(root)
+
+    def _is_of_another(self, root: SessionTransaction | None) -> bool:
+        return self._root is not None and (root is None or self._root() is not root)
 
 
 class Promises(OfOneTransaction[Promise]):
@@ -114,7 +119,7 @@ class Promises(OfOneTransaction[Promise]):
         return {**self._looked_at, **self}.values()
 
     def in_transaction(self, root: SessionTransaction | None) -> None:
-        if self._root is not None and root is not self._root:
+        if self._is_of_another(root):
             self._looked_at = {}
         super().in_transaction(root)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from optilock import ConfigurationError, UnitOfWork, unit_of_work, watch
+from optilock import ConfigurationError, UnitOfWork, expect, overwrite, unit_of_work, verify, watch
 from optilock.mapped import there_are
 from optilock.session.watched import Watched
 from optilock.unit.strategies.part import MEMORY
@@ -179,3 +181,42 @@ def test_a_savepoint_of_a_unit_begins_a_transaction_first(engine, sessions, of_t
     assert sent == ["BEGIN", "SAVEPOINT", "UPDATE", "RELEASE"]
     with Session(engine) as session:
         assert session.get_one(Account, 1).balance == 0
+
+
+def reads(session):
+    session.get_one(Account, 1)
+
+
+def writes(session):
+    session.get_one(Account, 1).balance += 1
+    session.get_one(Account, 2).balance += 1
+
+
+def verifies(session):
+    verify(session.get_one(Account, 1))
+    session.get_one(Account, 2).balance += 1
+
+
+def expects(session):
+    row = session.get_one(Account, 1)
+    expect(row, row.version)
+
+
+def overwrites(session):
+    row = session.get_one(Account, 1)
+    overwrite(row)
+    row.balance += 1
+
+
+@pytest.mark.parametrize("strategy", ["optimistic", "pessimistic", "adaptive"])
+@pytest.mark.parametrize("work", [reads, writes, verifies, expects, overwrites])
+def test_a_unit_leaves_nothing_for_the_garbage_collector(work, strategy, sessions, store, collect):
+    store(Account(id=2, balance=0))
+    unit = warmed(unit_of_work(sessions, strategy=strategy)(work))
+    collect()
+    gc.disable()
+    try:
+        unit()
+        assert collect() == 0
+    finally:
+        gc.enable()

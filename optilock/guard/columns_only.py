@@ -1,0 +1,229 @@
+"""A flush in which nothing but columns of stored rows has changed is not planned, but written.
+
+SQLAlchemy plans every flush: which classes go first, which relationships move keys from one row to
+another, what was inserted, moved and deleted. Where there are only changed columns there is nothing
+to plan, and for each row it asks the same of the mapping again. That is most of what a flush costs
+before its rows are sent.
+
+So the guard answers for the plan: it works out what has changed, and sends SQLAlchemy's own
+statement, in the order in which SQLAlchemy would. All that follows, from the connection to the
+answer, is the same. Whatever is not as simple is left to SQLAlchemy, for the
+whole flush: a new or a deleted object, a relationship or a key that has changed, an expression, a
+class with listeners, with values that come from the database, or in a hierarchy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import ref
+
+from sqlalchemy import Column, Table, Update
+from sqlalchemy.orm import Mapper, UOWTransaction
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock.mapped import State, facts, is_expression
+from optilock.undocumented import (
+    comparison_of,
+    connection_of_flush,
+    expire_attribute,
+    listeners_of_rows,
+    listeners_of_values,
+    order_of_class,
+    order_of_rows,
+    update_sent_for,
+)
+from optilock.writes.shapes import compared_columns
+
+__all__ = ["answer_for"]
+
+#: Where a class keeps how its rows are written.
+_WAY = "columns only"
+#: Values that are no expressions.
+_VALUES = frozenset({int, str, float, bool, bytes, type(None)})
+
+#: An object to write, and its new values by their parameters.
+_Row = tuple[State, dict[str, Any]]
+
+
+class _Way(NamedTuple):
+    """How changed columns of a class are written."""
+
+    statement: Update
+    options: Mapping[str, Any]
+    #: Attribute -> the parameter of its column, and what compares two of its values.
+    columns: Mapping[str, tuple[str, Any]]
+    #: The version: its attribute, the parameter that finds it, and the one that sets it.
+    version: tuple[str, str, str]
+    #: Attribute and parameter of each part of the key.
+    keys: tuple[tuple[str, str], ...]
+    #: Column -> attribute; columns that belong to no attribute are not there.
+    names: Mapping[Any, str]
+
+
+def answer_for(uow: UOWTransaction) -> None:
+    """Let the flush be written without a plan, if it turns out to need none."""
+    setattr(uow, "execute", partial(_execute, ref(uow)))  # noqa: B010
+
+
+def _execute(running: ref[UOWTransaction]) -> None:
+    uow = running()
+    assert uow is not None
+    changed = _changed(uow)
+    if changed is None:
+        UOWTransaction.execute(uow)
+        return
+    for mapper, way, rows in changed:
+        _write(uow, mapper, way, rows)
+
+
+# -- what has changed ------------------------------------------------------------------------------
+
+
+def _changed(uow: UOWTransaction) -> list[tuple[Mapper[Any], _Way, list[_Row]]] | None:
+    """The rows of each class, in SQLAlchemy's order; ``None``: there is something to plan."""
+    found = []
+    for mapper, states in uow.mappers.items():
+        way = _way_of(mapper)
+        if way is None:
+            return None
+        rows: list[_Row] = []
+        for state in states:
+            changes = _changes(way, state)
+            if changes is None or uow.states[state] != (False, False):
+                return None
+            if changes:
+                rows.append((state, changes))
+        if len(rows) > 1:
+            order = order_of_rows(mapper)
+            try:
+                rows.sort(key=lambda row: order(row[0]))
+            except TypeError:  # SQLAlchemy says which key has no order
+                return None
+        found.append((mapper, way, rows))
+    if len(found) > 1:
+        if any(mapper.relationships for mapper, _, _ in found):
+            return None  # they may say which class goes first
+        found.sort(key=lambda one: order_of_class(one[0]))
+    return found
+
+
+def _changes(way: _Way, state: State) -> dict[str, Any] | None:
+    """The new values and the key; ``None``: something else has changed, or is not known."""
+    values, columns = state.dict, way.columns
+    if state.key is None or values.get(way.version[0]) is None:
+        return None
+    changes = {}
+    for name, before in state.committed_state.items():
+        if name not in columns:
+            return None
+        value = values[name]
+        if type(value) not in _VALUES and is_expression(value):
+            return None
+        parameter, is_same = columns[name]
+        if is_same(value, before) is not True:
+            changes[parameter] = value
+    if changes:
+        for name, parameter in way.keys:
+            if name not in values:
+                return None
+            changes[parameter] = values[name]
+    return changes
+
+
+def _way_of(mapper: Mapper[Any]) -> _Way | None:
+    """How its rows are written; ``None`` where there is more to do, or for the first time."""
+    shapes = facts(mapper).shapes
+    if _WAY not in shapes:
+        if not _is_simple(mapper):
+            shapes[_WAY] = None
+        else:
+            sent = update_sent_for(mapper)
+            if sent is None:
+                return None
+            shapes[_WAY] = _made(mapper, *sent)
+    way: _Way | None = shapes[_WAY]
+    return None if way is None or any(listeners_of_rows(mapper)) else way
+
+
+def _is_simple(mapper: Mapper[Any]) -> bool:
+    """Is there one table, whose every value Python knows before it is written?"""
+    table, version = mapper.persist_selectable, facts(mapper).version
+    return (
+        isinstance(table, Table)
+        and isinstance(version, Column)
+        and callable(mapper.version_id_generator)
+        and not facts(mapper).is_read_back
+        and facts(mapper).is_alone
+        and mapper.polymorphic_on is None
+        and mapper.batch
+        and mapper.eager_defaults is not True
+        and all(other.mapper is not mapper for other in mapper.relationships)
+        and all(
+            len(attribute.columns) == 1 and attribute.columns[0] in table.columns.values()
+            for attribute in mapper.column_attrs
+        )
+    )
+
+
+def _made(mapper: Mapper[Any], statement: Update, cache: Any) -> _Way:
+    known = facts(mapper)
+    parameters: Mapping[Any, str] = compared_columns(statement) or {}
+    version = known.version
+    fixed = {known.token, *known.keys}
+    return _Way(
+        statement,
+        {"compiled_cache": cache},
+        {
+            name: (column.key, comparison_of(mapper, name))
+            for name, column in known.columns.items()
+            if name not in fixed
+        },
+        (known.token, parameters[version], version.key),
+        tuple((known.names[key], parameters[key]) for key in mapper.primary_key),
+        {column: name for name, column in known.columns.items()},
+    )
+
+
+# -- and how it is written -------------------------------------------------------------------------
+
+
+def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]) -> None:
+    statement, options, _, (token, expected, new), _, _ = way
+    make: Any = mapper.version_id_generator
+    send, hear = connection_of_flush(uow, mapper).execute, listeners_of_values(mapper)
+    for state, params in rows:
+        values = state.dict
+        params[expected] = before = values[token]
+        params[new] = make(before)
+        result: Any = send(statement, params, execution_options=options)
+        if not result.rowcount:  # nobody has answered for the row
+            raise StaleDataError(
+                f"UPDATE statement on table '{statement.table.description}' expected to"
+                " update 1 row(s); 0 were matched."
+            )
+        context = result.context
+        compiled, (written, *_) = context.compiled, context.compiled_parameters
+        if new in written:  # not where the version stays
+            values[token] = written[new]
+        if hear or compiled.prefetch or compiled.postfetch:
+            filled_in = _fill_in(way, state, compiled, written)
+            if hear and filled_in:
+                hear(state, uow, filled_in)
+
+
+def _fill_in(way: _Way, state: State, compiled: Any, written: Mapping[str, Any]) -> list[str]:
+    """What Python has made of columns at the write; what the database has made is read later."""
+    filled_in = []
+    for column in compiled.prefetch:
+        if column in way.names:
+            name = way.names[column]
+            filled_in.append(name)
+            state.dict[name] = written[column.key]
+            state.committed_state.pop(name, None)
+    for column in compiled.postfetch:
+        if column in way.names:
+            expire_attribute(state, way.names[column])
+    token, _, new = way.version
+    return [*filled_in, token] if new in written else filled_in
