@@ -5,7 +5,8 @@
 ``statements``  what the guard sent for them
 
 ``wanted`` is counted inside SQLAlchemy, before any connection, so that a flush that the guard does
-not see at all is still in it. ``bulk_update_mappings`` is no flush, and left out.
+not see at all is still in it; and where the guard stands in the place of SQLAlchemy's plan.
+``bulk_update_mappings`` is no flush, and left out.
 """
 
 from __future__ import annotations
@@ -29,8 +30,18 @@ def count_into(counts: Counter[str]) -> None:
 def _count_wanted(counts: Counter[str]) -> None:
     from sqlalchemy.orm import persistence
 
+    from optilock.guard import columns_only
+
     for name in _EMITTERS:
         setattr(persistence, name, _counted_emitter(getattr(persistence, name), counts))
+    write = columns_only._write
+
+    @functools.wraps(write)
+    def counted_write(uow: Any, mapper: Any, way: Any, rows: list[Any]) -> None:
+        counts["wanted"] += len(rows)
+        write(uow, mapper, way, rows)
+
+    columns_only._write = counted_write
 
 
 def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
