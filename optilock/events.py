@@ -112,7 +112,8 @@ class Hot(_Event):
     """From now on ``strategy="adaptive"`` locks the row when it is read, and ``because`` of what.
 
     ``identity=None``: what queries read of the table, of which nobody knows the keys.
-    ``identity=()``: whatever is read of the table, because transactions have deadlocked over it.
+    ``identity=()``: whatever is read of the table, because transactions have deadlocked over it; or
+    each row that is read by its key, because many of them are hot.
     """
 
     table: str

@@ -9,7 +9,7 @@ import pytest
 
 from optilock import Adaptive, ConfigurationError, UnitOfWork, events, unit_of_work
 from optilock.unit.options import Options
-from optilock.unit.strategies.heat import Decision, Key, Memory
+from optilock.unit.strategies.heat import MANY, Decision, Key, Memory
 
 ROW, OTHER = Key("db", "accounts", (1,)), Key("db", "accounts", (2,))
 GIVEN = Adaptive()
@@ -136,6 +136,70 @@ def test_events_say_why_a_row_is_hot_and_why_it_is_not_any_more(memory, clock, h
 
 PLACES = {ROW: "one", OTHER: "other"}
 THIRD = Key("db", "accounts", (3,))
+
+
+def rows_of(table, count=MANY):
+    return [Key("db", table, (number,)) for number in range(1, count + 1)]
+
+
+def test_where_many_rows_are_hot_each_one_is_locked_by_its_key(memory, heard):
+    new, query = Key("db", "accounts", (99,)), Key("db", "accounts")
+    for row in rows_of("accounts", MANY - 1):
+        conflicts(memory, key=row)
+    assert memory.decide(new, GIVEN) is Decision.PLAIN
+    heard.clear()
+
+    conflicts(memory, key=rows_of("accounts")[-1])
+
+    assert memory.decide(new, GIVEN) is Decision.LOCK
+    assert memory.decide(query, GIVEN) is Decision.PLAIN
+    assert memory.decide(Key("db", "others", (1,)), GIVEN) is Decision.PLAIN
+    assert [(event.table, event.identity) for event in heard] == [
+        ("accounts", (MANY,)),
+        ("accounts", ()),
+    ]
+
+
+def test_they_are_locked_for_one_half_life_after_the_last_conflict(memory, clock, heard):
+    new = Key("db", "accounts", (99,))
+    for row in rows_of("accounts"):
+        conflicts(memory, 2, key=row)
+    clock.now = GIVEN.seconds - 1
+    assert memory.decide(new, GIVEN) is Decision.LOCK
+    heard.clear()
+    conflicts(memory, key=ROW)
+    clock.now += 2
+    assert memory.decide(new, GIVEN) is Decision.LOCK
+    assert heard == []  # they were many already
+    clock.now += GIVEN.seconds
+    assert memory.decide(new, GIVEN) is Decision.PLAIN
+
+
+def test_rows_that_were_hot_long_ago_are_not_many(memory, clock):
+    for row in rows_of("accounts", MANY - 1):
+        conflicts(memory, key=row)
+    clock.now = 10 * GIVEN.seconds
+    conflicts(memory, key=rows_of("accounts")[-1])
+    assert memory.decide(Key("db", "accounts", (99,)), GIVEN) is Decision.PLAIN
+
+
+def test_one_row_that_conflicts_often_is_not_many(memory):
+    conflicts(memory, 2 * MANY)
+    assert memory.decide(OTHER, GIVEN) is Decision.PLAIN
+
+
+def test_only_the_last_hot_rows_are_counted(memory):
+    for row in rows_of("accounts", 20 * MANY):
+        conflicts(memory, key=row)
+    assert [len(rows) for rows in memory._hot.values()] == [MANY]
+
+
+def test_what_was_many_is_forgotten_with_all_else(memory):
+    for row in rows_of("accounts"):
+        conflicts(memory, key=row)
+    memory.forget()
+    conflicts(memory)
+    assert memory.decide(OTHER, GIVEN) is Decision.PLAIN
 
 
 def test_after_a_deadlock_all_of_the_table_is_locked_and_of_no_other(memory):

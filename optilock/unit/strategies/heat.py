@@ -16,6 +16,10 @@ is read without a lock, which is a *probe*: how this write ends counts. Each pro
 doubles the number of readings to the next one, up to a thousand, and each one that does not halves
 it. The number is drawn at random, so that writers do not probe together.
 
+Where eight rows of a table are hot, the next one to conflict is often yet another. So every row of
+that table that is asked for by its key is locked, until a half-life has passed since the last
+conflict; what queries read is not.
+
 A unit that locks hot rows when it reads them, and writes others without, takes its locks in no
 order that others keep, so units of several rows may deadlock. Hence after a deadlock the tables are
 *crowded*: units lock whatever they read of them, until nothing is heard of deadlocks for some time.
@@ -58,6 +62,8 @@ PARTNERS = 16
 TOGETHER = 8
 #: Until so many units did not need that.
 ALONE = 8
+#: So many hot rows of a table are many.
+MANY = 8
 _PATIENCE = range(4, 1025)
 _FORGOTTEN = 0.01
 
@@ -182,6 +188,10 @@ class Memory:
         self.rows: OrderedDict[Key, Heat] = OrderedDict()
         #: Tables over which transactions have deadlocked.
         self._crowded: set[Key] = set()
+        #: The last rows of each table that were hot; and, where they are many, until when each of
+        #: its rows is locked.
+        self._hot: dict[Key, dict[Key, None]] = {}
+        self._many: dict[Key, float] = {}
         self._most, self._clock, self._chance = most, clock, chance
         self._changing = Lock()
 
@@ -193,10 +203,14 @@ class Memory:
         with self._changing:
             self.rows.clear()
             self._crowded.clear()
+            self._hot.clear()
+            self._many.clear()
 
     def decide(self, key: Key, given: Adaptive) -> Decision:
         """How the row is to be read now."""
         if self._crowded and self._is_crowded(key, given):
+            return Decision.LOCK
+        if self._many and key.identity and self._clock() < self._many.get(key.every_row, 0.0):
             return Decision.LOCK
         heat = self.rows.get(key)
         if heat is None:
@@ -253,9 +267,28 @@ class Memory:
             heat.left = max(heat.left, self._chance(1, 2 * heat.patience))
             warmed = not heat.hot and heat.average >= given.threshold
             heat.hot = heat.hot or warmed
+            many = bool(key.identity) and heat.hot and self._count_hot(key, given, now)
+        what = heat.average, heat.conflicts
         if warmed:
-            what = heat.average, heat.conflicts
             events.emit(lambda: events.Hot(key.table, key.identity, *what, because=why))
+        if many:
+            so = f"{MANY} of its rows are hot, so each one is locked that is read by its key"
+            events.emit(lambda: events.Hot(key.table, (), *what, because=so))
+
+    def _count_hot(self, key: Key, given: Adaptive, now: float) -> bool:
+        """The row has conflicted, and is hot. Are the hot rows of its table many from here on?"""
+        table = key.every_row
+        last = self._hot.setdefault(table, {})
+        last.pop(key, None)
+        last[key] = None
+        if len(last) > MANY:
+            del last[next(iter(last))]
+        heats = [heat for one in last if (heat := self.rows.get(one)) is not None]
+        if sum(heat.average_at(now, given.seconds) >= given.threshold for heat in heats) < MANY:
+            return False
+        before = self._many.get(table, 0.0)
+        self._many[table] = now + given.seconds
+        return before <= now
 
     def success(self, key: Key, given: Adaptive) -> None:
         """A unit has read the row without a lock, and written it."""

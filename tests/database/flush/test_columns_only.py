@@ -29,6 +29,7 @@ from sqlalchemy.ext.mutable import MutableDict
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
+    Mapper,
     Session,
     UOWTransaction,
     column_property,
@@ -656,19 +657,21 @@ def test_a_version_of_the_database_is_planned(sessions):
     assert planned
 
 
-def test_a_listener_that_comes_later_is_called(sessions, monkeypatch):
+@pytest.mark.parametrize("name", ["before_update", "after_update"])
+@pytest.mark.parametrize("target", [Plain, Mapper], ids=["of the class", "of all classes"])
+def test_a_listener_that_comes_later_is_called(target, name, sessions, monkeypatch):
     heard = []
 
-    def after_update(mapper: Any, connection: Any, plain: Plain) -> None:
+    def listener(mapper: Any, connection: Any, plain: Plain) -> None:
         heard.append(plain.id)
 
     assert not compared(sessions, a_number_of(Plain), monkeypatch)
     monkeypatch.undo()
-    event.listen(Plain, "after_update", after_update)
+    event.listen(target, name, listener)
     try:
         planned, _ = outcome(sessions, a_number_of(Plain))
     finally:
-        event.remove(Plain, "after_update", after_update)
+        event.remove(target, name, listener)
 
     assert planned
     assert heard == [1]
