@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Mapper, Session, SessionTransaction
@@ -55,9 +55,13 @@ class LockedRows:
     """The objects of one transaction that hold rows which were read with a lock."""
 
     def __init__(self, root: SessionTransaction) -> None:
-        self.root = root
+        self._root = ref(root)  # no circle: it goes when its session leaves it
         self.runs: set[int] = set()
         self.states: WeakSet[State] = WeakSet()
+
+    def is_of(self, root: SessionTransaction | None) -> bool:
+        """Is this the transaction?"""
+        return root is not None and self._root() is root
 
     def __contains__(self, state: State) -> bool:
         return run_of(state) in self.runs or state in self.states
@@ -66,9 +70,7 @@ class LockedRows:
 def _locked_rows(session: Session) -> LockedRows | None:
     """Those of the running transaction; ``None`` if there are none."""
     found: LockedRows | None = session.__dict__.get(LOCKED)
-    if found is None or found.root is not session.get_transaction():
-        return None
-    return found
+    return found if found is not None and found.is_of(session.get_transaction()) else None
 
 
 def note_locked(session: Session, state: State) -> None:

@@ -301,21 +301,15 @@ SIMPLE: list[Any] = [
 
 @pytest.fixture
 def sessions(engine: Any) -> Iterator[Any]:
-    """Sessions that are watched; every class has been flushed before."""
+    """Sessions that are watched."""
     Base.metadata.create_all(engine)
     made = watch(sessionmaker(engine))
-    fill(made)
-    with made() as session, session.begin():
-        session.get_one(Author, 1).name = "first"
-        session.get_one(Post, 1).title = "first"
-        for model in (*SIMPLE, Joined):
-            session.get_one(model, 1).number = 1
-        session.get_one(Another, (1, 1)).number = 1
     yield made
     Base.metadata.drop_all(engine)
 
 
 def fill(made: Any) -> None:
+    """Rows of every class; their flush makes the statements of the classes, too."""
     with made() as session, session.begin():
         for table in reversed(Base.metadata.sorted_tables):
             session.connection().execute(table.delete())
@@ -688,6 +682,7 @@ def test_columns_without_an_attribute_are_left_alone(sessions, monkeypatch):
 
 
 def test_keys_without_an_order_are_refused_by_sqlalchemy(sessions):
+    fill(sessions)
     with sessions() as session:
         for keyed in session.scalars(select(Keyed)).all():
             keyed.number = 5
@@ -742,6 +737,7 @@ def test_the_first_flush_of_a_class_is_planned(engine, monkeypatch):
 
 def test_a_row_that_nobody_answers_for_is_an_error(sessions, monkeypatch):
     """SQLAlchemy's own check, where something has uncovered the connection."""
+    fill(sessions)
     with sessions() as session:
         plain = session.get_one(Plain, 1)
         with sessions() as other, other.begin():
