@@ -504,7 +504,8 @@ def also_ignored(session: Session) -> None:
 
 
 def in_no_bump(session: Session) -> None:
-    no_bump(session).__enter__()
+    session.info["block"] = block = no_bump(session)  # it ends when nobody has it
+    block.__enter__()
     session.get_one(Post, 1).title = "new"
 
 
