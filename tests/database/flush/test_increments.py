@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -238,7 +239,9 @@ def adding(engine: Any, kind: Any, keys: tuple[int, ...] = (1,)) -> Any:
 
     def add() -> None:
         with sessions.begin() as session:
-            for one in session.scalars(select(kind).where(kind.id.in_(keys)).order_by(kind.id)):
+            rows = session.scalars(select(kind).where(kind.id.in_(keys)).order_by(kind.id)).all()
+            time.sleep(0.001)  # the others read, too
+            for one in rows:
                 one.likes += 1
 
     return add
