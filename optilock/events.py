@@ -113,7 +113,7 @@ class Hot(_Event):
 
     ``identity=None``: what queries read of the table, of which nobody knows the keys.
     ``identity=()``: whatever is read of the table, because transactions have deadlocked over it; or
-    each row that is read by its key, because many of them are hot.
+    each row that is read by its key, because several have conflicted that were not hot.
     """
 
     table: str

@@ -351,12 +351,8 @@ class Facts:
 
     @cached_property
     def lock_one(self) -> Select[Any]:
-        """The same, with the row locked, and its version; only where there is a :attr:`locked_in`.
-
-        An object that is in the session already keeps the version that it was read in.
-        """
-        locked = self.select_one.with_for_update(of=self.locked_in, key_share=True)
-        return locked if self.version is None else locked.add_columns(self.version)
+        """The same, with the row locked; only where there is a :attr:`locked_in`."""
+        return self.select_one.with_for_update(of=self.locked_in, key_share=True)
 
     @cached_property
     def is_read_simply(self) -> bool:

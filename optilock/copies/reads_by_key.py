@@ -13,12 +13,14 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Select
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Session
 
-from optilock.mapped import Identity, facts
+from optilock.mapped import Facts, Identity, facts
+from optilock.rows.locked import LOCKED, run_locking
+from optilock.session.connections import PLAIN
 from optilock.undocumented import repeats
 
-__all__ = ["asked_for", "read_by_key", "reads_plainly", "row_of"]
+__all__ = ["asked_for", "read_by_key", "reads_plainly", "sent", "the_one"]
 
 #: What a key, or its only part, is often made of.
 _PLAIN = frozenset({tuple, int, str, bytes, UUID})
@@ -31,31 +33,42 @@ def read_by_key(
     found = asked_for(entity, ident)
     if found is None or not reads_plainly(original, found[0], options):
         return original(session, entity, ident, **options)
-    mapper, identity = found
-    if mapper.identity_key_from_primary_key(identity) in session.identity_map:
+    known, identity = found
+    if known.mapper.identity_key_from_primary_key(identity) in session.identity_map:
         return original(session, entity, ident, **options)
-    row = row_of(session, mapper, identity, facts(mapper).select_one)
-    return None if row is None else row[0]
+    return the_one(sent(session, known, identity, known.select_one))
 
 
-def asked_for(entity: Any, ident: Any) -> tuple[Mapper[Any], Identity] | None:
-    """The class and the key, where both are given in the usual form."""
+def asked_for(entity: Any, ident: Any) -> tuple[Facts, Identity] | None:
+    """What is known of the class, and the key, where both are given in the usual form."""
     mapper = getattr(entity, "__mapper__", None)
     if mapper is None or mapper.class_ is not entity or type(ident) not in _PLAIN:
         return None
     identity = ident if type(ident) is tuple else (ident,)
     if len(identity) != len(mapper.primary_key) or None in identity:
         return None
-    return mapper, identity
+    return facts(mapper), identity
 
 
-def reads_plainly(original: Callable[..., Any], mapper: Mapper[Any], options: Any) -> bool:
+def reads_plainly(original: Callable[..., Any], known: Facts, options: Any) -> bool:
     """Does the class's own query find what ``get()`` would find?"""
-    return original is Session.get and facts(mapper).is_read_simply and not any(options.values())
+    return original is Session.get and known.is_read_simply and not any(options.values())
 
 
-def row_of(session: Session, mapper: Mapper[Any], identity: Identity, query: Select[Any]) -> Any:
-    """What one of the class's own queries finds: the object, and what else it selects."""
-    params = dict(zip(facts(mapper).key_parameters, identity, strict=True))
-    result = session.execute(query, params)
-    return (result.unique() if repeats(result) else result).one_or_none()
+def sent(session: Session, known: Facts, identity: Identity, query: Select[Any]) -> Any:
+    """The result of one of the class's own queries; no object is made of it yet.
+
+    What the guard asks of every other query is known of these.
+    """
+    params = dict(zip(known.key_parameters, identity, strict=True))
+    execute = session.execute
+    if getattr(execute, PLAIN, None) is not Session.execute or LOCKED in session.__dict__:
+        return execute(query, params)
+    if query is known.select_one:
+        return Session.execute(session, query, params)
+    return run_locking(session, Session.execute, query, params, {})
+
+
+def the_one(result: Any) -> Any:
+    """The object, or None."""
+    return (result.unique() if repeats(result) else result).scalar_one_or_none()

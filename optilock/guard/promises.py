@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import ObjectDeletedError
 
@@ -150,12 +150,17 @@ def _locked(session: Session, known: Watched) -> Iterator[Place]:
     root = session.get_transaction()
     if not known.locked or known.sent_more or root is None:
         return
+    if not all(_locks_for_all(root, connection) for connection in known.connections):
+        return
     for place, promised in (known.promises or {}).items():
         if place in known.locked and _is(promised.mapper, known.locked[place], promised.version):
-            connection = connection_to_write(session, promised.mapper)
-            local = database_of(connection.dialect).locks_are_local(connection)
-            if opened_by(root, connection) and not local:
-                yield place
+            yield place
+
+
+def _locks_for_all(root: SessionTransaction, connection: Connection) -> bool:
+    """Do its locks reach every writer, until the session ends the transaction itself?"""
+    local = database_of(connection.dialect).locks_are_local(connection)
+    return not local and opened_by(root, connection)
 
 
 def _raise(known: Watched, entries: list[Entry[Any]]) -> None:

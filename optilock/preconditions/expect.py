@@ -133,24 +133,28 @@ def state_in_watched_session(
             f"{what}, whose rows have no version: {GIVE_ONE}, or run the work with"
             " optilock.serializable()."
         )
-    if state.transient or state.pending:
-        raise ConfigurationError(
-            f"{what} that is not stored yet, so it has no version: it takes objects that a session"
-            " has loaded or flushed."
-        )
-    session = state.session
-    if session is None or not state.persistent:
-        is_so = "deleted" if state.deleted or state.was_deleted else "detached"
-        raise ConfigurationError(
-            f"{what} that is {is_so}: no session would check it. Load the row in the session that"
-            " does the work, or use optilock.apply()."
-        )
+    session = state.session if state.persistent else None
+    if session is None:
+        raise ConfigurationError(f"{what} {_not_stored(state)}")
     if not is_watched(session):
         raise ConfigurationError(
             f"{what}, of a session that is not watched, where nobody would check it later: use a"
             " UnitOfWork, or optilock.watch() on the session factory."
         )
     return state, session
+
+
+def _not_stored(state: State) -> str:
+    if state.transient or state.pending:
+        return (
+            "that is not stored yet, so it has no version: it takes objects that a session has"
+            " loaded or flushed."
+        )
+    is_so = "deleted" if state.deleted or state.was_deleted else "detached"
+    return (
+        f"that is {is_so}: no session would check it. Load the row in the session that does the"
+        " work, or use optilock.apply()."
+    )
 
 
 def loaded_version(state: State, name: str) -> Any:

@@ -110,16 +110,9 @@ def run_query(
     session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
 ) -> Any:
     """Execute a query that locks rows, or that may read again what was locked."""
-    since = next_run()
     if _is_locking(statement):
-        known = watched(session)
-        result = original(session, statement, params, **options)
-        known.holds_locks = True
-        for connection in known.connections:
-            if _show_newer(connection):
-                _note_locking(session, since)
-                break
-        return result
+        return run_locking(session, original, statement, params, options)
+    since = next_run()
     mapper = _read_again(session, statement, params, options)
     if mapper is None:
         return original(session, statement, params, **options)
@@ -129,6 +122,20 @@ def run_query(
     given = {"bind": session.get_bind(**bind_to_write(mapper)), **given}
     result = original(session, statement, params, bind_arguments=given, **options)
     _note_locking(session, since)
+    return result
+
+
+def run_locking(
+    session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
+) -> Any:
+    """Execute a query that locks rows."""
+    since, known = next_run(), watched(session)
+    result = original(session, statement, params, **options)
+    known.holds_locks = True
+    for connection in known.connections:
+        if _show_newer(connection):
+            _note_locking(session, since)
+            break
     return result
 
 

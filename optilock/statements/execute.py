@@ -89,6 +89,7 @@ def guarded_execute(original: Execute) -> Execute:
             return run_query(self, original, statement, params, options)
         return original(self, statement, params, **options)  # most are
 
+    setattr(execute, PLAIN, original)
     return execute
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from optilock import Adaptive, ConfigurationError, UnitOfWork, events, unit_of_work
 from optilock.unit.options import Options
-from optilock.unit.strategies.heat import MANY, Decision, Key, Memory
+from optilock.unit.strategies.heat import Decision, Key, Memory
 
 ROW, OTHER = Key("db", "accounts", (1,)), Key("db", "accounts", (2,))
 GIVEN = Adaptive()
@@ -58,7 +58,7 @@ def test_a_row_without_conflicts_is_not_remembered(memory):
 def test_one_conflict_makes_a_row_hot_and_no_other(memory):
     conflicts(memory)
     assert memory.decide(ROW, GIVEN) is Decision.LOCK
-    assert memory.decide(OTHER, GIVEN) is Decision.PLAIN
+    assert memory.decide(OTHER, GIVEN) is Decision.WATCHED
 
 
 def test_a_higher_threshold_takes_more_conflicts(memory):
@@ -94,7 +94,7 @@ def test_probes_that_succeed_cool_a_row_and_nothing_else_does_at_once(memory):
     for _ in range(4):
         memory.success(ROW, GIVEN)  # a probe, or a cold row's write
     assert memory.decide(ROW, GIVEN) is Decision.WATCHED
-    for _ in range(20):
+    for _ in range(120):
         memory.success(ROW, GIVEN)
     assert memory.decide(ROW, GIVEN) is Decision.PLAIN
 
@@ -132,74 +132,98 @@ def test_events_say_why_a_row_is_hot_and_why_it_is_not_any_more(memory, clock, h
     assert Key("db", "accounts").identity is None
 
 
+# -- tables of which many rows are wanted ----------------------------------------------------------
+
+NEW = Key("db", "accounts", (99,))
+
+
+def conflicts_of_the_table(memory, times=2):
+    for number in range(times):
+        conflicts(memory, key=Key("db", "accounts", (number,)))
+
+
+def test_two_rows_that_conflict_make_their_table_hot(memory, heard):
+    conflicts(memory)
+    assert memory.decide(NEW, GIVEN) is Decision.WATCHED
+    heard.clear()
+
+    conflicts(memory, key=OTHER)
+
+    assert memory.decide(NEW, GIVEN) is Decision.LOCK
+    assert memory.decide(Key("db", "accounts"), GIVEN) is Decision.PLAIN  # what a query reads
+    assert memory.decide(Key("db", "others", (1,)), GIVEN) is Decision.PLAIN
+    assert [(event.table, event.identity) for event in heard] == [
+        ("accounts", (2,)),
+        ("accounts", ()),
+    ]
+    assert "several of its rows" in heard[1].because
+
+
+def test_one_hot_row_says_little_of_its_table(memory):
+    conflicts(memory, 50)
+    assert memory.decide(NEW, GIVEN) is Decision.WATCHED
+
+
+def test_conflicts_with_many_writes_between_them_say_nothing_of_the_table(memory):
+    for number in range(20):
+        conflicts(memory, key=Key("db", "accounts", (number,)))
+        for _ in range(30):
+            memory.success(NEW, GIVEN)
+        assert memory.decide(NEW, GIVEN) is not Decision.LOCK
+
+
+def test_conflicts_of_long_ago_say_nothing_of_the_table(memory, clock):
+    for number in range(20):
+        conflicts(memory, key=Key("db", "accounts", (number,)))
+        clock.now += 2 * GIVEN.seconds
+        assert memory.decide(NEW, GIVEN) is not Decision.LOCK
+
+
+def test_a_hot_table_is_probed_and_is_cold_after_some_probes_that_succeed(memory, heard):
+    conflicts_of_the_table(memory)
+    taken = 0
+    while memory.decide(NEW, GIVEN) is not Decision.PLAIN and taken < 10_000:
+        taken += 1
+        if memory.decide(NEW, GIVEN) is Decision.WATCHED:
+            memory.success(NEW, GIVEN)
+    assert 4 * GIVEN.probe < taken < 30 * GIVEN.probe
+    (cold,) = (event for event in heard if isinstance(event, events.Cold))
+    assert (cold.table, cold.identity) == ("accounts", ())
+
+
+def test_a_table_is_probed_no_more_often_than_at_the_beginning(memory):
+    conflicts_of_the_table(memory, 20)  # very hot, so that successes do not end it
+    for _ in range(5):
+        memory.success(NEW, GIVEN)
+    readings(memory, 2 * GIVEN.probe, key=NEW)
+    assert readings(memory, 20 * GIVEN.probe, key=NEW).count(Decision.WATCHED) == 10
+
+
+def test_probes_of_a_hot_table_that_conflict_become_rare(memory):
+    given = Adaptive(weight=0.5)
+    for number in range(200):
+        conflicts(memory, key=Key("db", "accounts", (number,)), given=given)
+    assert readings(memory, 2000, key=NEW, given=given).count(Decision.WATCHED) <= 1
+
+
+def test_a_hot_row_of_a_hot_table_is_read_without_a_lock_only_where_both_say_so(memory):
+    conflicts_of_the_table(memory)
+    row = Key("db", "accounts", (0,))
+    assert readings(memory, 500, key=row).count(Decision.WATCHED) < readings(
+        memory, 500, key=NEW
+    ).count(Decision.WATCHED)
+
+
+def test_a_hot_table_is_forgotten_with_all_else(memory):
+    conflicts_of_the_table(memory)
+    memory.forget()
+    assert memory.decide(NEW, GIVEN) is Decision.PLAIN
+
+
 # -- deadlocks -------------------------------------------------------------------------------------
 
 PLACES = {ROW: "one", OTHER: "other"}
 THIRD = Key("db", "accounts", (3,))
-
-
-def rows_of(table, count=MANY):
-    return [Key("db", table, (number,)) for number in range(1, count + 1)]
-
-
-def test_where_many_rows_are_hot_each_one_is_locked_by_its_key(memory, heard):
-    new, query = Key("db", "accounts", (99,)), Key("db", "accounts")
-    for row in rows_of("accounts", MANY - 1):
-        conflicts(memory, key=row)
-    assert memory.decide(new, GIVEN) is Decision.PLAIN
-    heard.clear()
-
-    conflicts(memory, key=rows_of("accounts")[-1])
-
-    assert memory.decide(new, GIVEN) is Decision.LOCK
-    assert memory.decide(query, GIVEN) is Decision.PLAIN
-    assert memory.decide(Key("db", "others", (1,)), GIVEN) is Decision.PLAIN
-    assert [(event.table, event.identity) for event in heard] == [
-        ("accounts", (MANY,)),
-        ("accounts", ()),
-    ]
-
-
-def test_they_are_locked_for_one_half_life_after_the_last_conflict(memory, clock, heard):
-    new = Key("db", "accounts", (99,))
-    for row in rows_of("accounts"):
-        conflicts(memory, 2, key=row)
-    clock.now = GIVEN.seconds - 1
-    assert memory.decide(new, GIVEN) is Decision.LOCK
-    heard.clear()
-    conflicts(memory, key=ROW)
-    clock.now += 2
-    assert memory.decide(new, GIVEN) is Decision.LOCK
-    assert heard == []  # they were many already
-    clock.now += GIVEN.seconds
-    assert memory.decide(new, GIVEN) is Decision.PLAIN
-
-
-def test_rows_that_were_hot_long_ago_are_not_many(memory, clock):
-    for row in rows_of("accounts", MANY - 1):
-        conflicts(memory, key=row)
-    clock.now = 10 * GIVEN.seconds
-    conflicts(memory, key=rows_of("accounts")[-1])
-    assert memory.decide(Key("db", "accounts", (99,)), GIVEN) is Decision.PLAIN
-
-
-def test_one_row_that_conflicts_often_is_not_many(memory):
-    conflicts(memory, 2 * MANY)
-    assert memory.decide(OTHER, GIVEN) is Decision.PLAIN
-
-
-def test_only_the_last_hot_rows_are_counted(memory):
-    for row in rows_of("accounts", 20 * MANY):
-        conflicts(memory, key=row)
-    assert [len(rows) for rows in memory._hot.values()] == [MANY]
-
-
-def test_what_was_many_is_forgotten_with_all_else(memory):
-    for row in rows_of("accounts"):
-        conflicts(memory, key=row)
-    memory.forget()
-    conflicts(memory)
-    assert memory.decide(OTHER, GIVEN) is Decision.PLAIN
 
 
 def test_after_a_deadlock_all_of_the_table_is_locked_and_of_no_other(memory):
@@ -278,12 +302,12 @@ def test_of_very_many_rows_the_order_of_the_first_ones_is_remembered(memory):
     assert memory.partners(keys[1])
 
 
-def test_a_crowd_that_was_forgotten_is_none(clock):
+def test_crowds_are_bounded_too_and_the_first_one_is_forgotten(clock):
     memory = Memory(most=3, clock=clock)
-    memory.deadlock(PLACES, [ROW, OTHER], GIVEN)
-    for number in range(3):
-        conflicts(memory, key=Key("db", "pages", (number,)))
-    assert memory.decide(Key("db", "accounts", (4,)), GIVEN) is Decision.PLAIN
+    for number in range(4):
+        memory.crowd([Key("db", f"pages_{number}", (1,))], GIVEN, "a deadlock")
+    found = [memory.decide(Key("db", f"pages_{number}", (4,)), GIVEN) for number in range(4)]
+    assert found == [Decision.PLAIN, *3 * [Decision.LOCK]]
 
 
 def test_rows_that_deadlock_in_one_order_are_no_partners(memory):

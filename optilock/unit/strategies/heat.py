@@ -16,9 +16,11 @@ is read without a lock, which is a *probe*: how this write ends counts. Each pro
 doubles the number of readings to the next one, up to a thousand, and each one that does not halves
 it. The number is drawn at random, so that writers do not probe together.
 
-Where eight rows of a table are hot, the next one to conflict is often yet another. So every row of
-that table that is asked for by its key is locked, until a half-life has passed since the last
-conflict; what queries read is not.
+A conflict on a row that is not hot counts for its table, too, by a third. Two of them soon after
+each other make the table hot: every row of it that is asked for by its key is locked, and what
+queries read is not. A hot table is probed as a row is, but not more often than every ``probe``
+readings. So a table of a hundred rows that all are wanted is learned by two conflicts, and one with
+a single hot row is soon left alone.
 
 A unit that locks hot rows when it reads them, and writes others without, takes its locks in no
 order that others keep, so units of several rows may deadlock. Hence after a deadlock the tables are
@@ -31,8 +33,8 @@ rows are *partners*: who locks one of them first locks the others with it, in th
 keys. Units that do not need the others dissolve that again.
 
 A key is the name of the database, that of the table, and the row's primary key; without a primary
-key it stands for what queries read of the table, and with an empty one for the table's crowd. There
-are at most :data:`MOST` of them, and who was changed longest ago is forgotten first.
+key it stands for what queries read of the table, and there is one for whatever is asked for by its
+key. There are at most :data:`MOST` of them, and who was changed longest ago is forgotten first.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -62,10 +65,12 @@ PARTNERS = 16
 TOGETHER = 8
 #: Until so many units did not need that.
 ALONE = 8
-#: So many hot rows of a table are many.
-MANY = 8
+#: Of what a conflict counts for its row, it counts so much for the table; and a success so much of
+#: that: a conflict costs a whole attempt, and a lock little.
+OF_TABLE, OF_SUCCESS = 1 / 3, 1 / 4
 _PATIENCE = range(4, 1025)
 _FORGOTTEN = 0.01
+_ANY = (...,)
 
 
 class Key(NamedTuple):
@@ -76,9 +81,14 @@ class Key(NamedTuple):
     identity: tuple[Any, ...] | None = None
 
     @property
-    def every_row(self) -> Key:
-        """All rows of the table: no row of its own has a key without values."""
-        return Key(self.database, self.table, ())
+    def any_row(self) -> Key:
+        """Whatever row of the table is asked for by its key."""
+        return Key(self.database, self.table, _ANY)
+
+    @property
+    def said(self) -> tuple[Any, ...] | None:
+        """The row, as events say it; no row of its own has a key without values."""
+        return () if self.identity == _ANY else self.identity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +109,8 @@ class Adaptive:
     probe: int = 32
     #: ``half_life`` in seconds.
     seconds: float = field(init=False, repr=False)
+    #: For how many seconds after a deadlock its tables are crowded.
+    crowd: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("threshold", "weight"):
@@ -117,6 +129,7 @@ class Adaptive:
                 " or a timedelta."
             )
         object.__setattr__(self, "seconds", seconds)
+        object.__setattr__(self, "crowd", seconds * math.log2(1 / self.threshold))
         if not isinstance(self.probe, int) or isinstance(self.probe, bool) or self.probe < 1:
             raise ConfigurationError(
                 f"Adaptive(probe={self.probe!r}) cannot work: write a number of readings, 1 or"
@@ -155,7 +168,7 @@ class Heat:
         "patience",
     )
 
-    def __init__(self, at: float, probe: int) -> None:
+    def __init__(self, at: float, probe: int = 1) -> None:
         self.average = 0.0
         #: When that was so.
         self.at = at
@@ -186,12 +199,8 @@ class Memory:
     ) -> None:
         #: Read without a lock; changed under one.
         self.rows: OrderedDict[Key, Heat] = OrderedDict()
-        #: Tables over which transactions have deadlocked.
-        self._crowded: set[Key] = set()
-        #: The last rows of each table that were hot; and, where they are many, until when each of
-        #: its rows is locked.
-        self._hot: dict[Key, dict[Key, None]] = {}
-        self._many: dict[Key, float] = {}
+        #: Tables over which transactions have deadlocked, by database and name.
+        self.crowded: dict[tuple[str, str], Heat] = {}
         self._most, self._clock, self._chance = most, clock, chance
         self._changing = Lock()
 
@@ -202,16 +211,19 @@ class Memory:
         """All rows are as if nobody had conflicted on them."""
         with self._changing:
             self.rows.clear()
-            self._crowded.clear()
-            self._hot.clear()
-            self._many.clear()
+            self.crowded.clear()
 
     def decide(self, key: Key, given: Adaptive) -> Decision:
         """How the row is to be read now."""
-        if self._crowded and self._is_crowded(key, given):
+        if self.crowded and self._is_crowded(key, given):
             return Decision.LOCK
-        if self._many and key.identity and self._clock() < self._many.get(key.every_row, 0.0):
-            return Decision.LOCK
+        of_table = self._decide(key.any_row, given) if key.identity else Decision.PLAIN
+        if of_table is Decision.LOCK:
+            return of_table
+        of_row = self._decide(key, given)
+        return of_table if of_row is Decision.PLAIN else of_row
+
+    def _decide(self, key: Key, given: Adaptive) -> Decision:
         heat = self.rows.get(key)
         if heat is None:
             return Decision.PLAIN
@@ -228,26 +240,26 @@ class Memory:
 
     def _is_crowded(self, key: Key, given: Adaptive) -> bool:
         """Is every row of the table locked that a unit with these limits reads?"""
-        table = key.every_row
-        if table not in self._crowded:
+        crowd = self.crowded.get(key[:2])
+        if crowd is None:
             return False
-        heat = self.rows.get(table)
-        if heat is None:
-            self._forget_crowd(table)
-            return False
-        average = heat.average_at(self._clock(), given.seconds)
-        if average < given.threshold and heat.hot:
-            self._cool(table, heat, average, "no transactions that wanted its rows have deadlocked")
-        return average >= given.threshold
-
-    def _forget_crowd(self, table: Key) -> None:
-        with self._changing:
-            if table not in self.rows:
-                self._crowded.discard(table)
+        seconds = self._clock() - crowd.at
+        if seconds <= given.crowd:
+            return True
+        if crowd.hot:
+            average = crowd.average_at(crowd.at + seconds, given.seconds)
+            why = "no transactions that wanted its rows have deadlocked"
+            self._cool(Key(*key[:2], ()), crowd, average, why)
+        return False
 
     def conflict(self, key: Key, given: Adaptive, why: str) -> None:
         """A unit has read the row, and somebody else has written it first."""
+        before = self.rows.get(key)
+        was_hot = before is not None and before.hot
         self._warm(key, given, given.weight, why)
+        if key.identity and not was_hot:
+            so = "several of its rows have conflicted that were not hot"
+            self._warm(key.any_row, given, given.weight * OF_TABLE, so)
 
     def _warm(self, key: Key, given: Adaptive, weight: float, why: str) -> None:
         with self._changing:
@@ -267,39 +279,26 @@ class Memory:
             heat.left = max(heat.left, self._chance(1, 2 * heat.patience))
             warmed = not heat.hot and heat.average >= given.threshold
             heat.hot = heat.hot or warmed
-            many = bool(key.identity) and heat.hot and self._count_hot(key, given, now)
-        what = heat.average, heat.conflicts
         if warmed:
-            events.emit(lambda: events.Hot(key.table, key.identity, *what, because=why))
-        if many:
-            so = f"{MANY} of its rows are hot, so each one is locked that is read by its key"
-            events.emit(lambda: events.Hot(key.table, (), *what, because=so))
-
-    def _count_hot(self, key: Key, given: Adaptive, now: float) -> bool:
-        """The row has conflicted, and is hot. Are the hot rows of its table many from here on?"""
-        table = key.every_row
-        last = self._hot.setdefault(table, {})
-        last.pop(key, None)
-        last[key] = None
-        if len(last) > MANY:
-            del last[next(iter(last))]
-        heats = [heat for one in last if (heat := self.rows.get(one)) is not None]
-        if sum(heat.average_at(now, given.seconds) >= given.threshold for heat in heats) < MANY:
-            return False
-        before = self._many.get(table, 0.0)
-        self._many[table] = now + given.seconds
-        return before <= now
+            what = heat.average, heat.conflicts
+            events.emit(lambda: events.Hot(key.table, key.said, *what, because=why))
 
     def success(self, key: Key, given: Adaptive) -> None:
         """A unit has read the row without a lock, and written it."""
+        self._succeeded(key, given, given.weight, _PATIENCE[0])
+        if key.identity:
+            weight = given.weight * OF_TABLE * OF_SUCCESS
+            self._succeeded(key.any_row, given, weight, given.probe)
+
+    def _succeeded(self, key: Key, given: Adaptive, weight: float, patience: int) -> None:
         with self._changing:
             heat = self.rows.get(key)
             if heat is None:
                 return
             now = self._clock()
             heat.average = heat.average_at(now, given.seconds)
-            heat.average, heat.at = heat.average * (1 - given.weight), now
-            heat.patience = max(heat.patience // 2, _PATIENCE[0])
+            heat.average, heat.at = heat.average * (1 - weight), now
+            heat.patience = max(heat.patience // 2, patience)
             heat.left = min(heat.left, 2 * heat.patience)
             if heat.average < _FORGOTTEN:
                 self.rows.pop(key, None)
@@ -312,7 +311,7 @@ class Memory:
     def _cool(self, key: Key, heat: Heat, average: float, why: str) -> None:
         heat.hot = False
         what = average, heat.conflicts
-        events.emit(lambda: events.Cold(key.table, key.identity, *what, because=why))
+        events.emit(lambda: events.Cold(key.table, key.said, *what, because=why))
 
     # -- deadlocks ---------------------------------------------------------------------------------
 
@@ -330,7 +329,7 @@ class Memory:
             heat = self.rows.get(key)
             if heat is not None and not heat.partners and not self._is_crowded(key, given):
                 heat.deadlocks, heat.later = 0, frozenset()  # those of an earlier crowd
-            self.conflict(key, given, "transactions that wanted it have deadlocked")
+            self._warm(key, given, given.weight, "transactions that wanted it have deadlocked")
         self.crowd(places, given, "transactions that wanted its rows have deadlocked")
         heats = {key: heat for key in places if (heat := self.rows.get(key)) is not None}
         first = [key for key in order if key in heats][: PARTNERS + 1]
@@ -342,9 +341,21 @@ class Memory:
 
     def crowd(self, keys: Iterable[Key], given: Adaptive, why: str) -> None:
         """From here on every row of these tables is locked that is read."""
-        for table in {key.every_row for key in keys}:
-            self._warm(table, given, 1.0, why)
-            self._crowded.add(table)
+        for table in {key[:2] for key in keys}:
+            crowd, is_new = self._crowd(table)
+            if is_new:
+                what = table[1], (), crowd.average, crowd.conflicts
+                events.emit(partial(events.Hot, *what, because=why))
+
+    def _crowd(self, table: tuple[str, str]) -> tuple[Heat, bool]:
+        with self._changing:
+            crowd = self.crowded.setdefault(table, Heat(0.0))
+            if len(self.crowded) > self._most:
+                del self.crowded[next(iter(self.crowded))]
+            was_hot, crowd.hot = crowd.hot, True
+            crowd.average, crowd.at = 1.0, self._clock()
+            crowd.conflicts += 1
+        return crowd, not was_hot
 
     def alone(self, key: Key) -> None:
         """A unit has locked the row, and did not need all that was locked together with it."""

@@ -12,7 +12,7 @@ the unit has decided on what is no longer true, and gets the conflict at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -22,11 +22,11 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import places_of
-from optilock.copies.reads_by_key import asked_for, reads_plainly, row_of
+from optilock.copies.reads_by_key import asked_for, reads_plainly, sent, the_one
 from optilock.dialects import Cause, database_of
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
-from optilock.mapped import facts, identity_of
+from optilock.mapped import State, facts, identity_of, place_of
 from optilock.rows.stored import rows_at
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.watched import watched
@@ -102,20 +102,25 @@ class Reading:
         found = asked_for(entity, ident)
         if found is None:
             return original(session, entity, ident, **options)
-        mapper, identity = found
-        obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+        known, identity = found
+        mapper = known.mapper
+        key = mapper.identity_key_from_primary_key(identity)
+        obj = session.identity_map.get(key)
         if obj is not None:
             return self._get_again(original, session, mapper, obj, ident, options)
-        if not reads_plainly(original, mapper, options):
+        if not reads_plainly(original, known, options):
             return original(session, entity, ident, **options)
-        locks = not self.is_cold() and self.wants(session, mapper, identity)
-        self._own = facts(mapper).lock_one if locks else facts(mapper).select_one
-        row = row_of(session, mapper, identity, self._own)
-        if row is None:
-            return None
-        if len(row) > 1:
-            _note_locked(session, mapper, identity, row[1])
-        return row[0]
+        if self.is_cold() or not self.wants(session, mapper, identity):
+            self._own = known.select_one
+            return the_one(sent(session, known, identity, self._own))
+        self._own = known.lock_one
+        result = sent(session, known, identity, self._own)
+        # A listener may have read it before the lock: then it is older than its row.
+        is_new = key not in session.identity_map
+        obj = the_one(result)
+        if is_new and obj is not None:
+            _note_locked(session, instance_state(obj))
+        return obj
 
     def _get_again(
         self,
@@ -162,7 +167,8 @@ class Reading:
 
     def is_cold(self) -> bool:
         """Is there no row that would be locked?"""
-        return self.adaptive is not None and not self.memory.rows and not self.insist
+        memory = self.memory
+        return self.adaptive is not None and not (memory.rows or memory.crowded or self.insist)
 
     def wants(self, session: Session, mapper: Mapper[Any], identity: tuple[Any, ...]) -> bool:
         """Is the row to be locked now? What comes before the lock is done then."""
@@ -172,12 +178,13 @@ class Reading:
             return False
         if not self._decide(key):
             return False
-        if self.adaptive is not None:
-            self._lock_partners(session, key)
+        partners = self.memory.partners(key) if self.adaptive is not None else None
+        if partners:
+            self._lock_partners(session, key, partners)
             self.beforehand.discard(key)
             if key in self.held:
                 return False
-        if not self._begin(session, mapper):
+        if not (self._begun or self._begin(session, mapper)):
             return False
         self.held[key] = mapper
         return True
@@ -245,11 +252,8 @@ class Reading:
 
     # -- several rows in one order -----------------------------------------------------------------
 
-    def _lock_partners(self, session: Session, key: Key) -> None:
+    def _lock_partners(self, session: Session, key: Key, partners: Iterable[Any]) -> None:
         """Lock the rows with which this one has deadlocked, all of them in one order."""
-        partners = self.memory.partners(key)
-        if not partners:
-            return
         wanted: dict[Key, Mapper[Any]] = {}
         for held, identity in partners:
             mapper = held()
@@ -378,14 +382,15 @@ class Reading:
         return {self.key_of(session, mapper, identity): mapper for mapper, identity in places}
 
 
-def _note_locked(session: Session, mapper: Mapper[Any], identity: Any, version: Any) -> None:
+def _note_locked(session: Session, state: State) -> None:
     """The row is in this version, and nobody else can write it before the transaction is over."""
-    if session.in_nested_transaction():
+    token = facts(state.mapper).token
+    if token not in state.dict or session.in_nested_transaction():
         return  # going back to a savepoint gives locks back
     known = watched(session)
     if known.locked is None:
         known.locked = {}
-    known.locked[facts(mapper).root, identity] = version
+    known.locked[place_of(state)] = state.committed_state.get(token, state.dict[token])
 
 
 def _order(key: Key) -> Any:

@@ -74,6 +74,10 @@ def heat(sessions, cls, identity=None):
     return key
 
 
+def hot_ones():
+    return {key for key, heat in MEMORY.rows.items() if heat.hot}
+
+
 def in_a_unit(sessions, work, strategy="adaptive", **options):
     def run():
         with UnitOfWork(sessions, strategy=strategy, **options) as session:
@@ -261,7 +265,7 @@ def test_a_conflict_of_a_unit_that_has_queried_heats_the_table(sessions, other):
         one = session.scalars(select(Account).where(Account.id == 1)).one()
         other(Account, 1, balance=99)
         one.balance = 1
-    assert set(MEMORY.rows) == {key_of(sessions, Account, (1,)), key_of(sessions, Account)}
+    assert hot_ones() == {key_of(sessions, Account, (1,)), key_of(sessions, Account)}
 
 
 def test_a_conflict_of_a_row_that_was_read_by_its_key_heats_the_row_alone(sessions, other):
@@ -269,7 +273,19 @@ def test_a_conflict_of_a_row_that_was_read_by_its_key_heats_the_row_alone(sessio
         one = session.get_one(Account, 1)
         other(Account, 1, balance=99)
         one.balance = 1
-    assert set(MEMORY.rows) == {key_of(sessions, Account, (1,))}
+    assert hot_ones() == {key_of(sessions, Account, (1,))}
+
+
+def test_rows_of_one_table_that_conflict_heat_it_for_readings_by_key(sessions, locks, other):
+    for number in (1, 2):
+        with pytest.raises(ConcurrencyError), UnitOfWork(sessions, strategy="adaptive") as session:
+            one = session.get_one(Account, number)
+            other(Account, number, balance=99)
+            one.balance = 1
+    with sessions.begin() as session:
+        session.add(Account(id=3, balance=1))
+    assert locks(in_a_unit(sessions, lambda s: s.get_one(Account, 3))) == 1
+    assert locks(in_a_unit(sessions, lambda s: s.scalars(select(Account)).all())) == 0
 
 
 # -- objects that the session holds ----------------------------------------------------------------
