@@ -55,7 +55,7 @@ from optilock.rows.touch import ROOTS, note_roots
 from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
 from optilock.session.watched import stands_still
-from optilock.undocumented import classes_to_flush
+from optilock.undocumented.sessions import classes_to_flush
 
 #: Column of the root -> value.
 Values = dict[Any, Any]

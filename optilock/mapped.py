@@ -38,13 +38,13 @@ from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
-from optilock.undocumented import (
+from optilock.undocumented.mappers import (
     keep_with_mapping,
     mapped_by,
-    named_as_by_get,
     names_in_composite,
     registries,
 )
+from optilock.undocumented.older import named_as_by_get
 
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"

@@ -46,7 +46,7 @@ from optilock.mapping import (
 )
 from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import Policy
-from optilock.undocumented import load_with_parent
+from optilock.undocumented.mappers import load_with_parent
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute

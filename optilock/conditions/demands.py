@@ -63,7 +63,7 @@ from optilock.conditions.condition import (
 from optilock.conditions.write import Shape, Write, write_of
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import Identity, Place, all_mappers, facts
-from optilock.undocumented import keep_with_mapping
+from optilock.undocumented.mappers import keep_with_mapping
 
 Conditions = tuple[Condition, ...]
 Rows = dict[Identity, Mapping[str, Any]]

@@ -41,7 +41,7 @@ from optilock.mapped import State, facts
 from optilock.rows.seen import remember_removed
 from optilock.rows.sides import Attempt, entry_of
 from optilock.session.watched import is_watched
-from optilock.undocumented import is_child
+from optilock.undocumented.objects import is_child
 
 _ADVICE = (
     "The author of the copy has not seen it; nothing was merged. Read the rows again and apply the"

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from optilock.mapped import Facts, Identity, facts
 from optilock.rows.locked import LOCKED, run_locking
 from optilock.session.connections import PLAIN
-from optilock.undocumented import repeats
+from optilock.undocumented.queries import repeats
 
 __all__ = ["asked_for", "read_by_key", "reads_plainly", "sent", "the_one"]
 

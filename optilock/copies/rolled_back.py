@@ -38,7 +38,8 @@ from optilock.rows.seen import remember_version, version_seen
 from optilock.rows.unknown_versions import BEFORE, hold, hold_nothing, note_unread
 from optilock.session.records import Before, Departed, Doubt, Point
 from optilock.session.watched import KNOWN, Watched
-from optilock.undocumented import deleted_in, expire_with_savepoint, inserted_in
+from optilock.undocumented.sessions import expire_with_savepoint
+from optilock.undocumented.transactions import deleted_in, inserted_in
 
 #: In the place of a version: the row was not written, and what the object holds is stored.
 _STORED = object()

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from optilock.undocumented import while_connecting
+from optilock.undocumented.connections import while_connecting
 
 
 class Cause(Enum):

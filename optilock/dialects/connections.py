@@ -42,7 +42,8 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented import demand_rollback, listen_on
+from optilock.undocumented.connections import demand_rollback
+from optilock.undocumented.older import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
 _ENDED = "_optilock_ended"

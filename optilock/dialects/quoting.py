@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import DDL, ColumnElement, Dialect, MetaData, Select, Table, Update
 
-from optilock.undocumented import double_percents
+from optilock.undocumented.dialects import double_percents
 
 
 def quoted(dialect: Dialect, name: str) -> str:

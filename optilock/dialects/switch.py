@@ -22,7 +22,7 @@ from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.plain import is_plain
 from optilock.errors import OptilockError
-from optilock.undocumented import is_server_side
+from optilock.undocumented.statements import is_server_side
 
 __all__ = ["AFTER_THE_END", "Interposed", "open_switch"]
 

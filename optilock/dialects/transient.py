@@ -36,7 +36,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
 from optilock.errors import NotWritten, PreconditionFailed
-from optilock.undocumented import while_connecting
+from optilock.undocumented.connections import while_connecting
 
 __all__ = [
     "Cause",

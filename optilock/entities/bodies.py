@@ -28,7 +28,7 @@ from optilock.http.errors import BadEntity
 from optilock.mapped import facts, is_expression
 from optilock.preconditions.names import why_not
 from optilock.preconditions.values import refuse_unfit
-from optilock.undocumented import default_in_ddl
+from optilock.undocumented.dialects import default_in_ddl
 from optilock.writes.answers import default_values
 
 __all__ = ["is_of_ignored", "made_of", "named", "new", "replaced", "reset"]

@@ -24,16 +24,16 @@ from sqlalchemy.orm import Mapper, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.mapped import State, facts, is_expression
-from optilock.undocumented import (
+from optilock.undocumented.flushes import (
     comparison_of,
     connection_of_flush,
-    expire_attribute,
     listeners_of_rows,
     listeners_of_values,
     order_of_class,
     order_of_rows,
     update_sent_for,
 )
+from optilock.undocumented.objects import expire_attribute
 from optilock.writes.shapes import compared_columns
 
 __all__ = ["answer_for"]

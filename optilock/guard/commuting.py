@@ -24,7 +24,7 @@ from optilock.guard.records import Flush, Unadded
 from optilock.mapped import State, facts, place_of
 from optilock.mapping.compared import changed_names
 from optilock.rows.sides import attempt_of
-from optilock.undocumented import expire_attribute
+from optilock.undocumented.objects import expire_attribute
 from optilock.writes.commuting import (
     Adding,
     Differences,

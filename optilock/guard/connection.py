@@ -27,7 +27,7 @@ from optilock.session.watched import is_strict
 from optilock.statements.demanded import table_under_demands
 from optilock.statements.refused import refuse_text, refuse_unasked
 from optilock.statements.strict import refuse_forgotten
-from optilock.undocumented import MappersCache
+from optilock.undocumented.statements import MappersCache
 
 _CHANGES = (Update, Delete)
 #: An attribute of a connection: the flush that it answers for.

@@ -25,7 +25,7 @@ from optilock.mapping.compared import compared_names
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Missed, equal_to_stored, stale_relationships
 from optilock.rows.stored import Values
-from optilock.undocumented import marked_deleted
+from optilock.undocumented.sessions import marked_deleted
 from optilock.writes.send import look
 
 

@@ -28,7 +28,8 @@ from optilock.guard.records import Flush
 from optilock.mapped import State, facts, key_in
 from optilock.rows.sides import Missed
 from optilock.rows.stored import Values
-from optilock.undocumented import belongs_to, marked_deleted
+from optilock.undocumented.objects import belongs_to
+from optilock.undocumented.sessions import marked_deleted
 from optilock.writes.answers import Counted
 from optilock.writes.shapes import compared_columns
 

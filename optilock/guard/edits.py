@@ -19,14 +19,8 @@ from optilock.mapping.originals import original_of
 from optilock.rows.sides import Missed
 from optilock.rows.stored import Values
 from optilock.rows.touch import is_touched, touch_with_next_flush
-from optilock.undocumented import (
-    expire_attribute,
-    mark_changed,
-    mark_deleted,
-    marked_deleted,
-    take_as_stored,
-    unmark_deleted,
-)
+from optilock.undocumented.objects import expire_attribute, mark_changed, take_as_stored
+from optilock.undocumented.sessions import mark_deleted, marked_deleted, unmark_deleted
 
 
 @dataclass(frozen=True)

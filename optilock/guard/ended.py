@@ -54,7 +54,8 @@ from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_apart, engine_to_write
 from optilock.session.records import Promise, conflict_of
 from optilock.session.watched import Watched, known_of, watched
-from optilock.undocumented import inserted_by, is_over, was_committing
+from optilock.undocumented.connections import is_over
+from optilock.undocumented.transactions import inserted_by, was_committing
 
 _log = logging.getLogger("optilock")
 #: Old releases of SQLAlchemy stumble over their own rollback after a refused PREPARE.

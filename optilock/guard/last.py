@@ -13,7 +13,8 @@ from optilock.guard.commuting import LastSum, refused_sums
 from optilock.guard.pipeline import missed_of
 from optilock.guard.records import Flush
 from optilock.session.watched import Watched
-from optilock.undocumented import has_commit_listeners, nested_transaction
+from optilock.undocumented.connections import has_commit_listeners
+from optilock.undocumented.transactions import nested_transaction
 
 
 def is_last(flush: Flush) -> bool:

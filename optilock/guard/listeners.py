@@ -35,7 +35,8 @@ from optilock.session.watched import KNOWN
 from optilock.statements.by_table import by_table
 from optilock.statements.matching import key_named
 from optilock.statements.version import unmoved_of_table
-from optilock.undocumented import AskingListeners, ask_listeners, is_ordered, values_of
+from optilock.undocumented.mappers import AskingListeners, ask_listeners
+from optilock.undocumented.statements import is_ordered, values_of
 
 
 class _OfWrittenRows(AskingListeners):

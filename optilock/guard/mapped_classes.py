@@ -20,7 +20,7 @@ from optilock.mapped import facts
 from optilock.mapping.attribute import load_always
 from optilock.mapping.tables import know_tables, share_table
 from optilock.rows.seen import watch_loads
-from optilock.undocumented import mapped_by, registries
+from optilock.undocumented.mappers import mapped_by, registries
 
 
 def read_versions_with_rows() -> None:

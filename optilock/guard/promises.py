@@ -35,7 +35,8 @@ from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
 from optilock.session.records import Promise, Promises, conflict_of
 from optilock.session.watched import Watched, known_of, watched
-from optilock.undocumented import marked_deleted, opened_by
+from optilock.undocumented.sessions import marked_deleted
+from optilock.undocumented.transactions import opened_by
 from optilock.writes.send import expected_version
 
 #: An attribute of a session that has made promises, which are in its record, too.

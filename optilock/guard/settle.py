@@ -42,12 +42,8 @@ from optilock.rows.locked import note_locked
 from optilock.rows.sides import Missed, equal_to_stored, stale_relationships
 from optilock.rows.stored import read_stored
 from optilock.rows.touch import stands_for_others
-from optilock.undocumented import (
-    expire_attribute,
-    mark_changed,
-    take_as_stored,
-    unmark_deleted,
-)
+from optilock.undocumented.objects import expire_attribute, mark_changed, take_as_stored
+from optilock.undocumented.sessions import unmark_deleted
 
 
 def settle(flush: Flush) -> None:

@@ -93,7 +93,8 @@ from optilock.statements.legacy_bulk import (
     guarded_bulk_save,
     guarded_bulk_update,
 )
-from optilock.undocumented import last_deleted, marked_deleted, nested_transaction
+from optilock.undocumented.sessions import last_deleted, marked_deleted
+from optilock.undocumented.transactions import nested_transaction
 from optilock.writes.send import require_row_counts_of
 
 T = TypeVar("T")

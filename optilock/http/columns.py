@@ -47,7 +47,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from optilock.http.limits import STRICTEST, Limits
-from optilock.undocumented import json_writer
+from optilock.undocumented.dialects import json_writer
 
 __all__ = ["holds", "surely_holds", "takes"]
 

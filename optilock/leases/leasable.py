@@ -25,7 +25,7 @@ from optilock.leases.condition import UNDER_LEASES
 from optilock.leases.policy import LeasePolicy
 from optilock.mapped import tokens_of
 from optilock.session.watched import demand_always
-from optilock.undocumented import leave_out
+from optilock.undocumented.mappers import leave_out
 
 __all__ = ["Leasable"]
 

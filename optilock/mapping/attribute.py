@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
-from optilock.undocumented import always_load
+from optilock.undocumented.mappers import always_load
 
 
 def require(mapper: Mapper[Any]) -> None:

@@ -18,7 +18,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.tokens import CompareValues, Token
 from optilock.tokens.guard_trigger import check_guard
-from optilock.undocumented import mapped_key
+from optilock.undocumented.mappers import mapped_key
 
 
 def check_tokens(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:

@@ -23,7 +23,7 @@ from optilock.mapping.checks import column_named
 from optilock.mapping.originals import original_of
 from optilock.session.watched import is_watched
 from optilock.tokens import CompareValues
-from optilock.undocumented import left_out
+from optilock.undocumented.objects import left_out
 
 Values = dict[str, Any]
 

@@ -32,7 +32,7 @@ from optilock.mapped import State, facts
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import is_watched, stands_still
 from optilock.tokens import Token
-from optilock.undocumented import mark_changed
+from optilock.undocumented.objects import mark_changed
 
 #: In the ``info`` of an object: the attribute that is written again as it is, and its value.
 _AGAIN = "optilock_written_again"

@@ -78,7 +78,7 @@ from optilock.preconditions.names import by_column, check_names
 from optilock.rows.sides import Attempt, attempt_of, entry_of, stored_or_loaded
 from optilock.rows.stored import Values
 from optilock.session.watched import is_watched
-from optilock.undocumented import in_greenlet
+from optilock.undocumented.older import in_greenlet
 from optilock.writes.send import expected_version
 
 

@@ -16,7 +16,7 @@ from optilock.http.errors import BadEntity
 from optilock.mapped import facts
 from optilock.rows.sides import detached
 from optilock.rows.stored import Values
-from optilock.undocumented import names_in_composite
+from optilock.undocumented.mappers import names_in_composite
 
 __all__ = ["by_column", "check_names", "columns_of", "why_not"]
 

@@ -34,16 +34,16 @@ from optilock.dialects import database_of
 from optilock.mapped import State
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.watched import watched
-from optilock.undocumented import (
-    expire_attribute,
+from optilock.undocumented.objects import expire_attribute
+from optilock.undocumented.queries import (
     lazily_loaded_by,
     locks_rows,
     next_run,
     refreshed_by,
     run_of,
-    subject_of,
     with_shared_lock,
 )
+from optilock.undocumented.statements import subject_of
 
 Execute = Callable[..., Any]
 _LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)

@@ -41,12 +41,8 @@ from optilock.mapping.compared import (
 )
 from optilock.rows.locked import expire_older
 from optilock.session.watched import is_watched
-from optilock.undocumented import (
-    deleted_since,
-    is_flushing,
-    left_out,
-    marked_deleted,
-)
+from optilock.undocumented.objects import left_out
+from optilock.undocumented.sessions import deleted_since, is_flushing, marked_deleted
 
 #: An attribute of a state: the version that the author of an expired object has seen.
 SEEN = "_optilock_seen"

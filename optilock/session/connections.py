@@ -25,7 +25,8 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, described
 from optilock.session.watched import is_watched, watched
-from optilock.undocumented import has_begin_listeners, level_on_connect
+from optilock.undocumented.connections import has_begin_listeners
+from optilock.undocumented.dialects import level_on_connect
 
 #: On the ``connection`` of a watched session class: SQLAlchemy's own.
 PLAIN = "_optilock_plain"

@@ -24,7 +24,7 @@ from optilock.session.records import (
     Still,
 )
 from optilock.session.written import Written
-from optilock.undocumented import nested_transaction, transaction_of
+from optilock.undocumented.transactions import nested_transaction, transaction_of
 
 #: An attribute of a session class: ``watch`` was called for it.
 GUARDED = "_optilock_guarded"

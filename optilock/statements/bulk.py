@@ -44,7 +44,7 @@ from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.bulk_rows import Rows, rows_to_delete, rows_to_update
 from optilock.statements.by_key import attempt_given
 from optilock.statements.call import flush_before
-from optilock.undocumented import expire_with_savepoint
+from optilock.undocumented.sessions import expire_with_savepoint
 from optilock.writes.answers import fill_in
 from optilock.writes.send import look_again, send, send_again
 

@@ -45,7 +45,7 @@ from optilock.statements.demanded import table_under_demands
 from optilock.statements.matching import key_named, rows_found
 from optilock.statements.own import keep_promises, note, objects_of, promised_rows
 from optilock.statements.version import unmoved_of_table
-from optilock.undocumented import expire_with_savepoint, now_deleted
+from optilock.undocumented.sessions import expire_with_savepoint, now_deleted
 
 
 class Running(Protocol):

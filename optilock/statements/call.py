@@ -14,7 +14,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.session.connections import bind_to_write, own_connection
 from optilock.session.watched import watched
-from optilock.undocumented import is_flushing
+from optilock.undocumented.sessions import is_flushing
 
 Execute = Callable[..., Any]
 

@@ -46,7 +46,7 @@ from optilock.statements.call import Call
 from optilock.statements.matching import rows_found
 from optilock.statements.refused import refuse_inside, refuse_others
 from optilock.statements.version import column_in
-from optilock.undocumented import is_ordered
+from optilock.undocumented.statements import is_ordered
 from optilock.writes.send import read_demanded
 
 Conditions = tuple[Condition, ...]

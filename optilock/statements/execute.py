@@ -67,7 +67,8 @@ from optilock.statements.refused import (
 )
 from optilock.statements.strict import refuse_forgotten
 from optilock.statements.version import refuse_update_of_table, unmoved_of_table, versioned_children
-from optilock.undocumented import MappersCache, lock_of, resolved, subject_of
+from optilock.undocumented.queries import lock_of
+from optilock.undocumented.statements import MappersCache, resolved, subject_of
 
 
 def guarded_execute(original: Execute) -> Execute:

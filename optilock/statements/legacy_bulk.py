@@ -32,7 +32,7 @@ from optilock.statements.call import Execute
 from optilock.statements.demanded import refuse_by_key
 from optilock.statements.own import Unseen, note, note_unseen, versions_after
 from optilock.statements.strict import refuse_class
-from optilock.undocumented import take_as_stored
+from optilock.undocumented.objects import take_as_stored
 
 
 def guarded_bulk_update(original: Execute) -> Execute:

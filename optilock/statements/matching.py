@@ -28,7 +28,7 @@ from sqlalchemy.sql import operators, visitors
 from optilock.dialects import database_of
 from optilock.mapped import Identity
 from optilock.rows.stored import rows_at
-from optilock.undocumented import criteria_of, loader_options_of, prefixes_of
+from optilock.undocumented.statements import criteria_of, loader_options_of, prefixes_of
 
 _NONE: Mapping[str, Any] = {}
 

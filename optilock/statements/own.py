@@ -36,7 +36,8 @@ from optilock.rows.stored import read_stored
 from optilock.session.records import Promise, Stated
 from optilock.session.watched import watched
 from optilock.statements.sql_text import calls_code, tables_added_to, tables_changed
-from optilock.undocumented import expire_with_savepoint, upsert_of
+from optilock.undocumented.sessions import expire_with_savepoint
+from optilock.undocumented.statements import upsert_of
 
 
 def note(session: Session, mapper: Mapper[Any], *, adds: bool = False) -> None:

@@ -37,7 +37,7 @@ from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_ta
 from optilock.statements.by_key import refuse_first_versions
 from optilock.statements.sql_text import may_write, sql_of, tables_written
 from optilock.tokens.timestamp import NextServerTime
-from optilock.undocumented import (
+from optilock.undocumented.statements import (
     cache_key_of,
     given_by,
     names_set_by,

@@ -29,7 +29,7 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import Identity, all_mappers, facts
 from optilock.mapping.tables import classes_over
 from optilock.statements.refused import changes_stored_rows, inside_of, tables_set_by
-from optilock.undocumented import subject_of
+from optilock.undocumented.statements import subject_of
 
 _NOTHING_SENT = "Nothing was sent."
 

@@ -35,7 +35,7 @@ from optilock.mapping.tables import joined_tables, moved_by_flushes, versioned_t
 from optilock.session.caller import level_of_caller
 from optilock.statements.refused import leaves_version, replaces
 from optilock.statements.sql_text import written_unversioned
-from optilock.undocumented import is_of_the_orm, values_of
+from optilock.undocumented.statements import is_of_the_orm, values_of
 
 _CHANGES = (Update, Delete, Insert)
 Mode = Literal["warn", "forbid"]

@@ -32,7 +32,7 @@ from optilock.mapped import GIVE_ONE, facts, key_in
 from optilock.mapping.tables import joined_tables, moved_by_flushes, owner_of, versioned_tables
 from optilock.session.connections import refuse_autocommit
 from optilock.session.watched import watched
-from optilock.undocumented import criteria_of, is_ordered, names_set_by
+from optilock.undocumented.statements import criteria_of, is_ordered, names_set_by
 
 
 def columns_set(mapper: Mapper[Any], statement: Update, params: Any) -> set[Any]:

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from optilock.dialects import Database, database_of
 from optilock.session.connections import binds_of_sessions
 from optilock.session.watched import known_of
-from optilock.undocumented import listeners_of
+from optilock.undocumented.sessions import listeners_of
 from optilock.unit.parts import Part
 
 #: Whoever hears of these may send something after the last flush.

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from optilock.dialects import database_of
 from optilock.session.watched import known_of
-from optilock.undocumented import opened_by
+from optilock.undocumented.transactions import opened_by
 from optilock.unit.ending import ask_drivers
 from optilock.unit.parts import Part
 

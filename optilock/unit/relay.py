@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 from optilock.dialects import database_of
 from optilock.errors import ConcurrencyError
 from optilock.session.watched import READS, known_of
-from optilock.undocumented import Held, leave_connections, take_connections
+from optilock.undocumented.transactions import Held, leave_connections, take_connections
 from optilock.unit.strategies.heat import Key
 from optilock.unit.strategies.reading import Reading
 

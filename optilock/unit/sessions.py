@@ -19,7 +19,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.watching import guard_class
 from optilock.session.connections import bind_to_write, refuse_shards
 from optilock.session.watched import KNOWN, Owner, Watched
-from optilock.undocumented import locks_rows
+from optilock.undocumented.queries import locks_rows
 from optilock.writes.send import require_row_counts_of
 
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine

@@ -37,7 +37,8 @@ from optilock.dialects.switch import Interposed
 from optilock.dialects.transient import answer_unknown
 from optilock.errors import ConfigurationError
 from optilock.session.watched import known_of
-from optilock.undocumented import level_on_connect, opened_by
+from optilock.undocumented.dialects import level_on_connect
+from optilock.undocumented.transactions import opened_by
 from optilock.unit.ending import ask_drivers
 from optilock.unit.parts import Part
 

@@ -33,7 +33,7 @@ from optilock.guard import options as guard_options
 from optilock.guard.ended import guard_commit
 from optilock.plain import alone
 from optilock.session.watched import known_of
-from optilock.undocumented import was_committed
+from optilock.undocumented.transactions import was_committed
 from optilock.unit import running
 from optilock.unit.beside import Beside
 from optilock.unit.ending import flushes_at_commit

@@ -31,7 +31,7 @@ from optilock.rows.stored import Values, read_stored
 from optilock.rows.unknown_versions import never_read, never_seen, no_version
 from optilock.session.connections import binds_of_sessions, connection_to_write
 from optilock.session.watched import watched
-from optilock.undocumented import marked_deleted
+from optilock.undocumented.sessions import marked_deleted
 
 
 def send(connection: Connection, writes: list[Write], *, locked: bool = False) -> list[Write]:

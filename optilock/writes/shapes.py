@@ -28,7 +28,7 @@ from optilock.conditions.write import Shape
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
 from optilock.mapping.tables import is_shared, share_one_table, two_classes
-from optilock.undocumented import returns_values, values_of
+from optilock.undocumented.statements import returns_values, values_of
 
 
 class _Shapes(dict[Any, Shape | None]):

@@ -42,7 +42,75 @@ from sqlalchemy.orm.exc import UnmappedClassError
 from sqlalchemy.sql import func, lambda_stmt
 
 import optilock
-from optilock import ConfigurationError, Versioned, undocumented
+from optilock import ConfigurationError, Versioned
+from optilock.undocumented.connections import (
+    demand_rollback,
+    has_begin_listeners,
+    is_over,
+    while_connecting,
+)
+from optilock.undocumented.dialects import (
+    default_in_ddl,
+    double_percents,
+    has_bind_expression,
+    json_writer,
+    level_on_connect,
+    reads_json_itself,
+)
+from optilock.undocumented.mappers import (
+    AskingListeners,
+    always_load,
+    ask_listeners,
+    keep_with_mapping,
+    leave_out,
+    mapped_by,
+    mapped_key,
+    names_in_composite,
+    registries,
+)
+from optilock.undocumented.objects import (
+    expire_attribute,
+    is_child,
+    left_out,
+    mark_changed,
+    take_as_stored,
+)
+from optilock.undocumented.queries import (
+    lazily_loaded_by,
+    locks_rows,
+    next_run,
+    refreshed_by,
+    repeats,
+    run_of,
+    with_shared_lock,
+)
+from optilock.undocumented.sessions import (
+    classes_to_flush,
+    deleted_since,
+    expire_with_savepoint,
+    is_flushing,
+    last_deleted,
+    mark_deleted,
+    marked_deleted,
+    unmark_deleted,
+)
+from optilock.undocumented.statements import (
+    cache_key_of,
+    criteria_of,
+    given_by,
+    is_of_the_orm,
+    is_ordered,
+    is_server_side,
+    loader_options_of,
+    names_set_by,
+    prefixes_of,
+    resolved,
+    returns_values,
+    subject_of,
+    upsert_of,
+    values_of,
+)
+from optilock.undocumented.transactions import inserted_by, nested_transaction, transaction_of
 
 
 class Base(DeclarativeBase):
@@ -88,10 +156,10 @@ def session():
 
 
 def test_nothing_else_of_it_is_used():
-    """A name of SQLAlchemy that begins with an underscore stands in this one file."""
+    """A name of SQLAlchemy that begins with an underscore stands in this one folder."""
     ours, found = {"_optilock"}, set()
     for path in Path(optilock.__file__).parent.rglob("*.py"):
-        if path.name == "undocumented.py":
+        if path.parent.name == "undocumented":
             continue
         tree = ast.parse(path.read_text())
         own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -110,10 +178,10 @@ def test_an_error_of_a_pool_that_was_making_a_connection_is_known():
 
     with pytest.raises(OSError) as of_a_pool:  # noqa: PT011
         create_engine("sqlite://", creator=refuse).connect()
-    assert undocumented.while_connecting(of_a_pool.value)
+    assert while_connecting(of_a_pool.value)
     with pytest.raises(OSError) as of_another:  # noqa: PT011
         refuse()
-    assert not undocumented.while_connecting(of_another.value)
+    assert not while_connecting(of_another.value)
 
 
 def test_what_is_kept_with_a_mapping_goes_when_it_changes():
@@ -130,7 +198,7 @@ def test_what_is_kept_with_a_mapping_goes_when_it_changes():
         lambda: type("Circle", (Shape,), {}),
     ):
         Own.registry.configure()
-        assert undocumented.keep_with_mapping(mapper, "optilock_test", 1) == 1
+        assert keep_with_mapping(mapper, "optilock_test", 1) == 1
         assert mapper.__dict__["optilock_test"] == 1
         change()
         assert "optilock_test" not in mapper.__dict__
@@ -139,7 +207,7 @@ def test_what_is_kept_with_a_mapping_goes_when_it_changes():
 def test_a_change_can_be_told_without_events(session):
     page = session.get_one(Page, 1)
     state = instance_state(page)
-    undocumented.mark_changed(state, "title", "Home")
+    mark_changed(state, "title", "Home")
     page.__dict__["title"] = "Start"
     assert page in session.dirty
     session.flush()
@@ -149,16 +217,16 @@ def test_a_change_can_be_told_without_events(session):
 def test_an_object_can_be_taken_as_stored_or_read_again(session):
     page = session.get_one(Page, 1)
     page.title = "Start"
-    undocumented.take_as_stored(instance_state(page))
+    take_as_stored(instance_state(page))
     assert page not in session.dirty
-    undocumented.expire_attribute(instance_state(page), "title")
+    expire_attribute(instance_state(page), "title")
     assert page.title == "Home"
 
 
 def test_a_savepoint_can_be_told_what_to_expire(session):
     page = session.get_one(Page, 1)
     savepoint = session.begin_nested()
-    undocumented.expire_with_savepoint(session, [instance_state(page)])
+    expire_with_savepoint(session, [instance_state(page)])
     savepoint.rollback()
     assert "title" not in page.__dict__
 
@@ -166,17 +234,17 @@ def test_a_savepoint_can_be_told_what_to_expire(session):
 def test_a_child_tells_whether_it_has_a_parent(session):
     book, note = Book(notes=[Note()]), Note()
     state = instance_state(book.notes[0])
-    assert undocumented.is_child(state, Book, "notes") is True
-    assert undocumented.is_child(instance_state(note), Book, "notes") is None
+    assert is_child(state, Book, "notes") is True
+    assert is_child(instance_state(note), Book, "notes") is None
     book.notes.clear()
-    assert undocumented.is_child(state, Book, "notes") is False
+    assert is_child(state, Book, "notes") is False
 
 
 def test_a_connection_can_be_made_to_demand_a_rollback(session):
     connection = session.connection()
-    assert not undocumented.is_over(connection)
-    undocumented.demand_rollback(connection)
-    assert undocumented.is_over(connection)
+    assert not is_over(connection)
+    demand_rollback(connection)
+    assert is_over(connection)
     for act in (lambda: session.execute(select(Page)), session.commit):
         with pytest.raises(PendingRollbackError):
             act()
@@ -186,19 +254,19 @@ def test_a_connection_can_be_made_to_demand_a_rollback(session):
 
 def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
     page = session.get_one(Page, 1)
-    assert not undocumented.marked_deleted(session)
+    assert not marked_deleted(session)
     session.delete(page)
-    assert instance_state(page) in undocumented.marked_deleted(session)
-    assert undocumented.is_flushing(session) is False
-    undocumented.unmark_deleted(session, instance_state(page))
+    assert instance_state(page) in marked_deleted(session)
+    assert is_flushing(session) is False
+    unmark_deleted(session, instance_state(page))
     assert page not in session.deleted
-    undocumented.mark_deleted(session, instance_state(page), page)
+    mark_deleted(session, instance_state(page), page)
     assert list(session.deleted) == [page]
     session.flush()
     assert session.get(Page, 1) is None
 
 
-class Asked(undocumented.AskingListeners):
+class Asked(AskingListeners):
     __slots__ = ()
     answer = False
     times = 0
@@ -217,10 +285,10 @@ def test_listeners_can_be_asked_for_first(session, target):
     def listener(mapper, connection, page):
         heard.append(page.title)
 
-    undocumented.ask_listeners(Page.__mapper__, "after_delete", Asked)  # there is none
+    ask_listeners(Page.__mapper__, "after_delete", Asked)  # there is none
     assert type(Page.__mapper__.dispatch.after_delete) is not Asked
     event.listen(target, "after_update", listener)
-    undocumented.ask_listeners(Page.__mapper__, "after_update", Asked)
+    ask_listeners(Page.__mapper__, "after_update", Asked)
     page = session.get_one(Page, 1)
     for title, Asked.answer in {"no": False, "yes": True}.items():
         page.title = title
@@ -236,39 +304,39 @@ def test_listeners_can_be_asked_for_first(session, target):
 
 def test_the_transactions_of_sessions_and_connections_are_known(session):
     connection = session.connection()
-    assert undocumented.nested_transaction(session) is session.get_nested_transaction() is None
-    assert undocumented.transaction_of(connection) is connection.get_transaction() is not None
+    assert nested_transaction(session) is session.get_nested_transaction() is None
+    assert transaction_of(connection) is connection.get_transaction() is not None
     with session.begin_nested() as nested:
-        assert undocumented.nested_transaction(session) is nested
-        inner = undocumented.nested_transaction(session.connection())
+        assert nested_transaction(session) is nested
+        inner = nested_transaction(session.connection())
         assert inner is connection.get_nested_transaction() is not None
 
 
 def test_the_classes_of_what_a_flush_writes_are_known(session):
-    assert undocumented.classes_to_flush(session) == set()
+    assert classes_to_flush(session) == set()
     session.get_one(Page, 1).title = "Start"
     session.add(Book(id=1))
-    assert {mapper.class_ for mapper in undocumented.classes_to_flush(session)} == {Page, Book}
+    assert {mapper.class_ for mapper in classes_to_flush(session)} == {Page, Book}
     session.flush()
     session.delete(session.get_one(Book, 1))
-    assert {mapper.class_ for mapper in undocumented.classes_to_flush(session)} == {Book}
+    assert {mapper.class_ for mapper in classes_to_flush(session)} == {Book}
 
 
 def test_what_was_added_to_the_deleted_is_known(session):
     page = session.get_one(Page, 1)
-    assert undocumented.last_deleted(session) is None
-    assert list(undocumented.deleted_since(session, None)) == []
+    assert last_deleted(session) is None
+    assert list(deleted_since(session, None)) == []
     session.delete(page)
     state = instance_state(page)
-    assert undocumented.last_deleted(session) is state
-    assert list(undocumented.deleted_since(session, None)) == [state]
-    assert list(undocumented.deleted_since(session, state)) == []
+    assert last_deleted(session) is state
+    assert list(deleted_since(session, None)) == [state]
+    assert list(deleted_since(session, state)) == []
     session.flush()
-    assert list(undocumented.deleted_since(session, state)) == []
+    assert list(deleted_since(session, state)) == []
 
 
 def test_what_the_transaction_has_inserted_is_known(session):
-    assert list(undocumented.inserted_by(session)) == []
+    assert list(inserted_by(session)) == []
     states = []
     for number in (2, 3):
         page = Page(id=number, title="New")
@@ -276,9 +344,9 @@ def test_what_the_transaction_has_inserted_is_known(session):
         session.flush()
         states.append(instance_state(page))
         session.begin_nested()
-    assert set(undocumented.inserted_by(session)) == set(states)
+    assert set(inserted_by(session)) == set(states)
     session.rollback()
-    assert list(undocumented.inserted_by(session)) == []
+    assert list(inserted_by(session)) == []
 
 
 def test_a_query_tells_what_it_leaves_out_and_its_number(session):
@@ -287,10 +355,10 @@ def test_a_query_tells_what_it_leaves_out_and_its_number(session):
 
     @event.listens_for(Page, "refresh", raw=True)
     def refresh(state, query, names):
-        told.append((undocumented.left_out(state, query), undocumented.run_of(query)))
-        assert undocumented.run_of(query) == undocumented.run_of(state)
+        told.append((left_out(state, query), run_of(query)))
+        assert run_of(query) == run_of(state)
 
-    before = undocumented.next_run()
+    before = next_run()
     for option in (load_only(Page.id), load_only(Page.title), undefer(Page.views)):
         query = select(Page).options(option).execution_options(populate_existing=True)
         assert session.scalars(query).one() is page
@@ -301,12 +369,12 @@ def test_a_query_tells_what_it_leaves_out_and_its_number(session):
 
 def test_a_locking_query_says_so_and_a_lock_can_be_added(session):
     plain, locking = select(Page), select(Page).with_for_update()
-    assert [undocumented.locks_rows(one) for one in (plain, locking)] == [False, True]
+    assert [locks_rows(one) for one in (plain, locking)] == [False, True]
     of_statement = select(Page).from_statement(plain)
     for one in (plain, of_statement):
-        made = undocumented.with_shared_lock(one)
-        assert undocumented.locks_rows(made)
-        assert not undocumented.locks_rows(one)
+        made = with_shared_lock(one)
+        assert locks_rows(made)
+        assert not locks_rows(one)
         assert str(made.compile(dialect=postgresql.dialect())).endswith("FOR SHARE")
         assert session.scalars(made).one().title == "Home"
 
@@ -317,7 +385,7 @@ def test_a_query_tells_which_object_it_refreshes(session):
 
     @event.listens_for(session, "do_orm_execute")
     def execute(state):
-        asked.append(undocumented.refreshed_by(state.local_execution_options))
+        asked.append(refreshed_by(state.local_execution_options))
 
     session.expire(page, ["title"])
     assert page.title == "Home"
@@ -333,7 +401,7 @@ def test_a_query_tells_for_which_object_it_reads_a_relationship(session):
 
     @event.listens_for(session, "do_orm_execute")
     def execute(state):
-        asked.append(undocumented.lazily_loaded_by(state.local_execution_options))
+        asked.append(lazily_loaded_by(state.local_execution_options))
 
     assert book.id == 1
     assert len(book.notes) == 1
@@ -341,9 +409,9 @@ def test_a_query_tells_for_which_object_it_reads_a_relationship(session):
 
 
 def test_mappers_are_found_and_loaded_as_they_should_be(session):
-    assert Base.registry in list(undocumented.registries())
-    assert not undocumented.mapped_key(Page.__mapper__)
-    undocumented.always_load(Page.__mapper__, {Page.__table__.c.id, Page.__table__.c.views})
+    assert Base.registry in list(registries())
+    assert not mapped_key(Page.__mapper__)
+    always_load(Page.__mapper__, {Page.__table__.c.id, Page.__table__.c.views})
     for option in (load_only(Page.title), defer("*")):
         assert "views" in session.scalars(select(Page).options(option)).one().__dict__
         session.expunge_all()
@@ -367,35 +435,35 @@ def test_a_class_whose_mapping_was_refused_stands_in_nobodys_way():
     assert refused.tb is not None  # and with it the class stays
     with pytest.raises(UnmappedClassError):
         Base.registry.mappers  # noqa: B018
-    assert list(undocumented.mapped_by(Base.registry)) == [inspect(Good)]
+    assert list(mapped_by(Base.registry)) == [inspect(Good)]
 
 
 def test_an_update_tells_what_it_sets_and_where():
     statement = update(Page).where(Page.id == 1).values(title="x").options(load_only(Page.id))
-    assert undocumented.subject_of(statement) is Page.__mapper__
-    assert undocumented.subject_of(update(Page.__table__)) is None
-    assert undocumented.subject_of(update(aliased(Page))).is_aliased_class
-    assert undocumented.is_of_the_orm(statement)
-    assert not undocumented.is_of_the_orm(delete(Page.__table__))
-    assert [str(part) for part in undocumented.criteria_of(statement)] == ["pages.id = :id_1"]
-    assert len(undocumented.loader_options_of(statement)) == 1
-    assert [name.key for name in undocumented.values_of(statement)] == ["title"]
-    assert undocumented.values_of(update(Page)) == {}
+    assert subject_of(statement) is Page.__mapper__
+    assert subject_of(update(Page.__table__)) is None
+    assert subject_of(update(aliased(Page))).is_aliased_class
+    assert is_of_the_orm(statement)
+    assert not is_of_the_orm(delete(Page.__table__))
+    assert [str(part) for part in criteria_of(statement)] == ["pages.id = :id_1"]
+    assert len(loader_options_of(statement)) == 1
+    assert [name.key for name in values_of(statement)] == ["title"]
+    assert values_of(update(Page)) == {}
 
 
 def test_an_ordered_update_says_so():
     ordered = update(Page).ordered_values((Page.views, 1), (Page.title, "x"))
-    assert undocumented.is_ordered(ordered)
-    assert not undocumented.is_ordered(update(Page).values(title="x"))
-    assert [name.key for name in undocumented.names_set_by(ordered)] == ["views", "title"]
+    assert is_ordered(ordered)
+    assert not is_ordered(update(Page).values(title="x"))
+    assert [name.key for name in names_set_by(ordered)] == ["views", "title"]
 
 
 def test_statements_that_differ_in_values_alone_have_one_cache_key():
     one, same, other = (select(Page).where(Page.id == n) for n in (1, 2, 3))
-    known = undocumented.cache_key_of(one).key
-    assert undocumented.cache_key_of(same).key == known
-    assert undocumented.cache_key_of(other.limit(1)).key != known
-    assert undocumented.cache_key_of(text("SELECT 1")).key is not None
+    known = cache_key_of(one).key
+    assert cache_key_of(same).key == known
+    assert cache_key_of(other.limit(1)).key != known
+    assert cache_key_of(text("SELECT 1")).key is not None
 
 
 def test_a_mapper_leaves_out_columns_before_it_has_looked_at_its_table():
@@ -405,7 +473,7 @@ def test_a_mapper_leaves_out_columns_before_it_has_looked_at_its_table():
     @event.listens_for(Odd, "instrument_class", propagate=True)
     def leave(mapper, cls):
         mapper.local_table.append_column(Column("hidden", Integer))
-        undocumented.leave_out(mapper, [mapper.local_table.c.hidden])
+        leave_out(mapper, [mapper.local_table.c.hidden])
 
     class Sheet(Odd):
         __tablename__ = "sheets"
@@ -415,39 +483,39 @@ def test_a_mapper_leaves_out_columns_before_it_has_looked_at_its_table():
 
 
 def test_inserts_and_lambdas_tell_what_they_are():
-    assert undocumented.prefixes_of(insert(Page).prefix_with("OR REPLACE")) == ["OR REPLACE"]
-    assert undocumented.upsert_of(insert(Page)) is None
-    assert undocumented.upsert_of(sqlite.insert(Page).on_conflict_do_nothing()) is not None
-    assert undocumented.returns_values(update(Page).returning(Page.id))
-    assert not undocumented.returns_values(update(Page))
-    assert isinstance(undocumented.resolved(lambda_stmt(lambda: update(Page))), type(update(Page)))
+    assert prefixes_of(insert(Page).prefix_with("OR REPLACE")) == ["OR REPLACE"]
+    assert upsert_of(insert(Page)) is None
+    assert upsert_of(sqlite.insert(Page).on_conflict_do_nothing()) is not None
+    assert returns_values(update(Page).returning(Page.id))
+    assert not returns_values(update(Page))
+    assert isinstance(resolved(lambda_stmt(lambda: update(Page))), type(update(Page)))
 
 
 def test_a_result_tells_whether_an_object_may_be_in_several_rows(session):
-    assert not undocumented.repeats(session.execute(select(Book)))
+    assert not repeats(session.execute(select(Book)))
     joined = session.execute(select(Book).options(joinedload(Book.notes)))
-    assert undocumented.repeats(joined)
+    assert repeats(joined)
     joined.close()
     cached = session.execute(select(Book)).freeze()
-    assert undocumented.repeats(cached())
+    assert repeats(cached())
 
 
 def test_a_dialect_tells_whether_it_doubles_signs_and_a_type_whether_it_adds_sql():
-    assert undocumented.double_percents(postgresql.psycopg.dialect())
-    assert not undocumented.double_percents(sqlite.dialect())
-    assert undocumented.has_bind_expression(Hashed())
-    assert not undocumented.has_bind_expression(LargeBinary())
+    assert double_percents(postgresql.psycopg.dialect())
+    assert not double_percents(sqlite.dialect())
+    assert has_bind_expression(Hashed())
+    assert not has_bind_expression(LargeBinary())
 
 
 @pytest.mark.parametrize("dialect", [postgresql.psycopg.dialect(), sqlite.dialect()])
 def test_a_default_is_told_as_a_table_is_made_with_it(dialect):
     for given, sql in (("5", "'5'"), ("it's 100%", "'it''s 100%'"), (text("1 + 1"), "1 + 1")):
         column = Column("one", Integer, server_default=given)
-        assert undocumented.default_in_ddl(column, dialect).strip("()") == sql
+        assert default_in_ddl(column, dialect).strip("()") == sql
 
 
 def test_what_an_insert_gives_new_rows_is_known():
-    given = undocumented.given_by
+    given = given_by
     assert given(insert(Page)) == set()
     assert given(insert(Page).values(id=1, title="a")) == {"id", "title"}
     assert given(insert(Page).values([{"id": 1}, {Page.id: 2, Page.views: 1}])) == {"id", "views"}
@@ -459,25 +527,25 @@ def test_what_an_insert_gives_new_rows_is_known():
 
 def test_an_engine_tells_its_first_level_and_who_hears_of_its_transactions():
     engine = create_engine("sqlite://", isolation_level="AUTOCOMMIT")
-    assert undocumented.level_on_connect(engine.dialect) == "AUTOCOMMIT"
-    assert undocumented.level_on_connect(create_engine("sqlite://").dialect) is None
+    assert level_on_connect(engine.dialect) == "AUTOCOMMIT"
+    assert level_on_connect(create_engine("sqlite://").dialect) is None
 
-    assert not undocumented.has_begin_listeners(engine)
+    assert not has_begin_listeners(engine)
     event.listen(engine, "begin", lambda connection: None)
-    assert undocumented.has_begin_listeners(engine)
-    assert undocumented.has_begin_listeners(engine.execution_options(logging_token="x"))
+    assert has_begin_listeners(engine)
+    assert has_begin_listeners(engine.execution_options(logging_token="x"))
 
 
 def test_an_engine_with_its_own_reader_of_json_is_known() -> None:
-    assert not undocumented.reads_json_itself(create_engine("sqlite://").dialect)
+    assert not reads_json_itself(create_engine("sqlite://").dialect)
     engine = create_engine("sqlite://", json_deserializer=lambda text: object())
-    assert undocumented.reads_json_itself(engine.dialect)
+    assert reads_json_itself(engine.dialect)
 
 
 def test_the_writer_of_json_is_that_of_the_engine() -> None:
-    assert undocumented.json_writer(create_engine("sqlite://").dialect)([1]) == "[1]"
+    assert json_writer(create_engine("sqlite://").dialect)([1]) == "[1]"
     engine = create_engine("sqlite://", json_serializer=lambda value: "own")
-    assert undocumented.json_writer(engine.dialect)([1]) == "own"
+    assert json_writer(engine.dialect)([1]) == "own"
 
 
 def test_a_composite_tells_the_attributes_that_it_is_made_of() -> None:
@@ -492,7 +560,7 @@ def test_a_composite_tells_the_attributes_that_it_is_made_of() -> None:
         span = composite(tuple, "first", "last")
 
     inspect(Shift).registry.configure()
-    assert undocumented.names_in_composite(inspect(Shift), "span") == ["first", "last"]
+    assert names_in_composite(inspect(Shift), "span") == ["first", "last"]
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -503,7 +571,7 @@ def test_who_fetches_rows_a_few_at_a_time_is_known(streams):
 
     @event.listens_for(engine, "before_cursor_execute")
     def before(connection, cursor, statement, parameters, context, many):
-        found.append(undocumented.is_server_side(context))
+        found.append(is_server_side(context))
 
     type(dialect).execution_ctx_cls.create_server_side_cursor = lambda self: (
         self._dbapi_connection.cursor()

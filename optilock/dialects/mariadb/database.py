@@ -55,7 +55,7 @@ from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
 from optilock.mapped import Identity
-from optilock.undocumented import level_on_connect, skips_rollback
+from optilock.undocumented.dialects import level_on_connect, skips_rollback
 
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
 

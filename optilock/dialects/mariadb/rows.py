@@ -33,7 +33,7 @@ from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.mariadb.keys import delete_at
 from optilock.dialects.rows import LockAndLook, Locks, judge, mixed, must_match
-from optilock.undocumented import has_bind_expression
+from optilock.undocumented.dialects import has_bind_expression
 
 #: One statement stays well below ``max_allowed_packet`` (16 MiB by default).
 _ROWS = 1000

@@ -53,7 +53,7 @@ from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
-from optilock.undocumented import while_connecting
+from optilock.undocumented.connections import while_connecting
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3

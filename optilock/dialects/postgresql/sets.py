@@ -65,7 +65,7 @@ from optilock.conditions.condition import demanded_of, parameter, parameter_name
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.postgresql.raising import all_or_error
 from optilock.dialects.rows import LockAndLook, Locks, mixed, must_match, native
-from optilock.undocumented import has_bind_expression
+from optilock.undocumented.dialects import has_bind_expression
 
 #: A parameter that is called as a column would be taken for a new value of that column.
 _OWN = "optilock_"

@@ -55,7 +55,7 @@ from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
 from optilock.tokens.unique import RandomUuid
-from optilock.undocumented import double_percents
+from optilock.undocumented.dialects import double_percents
 
 
 @compiles(RandomUuid, "sqlite")

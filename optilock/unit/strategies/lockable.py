@@ -20,7 +20,7 @@ from sqlalchemy import Alias, Column, FromClause, Join, Select, Table, inspect
 from sqlalchemy.orm import Bundle, Mapper, QueryableAttribute
 
 from optilock.mapped import facts
-from optilock.undocumented import joins_of, may_lock
+from optilock.undocumented.queries import joins_of, may_lock
 
 __all__ = ["Lockable", "rows_to_lock"]
 

@@ -30,7 +30,8 @@ from optilock.mapped import State, facts, identity_of, place_of
 from optilock.rows.stored import rows_at
 from optilock.session.connections import bind_to_write, connection_to_write
 from optilock.session.watched import watched
-from optilock.undocumented import key_asked_for, subject_of, writes_inside
+from optilock.undocumented.queries import key_asked_for, writes_inside
+from optilock.undocumented.statements import subject_of
 from optilock.unit.strategies.heat import Adaptive, Decision, Key, Memory
 from optilock.unit.strategies.lockable import rows_to_lock
 
