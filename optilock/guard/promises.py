@@ -35,7 +35,7 @@ from optilock.session.connections import connection_to_write
 from optilock.session.order import at_step
 from optilock.session.records import Promise, Promises, conflict_of
 from optilock.session.watched import Watched, known_of, watched
-from optilock.undocumented.sessions import marked_deleted
+from optilock.undocumented.sessions import marked_deleted, stored_to_flush
 from optilock.undocumented.transactions import opened_by
 from optilock.writes.send import expected_version
 
@@ -45,10 +45,9 @@ _PROMISED = "_optilock_promised"
 
 def promise(session: Session, state: State, version: Any, *, demanded: bool) -> None:
     """From here to the end of the transaction the row of ``state`` must be in ``version``."""
-    assert state.key is not None
-    promises = promises_of(session)
-    if not watched(session).is_ours(place_of(state)):
-        promises.add(Promise(state.mapper, tuple(state.key[1]), version, demanded))
+    promises, place = promises_of(session), place_of(state)
+    if not known_of(session).is_ours(place):
+        promises.add(place, Promise(state.mapper, place[1], version, demanded))
 
 
 def promises_of(session: Session) -> Promises:
@@ -63,9 +62,11 @@ def promises_of(session: Session) -> Promises:
 
 def _now(session: Session, promises: Promises) -> None:
     """Forget an earlier transaction, also where the running one has not asked the database yet."""
-    running = session.get_transaction()
+    known, running = watched(session), session.get_transaction()
     if running is not None:
-        watched(session).in_transaction(running)
+        if running is known.root and promises.is_of(running):
+            return
+        known.in_transaction(running)
     promises.in_transaction(running)
 
 
@@ -95,11 +96,12 @@ def check_pending(flush: Flush, objects: Any) -> None:
         return
     _now(session, promises)
     moved: dict[State, Promise] = {}
-    for obj in (*session.dirty, *session.deleted) if promises else ():
-        state = instance_state(obj)
+    for state in stored_to_flush(session) if promises else ():
         place = place_of(state)
         promised = promises.get(place)
-        if promised is None or known.is_ours(place) or (objects and not _among(obj, objects)):
+        if promised is None or known.is_ours(place):
+            continue
+        if objects and not _among(state.obj(), objects):
             continue
         if not _is(state.mapper, _held(state), promised.version):
             moved[state] = promised
@@ -118,10 +120,13 @@ def check_before_commit(session: Session) -> None:
     if not known.promises:
         return
     _now(session, known.promises)
-    kept = {*_kept(known), *_locked(session, known)}
-    waiting = [promise for place, promise in known.promises.items() if place not in kept]
+    waiting = {**known.promises}
+    for kept in (_locked, _kept):
+        if waiting:
+            for place in kept(session, known):
+                waiting.pop(place, None)
     try:
-        moved = list(_moved(session, waiting)) if waiting else []
+        moved = list(_moved(session, waiting.values())) if waiting else []
     except DBAPIError as error:
         if not ended_by_conflict(error):
             raise
@@ -131,7 +136,7 @@ def check_before_commit(session: Session) -> None:
     known.promises.looked_at()
 
 
-def _kept(known: Watched) -> Iterator[Place]:
+def _kept(session: Session, known: Watched) -> Iterator[Place]:
     """Promised rows that the transaction has written, and in the promised version."""
     for stated in known.stated:
         yield from stated.rows

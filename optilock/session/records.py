@@ -77,8 +77,7 @@ class Departed(NamedTuple):
     at: Point
 
 
-@dataclass(frozen=True)
-class Promise:
+class Promise(NamedTuple):
     """The row must be in this version."""
 
     mapper: Mapper[Any]
@@ -93,6 +92,10 @@ class OfOneTransaction(dict[Place, T]):
 
     #: The transaction, which goes when its session leaves it: no circle.
     _root: ref[SessionTransaction] | None = None
+
+    def is_of(self, root: SessionTransaction) -> bool:
+        """Was it said in this transaction?"""
+        return self._root is not None and self._root() is root
 
     def in_transaction(self, root: SessionTransaction | None) -> None:
         """Forget what was said in an earlier transaction."""
@@ -123,9 +126,8 @@ class Promises(OfOneTransaction[Promise]):
             self._looked_at = {}
         super().in_transaction(root)
 
-    def add(self, promise: Promise) -> None:
-        """What was promised first counts; a demand makes it a demand."""
-        place = facts(promise.mapper).root, promise.identity
+    def add(self, place: Place, promise: Promise) -> None:
+        """What was promised of the row first counts; a demand makes it a demand."""
         known = self.get(place)
         if known is None:
             self[place] = promise

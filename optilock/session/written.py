@@ -94,7 +94,9 @@ class Written:
         flushed = self.has_flushed(place)
         if flushed and self.overtaken:
             flushed = place in places_of(self.as_read())
-        return flushed or any(place in stated.rows for stated in self.stated)
+        if flushed or not self.stated:
+            return flushed
+        return any(place in stated.rows for stated in self.stated)
 
     def overtook(self, write: Write) -> None:
         """The write was a sum, and its row not in the version that was read."""

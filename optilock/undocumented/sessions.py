@@ -40,6 +40,11 @@ def now_deleted(session: Session, states: Iterable[State]) -> None:
     session._remove_newly_deleted(list(states))
 
 
+def stored_to_flush(session: Session) -> list[State]:
+    """Its changed and deleted objects, of which each list is made anew."""
+    return [*session.identity_map._modified, *session._deleted]
+
+
 def classes_to_flush(session: Session) -> set[Mapper[Any]]:
     """The classes of its new, changed and deleted objects, of which each list is made anew."""
     states = (session._new, session.identity_map._modified, session._deleted)

@@ -123,9 +123,9 @@ def _loaded(session: Session, obj: Any) -> None:
     mapper = state.mapper
     token = facts(mapper).token
     if token and token in state.dict:
-        promises_of(session).add(
-            Promise(mapper, place_of(state)[1], state.dict[token], demanded=False)
-        )
+        place = place_of(state)
+        promised = Promise(mapper, place[1], state.dict[token], demanded=False)
+        promises_of(session).add(place, promised)
     elif not token and facts(mapper).compares:
         raise ConfigurationError(
             f"verify_reads cannot verify rows of {mapper.class_.__name__}: the class compares"
