@@ -147,6 +147,7 @@ def test_the_way_of_one_row(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
         # Where the process has mapped roots of aggregates, as other tests do.
         "aggregates.py",
         "mapped.py",
+        "undocumented/sessions.py",
         "undocumented/flushes.py",
     }
 
