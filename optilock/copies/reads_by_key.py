@@ -16,7 +16,7 @@ from sqlalchemy import Select
 from sqlalchemy.orm import Session
 
 from optilock.mapped import Facts, Identity, facts
-from optilock.rows.locked import LOCKED, run_locking
+from optilock.rows.locked import run_locking
 from optilock.session.connections import PLAIN
 from optilock.undocumented.queries import repeats
 
@@ -62,7 +62,7 @@ def sent(session: Session, known: Facts, identity: Identity, query: Select[Any])
     """
     params = dict(zip(known.key_parameters, identity, strict=True))
     execute = session.execute
-    if getattr(execute, PLAIN, None) is not Session.execute or LOCKED in session.__dict__:
+    if getattr(execute, PLAIN, None) is not Session.execute:  # the application's own
         return execute(query, params)
     if query is known.select_one:
         return Session.execute(session, query, params)

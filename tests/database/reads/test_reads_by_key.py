@@ -218,6 +218,27 @@ def test_a_session_with_a_get_of_its_own_keeps_it(engine):
     assert Counted.asked == 1
 
 
+@pytest.mark.parametrize("below", [False, True], ids=["watched itself", "below a watched class"])
+@pytest.mark.parametrize("strategy", ["optimistic", "pessimistic"])
+def test_a_session_with_an_execute_of_its_own_is_asked(engine, strategy, below):
+    asked = []
+
+    class Asking(Session):
+        def execute(self, statement, *args, **options):
+            asked.append(statement)
+            return super().execute(statement, *args, **options)
+
+    class Plain(Session):
+        pass
+
+    if below:
+        watch(Plain)
+        Asking.__bases__ = (Plain,)
+    with UnitOfWork(sessionmaker(engine, class_=Asking), strategy=strategy) as session:
+        assert session.get(Author, 1).id == 1
+    assert len(asked) == 1
+
+
 def test_get_one_finds_it_too(sessions, engine):
     with sessions() as session, count_statements(engine) as sent:
         assert session.get_one(Author, 1).name == "Ada"
