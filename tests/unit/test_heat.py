@@ -193,7 +193,7 @@ def test_a_hot_table_is_probed_and_is_cold_after_some_probes_that_succeed(memory
 
 def test_a_table_is_probed_no_more_often_than_at_the_beginning(memory):
     conflicts_of_the_table(memory, 20)  # very hot, so that successes do not end it
-    for _ in range(5):
+    for _ in range(20):
         memory.success(NEW, GIVEN)
     readings(memory, 2 * GIVEN.probe, key=NEW)
     assert readings(memory, 20 * GIVEN.probe, key=NEW).count(Decision.WATCHED) == 10
