@@ -74,7 +74,7 @@ def abort(
             with connection.begin():  # it may have been finished until nobody else could work
                 target = _unfinished(connection, ways, table, schema, token)
             steps = _Abort(attempts, target).run() if target.column is not None else ()
-    return (*steps, "drop the note of who works")
+    return (*steps, "drop the note of who works") if attempts.is_dropped else steps
 
 
 def _unfinished(

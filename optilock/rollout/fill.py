@@ -108,6 +108,8 @@ T = TypeVar("T")
 #: After a wait for a lock it rests so many times as long: others may have queued behind it.
 _REST = 9
 _LONGEST_REST = 2.0
+#: Seconds to wait for the table of the claim, which nobody uses but roll-outs.
+_OF_CLAIM = 2.0
 _AGAIN = (Cause.LOCK_TIMEOUT, Cause.DEADLOCK, Cause.CONFLICT)
 
 
@@ -125,6 +127,8 @@ class Attempts:
     #: The right to work on the table, once it was taken; and the connection that locks it.
     claim: Claim | None = None
     beside: Connection | None = None
+    #: Has the table of the claim gone?
+    is_dropped: bool = False
     #: What is locked, once it is known.
     table: Table | None = None
     waits: int = 0
@@ -175,17 +179,21 @@ class Attempts:
         if self.claim is None or not long:
             return self._transact(work)
         with self.claim.locked(self.beside):
-            return self._transact(partial(self._bounded, work, self.beside))
+            return self._transact(partial(self._bounded, work, self.beside, self.lock_timeout))
 
     def _bounded(
-        self, work: Callable[[Connection], T], beside: Connection | None, connection: Connection
+        self,
+        work: Callable[[Connection], T],
+        beside: Connection | None,
+        seconds: float,
+        connection: Connection,
     ) -> T:
-        with self.ways.bounded(connection, beside, self.lock_timeout):
+        with self.ways.bounded(connection, beside, seconds):
             return work(connection)
 
-    def _transact(self, work: Callable[[Connection], T]) -> T:
+    def _transact(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
         with self.connection.begin():
-            self.ways.begin(self.connection, self.lock_timeout)
+            self.ways.begin(self.connection, self.lock_timeout if seconds is None else seconds)
             return work(self.connection)
 
     def rest(self, seconds: float) -> None:
@@ -218,7 +226,9 @@ class Attempts:
             self.connection.rollback()
             self._transact(claim.keep)
             try:
-                self._transact(partial(self._bounded, claim.drop, None))
+                seconds = max(self.lock_timeout, _OF_CLAIM)
+                self._transact(partial(self._bounded, claim.drop, None, seconds), seconds)
+                self.is_dropped = True
             except DBAPIError:
                 self._transact(claim.free)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -119,6 +120,33 @@ def test_a_roll_out_that_failed_is_taken_back(engine, options, at):
     assert "drop the column" in abort(engine, "parcels", token=options["token"])
     assert everything(engine) == before
     roll_out(engine, "parcels", **options)
+
+
+class Reads(Silent):
+    """Somebody reads the note of who works, for as long as he likes."""
+
+    def __init__(self, engine: Engine, seconds: float) -> None:
+        self.connection = engine.connect()
+        self.over = threading.Timer(seconds, self.connection.close)
+
+    def step(self, name: str, total: int | None = None) -> None:
+        if name == "drop the column":
+            self.connection.execute(text("SELECT * FROM optilock_rollout_of_parcels")).all()
+            self.over.start()
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+@pytest.mark.parametrize(("seconds", "goes"), [(0.5, True), (4.0, False)])
+def test_the_note_of_who_works_goes_though_somebody_looks_at_it(engine, seconds, goes):
+    """MariaDB's own threads do, now and then."""
+    with pytest.raises(RuntimeError):
+        roll_out(engine, "parcels", progress=Fails("fill"))
+    reads = Reads(engine, seconds)
+    done = abort(engine, "parcels", progress=reads)
+    left = "optilock_rollout_of_parcels" in inspect(engine).get_table_names()
+    reads.over.join()
+    assert ("drop the note of who works" in done, left) == (goes, not goes)
+    assert abort(engine, "parcels") == (() if goes else ("drop the note of who works",))
 
 
 @pytest.mark.full
