@@ -116,10 +116,11 @@ class Reading:
             return the_one(sent(session, known, identity, self._own))
         self._own = known.lock_one
         result = sent(session, known, identity, self._own)
-        # A listener may have read it before the lock: then it is older than its row.
+        # A listener may have read it before the lock, or have given it from a cache: then it may be
+        # older than its row. So may an object that the session knows by a key of another type.
         is_new = key not in session.identity_map
         obj = the_one(result)
-        if is_new and obj is not None:
+        if is_new and obj is not None and instance_state(obj).key == key:
             _note_locked(session, instance_state(obj))
         return obj
 

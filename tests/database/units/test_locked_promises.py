@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from sqlalchemy import event, select, text
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session, loading, sessionmaker
 
 from optilock import (
     ConcurrencyError,
@@ -133,6 +133,39 @@ def test_what_a_listener_has_read_before_the_lock_is_older_than_the_lock(
         event.listen(session, listened, read)
         seen[0].balance += 1
         promise(session.get_one(Account, 2))  # the listener reads the row
+    assert caught.value.entries[0].identity == (2,)
+
+
+@pytest.mark.needs("row-locks")
+def test_an_object_that_is_asked_for_by_a_key_of_another_type_may_be_older_than_the_lock(
+    sessions, moved
+):
+    with pytest.raises(ConcurrencyError) as caught, pessimistic(sessions) as session:
+        row = session.scalars(select(Account).where(Account.id == 2).distinct()).one()
+        moved(2)
+        assert session.get_one(Account, "2") is row
+        verify(row)
+        session.get_one(Account, 1).balance += 1
+    assert caught.value.entries[0].identity == (2,)
+
+
+@pytest.mark.needs("row-locks")
+def test_what_a_cache_gives_was_not_locked(sessions, moved):
+    with sessions() as session:
+        frozen = session.execute(select(Account).where(Account.id == 2)).freeze()
+
+    def from_the_cache(asked):
+        merged = loading.merge_frozen_result(asked.session, asked.statement, frozen, load=False)
+        return merged()
+
+    moved(2)
+    with pytest.raises(ConcurrencyError) as caught, pessimistic(sessions) as session:
+        session.get_one(Account, 1).balance += 1
+        session.flush()
+        event.listen(session, "do_orm_execute", from_the_cache)
+        row = session.get_one(Account, 2)
+        event.remove(session, "do_orm_execute", from_the_cache)
+        verify(row)
     assert caught.value.entries[0].identity == (2,)
 
 
