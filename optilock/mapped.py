@@ -46,6 +46,8 @@ from optilock.undocumented.mappers import (
 )
 from optilock.undocumented.older import named_as_by_get
 
+#: An execution option of queries that a class keeps: their columns are the same each time.
+DESCRIBED_ONCE = "optilock_described_once"
 #: What to do about a class whose rows have no version; it may be of the mixin, and compare values.
 GIVE_ONE = "give the class one (optilock.Versioned, with a token that has a column: Counter())"
 
@@ -342,7 +344,7 @@ class Facts:
         """The object of a row, for :attr:`key_parameters`; in SQL it is what ``get()`` sends."""
         keys = zip(self.key_parameters, self.mapper.primary_key, strict=True)
         query = select(self.mapper).where(*(key == bindparam(name) for name, key in keys))
-        return named_as_by_get(query)
+        return named_as_by_get(query).execution_options(**{DESCRIBED_ONCE: True})
 
     @cached_property
     def key_parameters(self) -> tuple[str, ...]:

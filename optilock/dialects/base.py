@@ -229,6 +229,9 @@ class Database(RowLocks, Values):
             " read-only: leave read_only=True out."
         )
 
+    def describe_once(self, dialect: Dialect) -> None:
+        """Let the driver describe the results of optilock's own queries once, if that is slow."""
+
     def begin_savepoints(self, connection: Connection) -> None:
         """See to it that a savepoint of this transaction never commits by itself."""
 

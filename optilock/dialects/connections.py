@@ -54,6 +54,8 @@ _watched: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
 def watch_errors(connection: Connection, database: Database) -> bool:
     """From here on, remember on ``connection`` the error that ends its transaction.
 
+    An engine that is new is listened to from here on.
+
     ``True`` says that a conflict with the writers of another server is told at COMMIT.
     """
     if not hasattr(connection, _ENDED):
@@ -63,6 +65,7 @@ def watch_errors(connection: Connection, database: Database) -> bool:
     if known is not None:
         return known
     _watched[dialect] = local = database.locks_are_local(connection)
+    database.describe_once(dialect)
 
     @event.listens_for(connection.engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:

@@ -1,32 +1,37 @@
-"""A flush in which nothing but columns of stored rows has changed is not planned, but written.
+"""Flushes in which nothing but columns of stored rows has changed: they need no plan.
 
 SQLAlchemy plans every flush: which classes go first, which relationships move keys from one row to
 another, what was inserted, moved and deleted. Where there are only changed columns there is nothing
 to plan, and for each row it asks the same of the mapping again. That is most of what a flush costs
 before its rows are sent.
 
-So the guard answers for the plan: it works out what has changed, and sends SQLAlchemy's own
-statement, in the order in which SQLAlchemy would. All that follows, from the connection to the
-answer, is the same. Whatever is not as simple is left to SQLAlchemy, for the
-whole flush: a new or a deleted object, a relationship or a key that has changed, an expression, a
-class with listeners, with values that come from the database, or in a hierarchy.
+So the guard works out what has changed, and sends SQLAlchemy's own statement, in the order in which
+SQLAlchemy would. All that follows, from the connection to the answer, is the same. Where nobody but
+the guard listens to flushes, SQLAlchemy's flush is not begun at all; otherwise the guard answers
+for its plan. Whatever is not as simple is left to SQLAlchemy, for the whole flush: a new or a
+deleted object, a relationship or a key that has changed, an expression, a class with listeners of
+its rows, with values that come from the database, or in a hierarchy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
 
 from sqlalchemy import Column, Table, Update
-from sqlalchemy.orm import Mapper, UOWTransaction
+from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.mapped import State, facts, is_expression
+from optilock.session.order import nobody_listens
 from optilock.undocumented.flushes import (
+    carry_out,
+    changed_alone,
     comparison_of,
     connection_of_flush,
+    has_orphans,
     listeners_of_rows,
     listeners_of_values,
     order_of_class,
@@ -36,7 +41,7 @@ from optilock.undocumented.flushes import (
 from optilock.undocumented.objects import expire_attribute
 from optilock.writes.shapes import compared_columns
 
-__all__ = ["answer_for"]
+__all__ = ["answer_for", "flush_columns"]
 
 #: Where a class keeps how its rows are written.
 _WAY = "columns only"
@@ -45,6 +50,9 @@ _VALUES = frozenset({int, str, float, bool, bytes, type(None)})
 
 #: An object to write, and its new values by their parameters.
 _Row = tuple[State, dict[str, Any]]
+#: What the guard does before a flush, and after the rows were sent: are all of them written?
+Before = Callable[[Session, UOWTransaction, None], None]
+After = Callable[[Session, UOWTransaction], bool]
 
 
 class _Way(NamedTuple):
@@ -62,6 +70,26 @@ class _Way(NamedTuple):
     names: Mapping[Any, str]
 
 
+_Changed = list[tuple[Mapper[Any], _Way, list[_Row]]]
+
+
+def flush_columns(session: Session, before: Before, after: After) -> bool:
+    """Flush the session; ``False``: nothing was done, and SQLAlchemy is to do it."""
+    states = changed_alone(session)
+    if not states:
+        return states is not None
+    if not nobody_listens(session):
+        return False
+    by_mapper: dict[Mapper[Any], list[State]] = {}
+    for state in states:
+        by_mapper.setdefault(state.manager.mapper, []).append(state)
+    changed = _changed(by_mapper)
+    if changed is None or any(has_orphans(*of_class) for of_class in by_mapper.items()):
+        return False
+    carry_out(session, by_mapper, before, partial(_write_all, changed), after)
+    return True
+
+
 def answer_for(uow: UOWTransaction) -> None:
     """Let the flush be written without a plan, if it turns out to need none."""
     setattr(uow, "execute", partial(_execute, ref(uow)))  # noqa: B010
@@ -70,28 +98,27 @@ def answer_for(uow: UOWTransaction) -> None:
 def _execute(running: ref[UOWTransaction]) -> None:
     uow = running()
     assert uow is not None
-    changed = _changed(uow)
-    if changed is None:
+    changed = _changed(uow.mappers)
+    if changed is None or any(other != (False, False) for other in uow.states.values()):
         UOWTransaction.execute(uow)
-        return
-    for mapper, way, rows in changed:
-        _write(uow, mapper, way, rows)
+    else:
+        _write_all(changed, uow)
 
 
 # -- what has changed ------------------------------------------------------------------------------
 
 
-def _changed(uow: UOWTransaction) -> list[tuple[Mapper[Any], _Way, list[_Row]]] | None:
+def _changed(by_mapper: Mapping[Mapper[Any], Iterable[State]]) -> _Changed | None:
     """The rows of each class, in SQLAlchemy's order; ``None``: there is something to plan."""
     found = []
-    for mapper, states in uow.mappers.items():
+    for mapper, states in by_mapper.items():
         way = _way_of(mapper)
         if way is None:
             return None
         rows: list[_Row] = []
         for state in states:
             changes = _changes(way, state)
-            if changes is None or uow.states[state] != (False, False):
+            if changes is None:
                 return None
             if changes:
                 rows.append((state, changes))
@@ -187,6 +214,11 @@ def _made(mapper: Mapper[Any], statement: Update, cache: Any) -> _Way:
 
 
 # -- and how it is written -------------------------------------------------------------------------
+
+
+def _write_all(changed: _Changed, uow: UOWTransaction) -> None:
+    for mapper, way, rows in changed:
+        _write(uow, mapper, way, rows)
 
 
 def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]) -> None:

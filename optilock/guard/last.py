@@ -11,6 +11,7 @@ from __future__ import annotations
 from optilock.dialects import database_of
 from optilock.guard.commuting import LastSum, refused_sums
 from optilock.guard.pipeline import missed_of
+from optilock.guard.promises import hold_by_locks
 from optilock.guard.records import Flush
 from optilock.session.watched import Watched
 from optilock.undocumented.connections import has_commit_listeners
@@ -40,15 +41,18 @@ def send_last(flush: Flush) -> bool:
         if last is None:
             return False
     known.ending_now = False
+    sure = all(map(known.cannot_miss, together))
     before = len(known.sent)
     known.sent.extend(write for writes in together for write in writes)
     del flush.waiting[connection]
     database = database_of(connection.dialect)
     if last is None:
-        missed = ending.send(connection, together, database)
+        missed = ending.send(connection, together, database, sure=sure)
     else:
         with refused_sums(flush, together[0]):
             missed = ending.send(connection, together, database, last.alone)
+    if sure and missed != []:  # a trigger, say: the transaction may have begun anew
+        known.locked = None
     if missed is None:
         flush.waiting[connection] = held
         del known.sent[before:]
@@ -66,6 +70,7 @@ def _is_all(flush: Flush, known: Watched) -> bool:
         is_last(flush)
         and len(flush.waiting) == 1
         and not (flush.misses or flush.skipped or flush.gone_links or known.announced)
-        and not known.promises  # made by a listener of before_flush, and looked at afterwards
+        # A listener of before_flush may make some, which are looked at afterwards.
+        and hold_by_locks(flush.session)
         and nested_transaction(flush.session) is None
     )

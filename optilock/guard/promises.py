@@ -146,6 +146,15 @@ def _kept(session: Session, known: Watched) -> Iterator[Place]:
             yield place
 
 
+def hold_by_locks(session: Session) -> bool:
+    """Is there no promise for which a row has to be looked at, whatever is written until then?"""
+    known = known_of(session)
+    if not known.promises:
+        return True
+    _now(session, known.promises)
+    return len(known.promises) == sum(1 for _ in _locked(session, known))
+
+
 def _locked(session: Session, known: Watched) -> Iterator[Place]:
     """Promised rows that the transaction has read in that version with a lock on every writer.
 

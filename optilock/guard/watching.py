@@ -39,7 +39,7 @@ from optilock.copies.rolled_back import (
 from optilock.dialects import database_of
 from optilock.dialects.connections import watch_errors
 from optilock.errors import ConfigurationError
-from optilock.guard.columns_only import answer_for
+from optilock.guard.columns_only import answer_for, flush_columns
 from optilock.guard.commuting import back_to_what_was_read
 from optilock.guard.compares import note_written
 from optilock.guard.connection import arm, disarm
@@ -200,6 +200,8 @@ def guard_class(cls: type[Session]) -> None:
 
 
 def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
+    is_plain = original is Session.flush  # and not the application's own
+
     @functools.wraps(original)
     def flush(self: Session, objects: Any = None) -> None:
         known = known_of(self)
@@ -210,7 +212,8 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
         known.flushing = True
         stating, known.stating = known.stating, False
         try:
-            original(self, objects)
+            if objects or not is_plain or not flush_columns(self, _before_flush, _after_flush):
+                original(self, objects)
         except DBAPIError as error:
             running: Flush | None = known.flush
             if running is None or running.outer_error is error:
@@ -339,7 +342,8 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
         answer_for(uow)
 
 
-def _after_flush(session: Session, uow: Any) -> None:
+def _after_flush(session: Session, uow: Any) -> bool:
+    """Is every row written as SQLAlchemy's unit of work has it?"""
     running: Flush | None = known_of(session).flush
     if running is not None and running.uow is uow and not running.settled:
         running.settled = True
@@ -366,6 +370,7 @@ def _after_flush(session: Session, uow: Any) -> None:
         except DBAPIError:
             remember_ours(running)
             raise
+    return running is not None and not (running.skipped or running.misses)
 
 
 def _after_commit(session: Session) -> None:
@@ -427,7 +432,7 @@ def _inserted_in_vain(session: Session, obj: Any) -> None:
         values_unknown(state)
 
 
-_LISTENERS: dict[str, Callable[..., None]] = {
+_LISTENERS: dict[str, Callable[..., object]] = {
     "detached_to_persistent": attached,
     "deleted_to_persistent": _revived,
     "persistent_to_transient": _inserted_in_vain,

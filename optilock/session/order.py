@@ -69,6 +69,8 @@ _known: dict[str, dict[str, tuple[str | None, Step]]] = {name: {} for name in OR
 _in_order: dict[str, tuple[tuple[str | None, Step], ...]] = dict.fromkeys(ORDER, ())
 #: Steps that somebody has asked for; two threads may need their first one at the same time.
 _there: set[str] = set()
+#: The keys of the steps around a flush that are not the guard's.
+_beside_guard: set[str | None] = set()
 _changing = Lock()
 _of_classes: dict[str, Step] = {}
 _classes: WeakSet[type[Session]] = WeakSet()
@@ -87,6 +89,8 @@ def at_step(name: str, key: str | None, **steps: Step) -> None:
             if name not in places:
                 raise LookupError(f"{name!r} is not in the order of {of_event}")
             known[name] = key, step
+            if name != "guard" and of_event in _OF_FLUSHES:
+                _beside_guard.add(key)
             _in_order[of_event] = tuple(known[one] for one in places if one in known)
             if not event.contains(Session, of_event, _LISTENERS[of_event]):
                 event.listen(Session, of_event, _LISTENERS[of_event])
@@ -106,6 +110,21 @@ def listen_to_class(cls: type[Session], **steps: Step) -> None:
     _classes.add(cls)
     for name, step in _of_classes.items():
         event.listen(cls, name, step, propagate=True, insert=name in _FIRST)
+
+
+#: What a flush calls, in its order.
+_OF_FLUSHES = ("before_flush", "after_flush", "after_flush_postexec")
+
+
+def nobody_listens(session: Session) -> bool:
+    """Does nobody but the guard hear of the session's flushes?"""
+    events, carried = session.dispatch, session.__dict__
+    return (
+        len(events.before_flush) == 1
+        and len(events.after_flush) == 1
+        and len(events.after_flush_postexec) == bool(_in_order["after_flush_postexec"])
+        and all(key is not None and key not in carried for key in _beside_guard)
+    )
 
 
 def listen_in(session: Session, **steps: Step) -> None:

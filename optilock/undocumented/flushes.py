@@ -1,15 +1,71 @@
-"""How a flush writes the rows of a class: its statement, its order, its listeners."""
+"""How a flush writes the rows of a class: its statement, its order, its listeners.
+
+And what it does before and after that (:func:`carry_out`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Update
-from sqlalchemy.orm import Mapper, UOWTransaction
+from sqlalchemy.orm import InstanceState, Mapper, Session, UOWTransaction
 
 from optilock.undocumented.objects import State
+
+
+def changed_alone(session: Session) -> Collection[State] | None:
+    """The objects to flush, if they all are stored and changed; ``None`` if there are others."""
+    if session._new or session._deleted or session._flushing:
+        return None
+    states: Collection[State] = session.identity_map._modified
+    return states
+
+
+def has_orphans(mapper: Mapper[Any], states: Collection[State]) -> bool:
+    """Would a flush delete one of these, because its parent has let it go?"""
+    return bool(mapper._delete_orphans) and any(map(mapper._is_orphan, states))
+
+
+def carry_out(
+    session: Session,
+    by_mapper: Mapping[Mapper[Any], Collection[State]],
+    before: Callable[[Session, UOWTransaction, None], None],
+    write: Callable[[UOWTransaction], None],
+    after: Callable[[Session, UOWTransaction], bool],
+) -> None:
+    """Flush changed objects as ``Session.flush()`` does, without its plan and its events.
+
+    ``after`` says whether all were written. An error ends the transaction, or the savepoint, as an
+    error in the part of it that SQLAlchemy opens for a flush does.
+    """
+    session._flushing = True
+    try:
+        uow = UOWTransaction(session)
+        before(session, uow, None)
+        for mapper, states in by_mapper.items():
+            uow.mappers[mapper].update(states)
+            uow.states.update(dict.fromkeys(states, (False, False)))
+        uow.transaction = transaction = session._autobegin_t()
+        try:
+            session._warn_on_events = True
+            try:
+                write(uow)
+            finally:
+                session._warn_on_events = False
+            if after(session, uow):
+                written = [(state, state.dict) for state in uow.states]
+                InstanceState._commit_all_states(written, session.identity_map)
+                session._register_altered(uow.states)
+            else:
+                uow.finalize_flush_changes()
+        except BaseException:
+            if transaction.is_active:
+                transaction._begin().rollback(_capture_exception=True)
+            raise
+    finally:
+        session._flushing = False
 
 
 def update_sent_for(mapper: Mapper[Any]) -> tuple[Update, Any] | None:

@@ -5,7 +5,8 @@ of ``session.commit()``, after the listeners of ``before_commit``, so that nothi
 after the flush; and which writes those are is said in :mod:`optilock.guard.last`.
 
 Where something else does come after it, the unit flushes as ever: parts that hear of
-``before_commit``, promises (``expect``, ``verify``), and the application's listeners of
+``before_commit``, promises (``expect``, ``verify``) of rows that are not locked, and the
+application's listeners of
 ``before_commit``, ``after_flush``, ``after_flush_postexec``, and of rows that were inserted or
 deleted (``pending_to_persistent``, ``persistent_to_deleted``), who may add others.
 """
@@ -20,6 +21,7 @@ from sqlalchemy import Dialect
 from sqlalchemy.orm import Session
 
 from optilock.dialects import Database, database_of
+from optilock.guard.promises import hold_by_locks
 from optilock.session.connections import binds_of_sessions
 from optilock.session.watched import known_of
 from optilock.undocumented.sessions import listeners_of
@@ -39,7 +41,7 @@ _OUR_OWN = f"{__name__.partition('.')[0]}."
 def flushes_at_commit(session: Session, parts: Iterable[Part]) -> bool:
     """Is what is pending to be flushed inside of ``session.commit()``? It is noted, then."""
     known = known_of(session)
-    if known.ending is None or known.promises or len(known.connections) != 1:
+    if known.ending is None or len(known.connections) != 1 or not hold_by_locks(session):
         return False
     for part in parts:
         if type(part).before_commit is not Part.before_commit:

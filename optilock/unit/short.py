@@ -84,6 +84,8 @@ class OneStatement:
         together: Sequence[list[Write]],
         database: Database,
         alone: Alone | None = None,
+        *,
+        sure: bool = False,
     ) -> list[Write] | None:
         """Write these rows in one statement, which commits itself; or return those that missed.
 

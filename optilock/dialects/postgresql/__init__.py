@@ -4,7 +4,8 @@
 sent for a few. :mod:`migrations` has the triggers of versions, and how a table that is alive gets a
 version, :mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of
 queues, :mod:`floor` where a look for messages begins, and :mod:`connects` which failed connects may
-pass. :mod:`patience` lets writes wait only briefly. :mod:`catalogue` has what its tables have, and
+pass. :mod:`patience` lets writes wait only briefly, and :mod:`described` asks psycopg once for the
+columns of a query. :mod:`catalogue` has what its tables have, and
 :mod:`weak` what makes versions weaker there.
 
 A pipelined unit of work sends BEGIN and COMMIT along with other statements: :mod:`cursors` of

@@ -57,6 +57,7 @@ class _Sync(_BeginFirst):
             except BaseException:
                 line.stored = False
                 raise
+        options = {**line.options, **options}
         context = line.context
         if context is None:
             context = self.connection.pipeline()
@@ -125,6 +126,7 @@ class _Async(_BeginFirstAsync):
             except BaseException:
                 line.stored = False
                 raise
+        options = {**line.options, **options}
         context = line.context
         if context is None:
             context = self.connection.pipeline()

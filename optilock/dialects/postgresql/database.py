@@ -35,6 +35,7 @@ from optilock.dialects.migrations import Names, TriggerDDL
 from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
 from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.cursors import open_line
+from optilock.dialects.postgresql.described import describe_once
 from optilock.dialects.postgresql.few_rows import few_rows
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
 from optilock.dialects.postgresql.line import IDLE
@@ -101,6 +102,9 @@ class PostgreSQL(Database):
     single = "REAL"
 
     brief_waits = BRIEFLY
+
+    def describe_once(self, dialect: Dialect) -> None:
+        describe_once(dialect)
 
     def form(self, writes: list[Write], dialect: Dialect, *, locked: bool = False) -> Form:
         many = set_form(self, writes, dialect)

@@ -40,6 +40,9 @@ __all__ = ["FewRows", "few_rows"]
 #: Of more rows the statement for many is cheaper.
 MOST = 8
 
+#: The same of statements that raise.
+MOST_THAT_RAISE = 3
+
 _KEYS = "optilock_keys"
 _FORM = "few rows"
 
@@ -83,6 +86,20 @@ class FewRows:
         rows = [write.params for write in writes]
         counts = execute_counted(connection, self._statement, rows, partial(_together, lock))
         return [write for write, count in zip(writes, counts, strict=True) if not count]
+
+
+def one_by_one(writes: list[Write], *, sure: bool) -> list[list[Write]]:
+    """The rows, each for a statement of its own that raises if it misses, or all for one.
+
+    Nothing is locked before: in the order of the keys, who misses has no locks behind the row.
+    """
+    if len(writes) > MOST_THAT_RAISE or any(write.shape.demanded for write in writes):
+        return [writes]
+    if not sure:
+        if not all(_has_plain_key(write.shape) for write in writes):
+            return [writes]
+        writes = sorted(writes, key=Write.key)
+    return [[write] for write in writes]
 
 
 def few_rows(

@@ -8,6 +8,8 @@ COMMITTED; one row
 the same; one row, which is added to       UPDATE ... RETURNING, COMMIT          COMMIT of nothing
 the same; several rows or tables           statements that raise                 the server skips
                                            (:mod:`raising`), COMMIT              COMMIT
+the same, and SELECTs that lock; all rows  as above                              as above; none does
+to be written are locked as they were read
 anything else: earlier writes, locks,      SAVEPOINT, statements that raise,     back to the
 ``SET LOCAL``, another level               COMMIT                                savepoint
 =========================================  ====================================  ================
@@ -29,6 +31,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Alone, Write
+from optilock.dialects.plain import Leaves
+from optilock.dialects.postgresql.few_rows import one_by_one
 from optilock.dialects.postgresql.line import Line
 from optilock.dialects.postgresql.raising import is_mark
 from optilock.dialects.rows import native
@@ -70,16 +74,19 @@ class LastWrites:
         together: Sequence[list[Write]],
         database: Any,
         alone: Alone | None = None,
+        *,
+        sure: bool = False,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
         None: nothing was written, and nobody knows which rows miss. In both cases the transaction
-        goes on, or has begun anew.
+        goes on, or has begun anew, for which it has nothing to lose; where it is ``sure`` that no
+        row misses, not even its locks.
         """
         line = self._line
         if line.has_spoken():
             return None
-        anew = line.loses_nothing
+        anew = line.left_behind() <= (Leaves.ROW_LOCKS if sure else Leaves.NOTHING)
         if anew and len(together) == 1 and len(together[0]) == 1:
             try:
                 return self._one_row(connection, together[0][0], alone)
@@ -87,7 +94,8 @@ class LastWrites:
                 return None
         if alone is not None:
             return None
-        statements = [database.all_or_error(writes, connection.dialect) for writes in together]
+        parts = [part for writes in together for part in one_by_one(writes, sure=sure)]
+        statements = [database.all_or_error(writes, connection.dialect) for writes in parts]
         if None in statements:
             return None
         return [] if self._all(connection, statements, savepoint=not anew) else None

@@ -19,9 +19,10 @@ import select
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any
 
-from optilock.dialects.plain import is_plain
+from optilock.dialects.plain import Leaves, is_plain, left_by
 from optilock.dialects.switch import AFTER_THE_END, Interposed
 from optilock.errors import OptilockError
 
@@ -30,6 +31,8 @@ from optilock.errors import OptilockError
 IDLE, _IN_TRANSACTION, _IN_ERROR = 0, 2, 3
 _OK = 0
 
+_AS_EVER: Mapping[str, Any] = MappingProxyType({})
+_PREPARED: Mapping[str, Any] = MappingProxyType({"prepare": True})
 _SAVEPOINT = b"SAVEPOINT optilock_last"
 _TO_SAVEPOINT = (
     b"ROLLBACK TO SAVEPOINT optilock_last",
@@ -83,8 +86,9 @@ class Line:
         self._commands = _Together()
         self._level = level
         self._limit = limit
-        #: Only SELECTs that leave nothing behind were sent since BEGIN, at READ COMMITTED.
-        self._plain = True
+        #: What was sent since BEGIN leaves so much behind; at another level than READ COMMITTED
+        #: there is also the snapshot.
+        self._leaves = Leaves.NOTHING
         #: What goes before the next statement if the transaction has failed.
         self._undo: tuple[bytes, ...] = ()
         #: How many statements are still to come of the last ones; zero: these are not the last.
@@ -114,15 +118,24 @@ class Line:
         if self._short and status == IDLE and not self._needs_transaction(query, params):
             return True
         if status == _IN_TRANSACTION and not self._undo:
-            if self._plain:
-                self._plain = is_plain(query)
+            if self._leaves is not Leaves.MORE:
+                self._leaves = max(self._leaves, left_by(query))
             return True
         if status == IDLE:
             if self.stored:
                 raise OptilockError(AFTER_THE_END)
-            self._plain = self._is_read_committed() and is_plain(query)
+            self._leaves = left_by(query) if self._is_read_committed() else Leaves.MORE
             return False
         return not self._undo
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """How psycopg is to execute the statement.
+
+        One that it has counted, and then prepares in a pipeline, it takes for prepared whatever
+        becomes of it. Of the last ones, the server skips those that come after a miss.
+        """
+        return _PREPARED if self._left > 0 and len(self._last) > 1 else _AS_EVER
 
     def _needs_transaction(self, query: Any, params: Any) -> bool:
         if self.stored:
@@ -224,12 +237,11 @@ class Line:
 
     # -- what the last writes ask ----------------------------------------------------------------
 
-    @property
-    def loses_nothing(self) -> bool:
-        """Could the transaction be ended and begun anew, and nobody would see a difference?"""
+    def left_behind(self) -> Leaves:
+        """What would be lost if the transaction were ended and begun anew?"""
         if self._pgconn.transaction_status == IDLE:
-            return self._is_read_committed()
-        return self._plain
+            return Leaves.NOTHING if self._is_read_committed() else Leaves.MORE
+        return self._leaves
 
     def has_spoken(self) -> bool:
         """Has the server said something that nobody has read, or hung up?
@@ -250,7 +262,7 @@ class Line:
     def undo(self) -> None:
         """The last statements failed, as they should where a row has missed, or were cut short."""
         self._undo = _TO_SAVEPOINT if self._savepoint else (b"ROLLBACK", self._begin())
-        self._plain = not self._savepoint
+        self._leaves = Leaves.MORE if self._savepoint else Leaves.NOTHING
 
     def cut_short(self) -> bool:
         """An error came before all of the last statements were sent.
