@@ -221,18 +221,21 @@ def cover(mapper: Mapper[Any], names: Any) -> None:
             _covers.append(Cover(mapper, relationship))
             _refuse_circle(mapper, relationship)
     _of.clear()
-    at_step("roots", None, before_flush=_touch_roots)
+    at_step("roots", _concerned, before_flush=_touch_roots)
 
 
 # -- at a flush -----------------------------------------------------------------------------------
 
 
+def _concerned(session: Session) -> bool:
+    """Does it flush parts or roots, or did its last flush?"""
+    if ROOTS in session.__dict__:
+        return True
+    return any(any(_covers_of(mapper)) for mapper in classes_to_flush(session))
+
+
 def _touch_roots(session: Session, uow: Any, objects: Any) -> None:
     """Touch the roots of all that changed, and the roots of these, in the versions seen."""
-    if not any(any(_covers_of(mapper)) for mapper in classes_to_flush(session)):
-        if ROOTS in session.__dict__:
-            note_roots(session, set())
-        return
     waiting = [*session.new, *session.dirty, *session.deleted]
     seen: set[State] = set()
     while waiting:

@@ -22,8 +22,8 @@ and *when objects come back* into a session: *guard* alone. *When a row is loade
 units that verify what they read.
 
 A step is there once somebody has needed it, and its place does not depend on when that was. It is
-called for the sessions that have something for it: a step with a key is asked by sessions that
-carry the key in their ``__dict__``. What all sessions may need (``touch`` and aggregates work in
+called for the sessions that have something for it: those that carry its key in their ``__dict__``,
+or of which it says so itself. What all sessions may need (``touch`` and aggregates work in
 plain sessions) is listened to at ``Session``; what concerns watched sessions alone at the topmost
 class that is watched; reads at the one session. So each is called once.
 
@@ -45,6 +45,8 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 Step = Callable[..., Any]
+#: The key of a step, or what it says of a session.
+Whose = str | Callable[[Session], bool]
 
 #: The steps of each event of a session, in their order.
 ORDER: Mapping[str, tuple[str, ...]] = {
@@ -64,22 +66,22 @@ ORDER: Mapping[str, tuple[str, ...]] = {
 #: Ahead of what the application has registered already.
 _FIRST = frozenset({"after_flush"})
 
-_known: dict[str, dict[str, tuple[str | None, Step]]] = {name: {} for name in ORDER}
+_known: dict[str, dict[str, tuple[Whose, Step]]] = {name: {} for name in ORDER}
 #: The same, in the order of the list.
-_in_order: dict[str, tuple[tuple[str | None, Step], ...]] = dict.fromkeys(ORDER, ())
+_in_order: dict[str, tuple[tuple[Whose, Step], ...]] = dict.fromkeys(ORDER, ())
 #: Steps that somebody has asked for; two threads may need their first one at the same time.
 _there: set[str] = set()
-#: The keys of the steps around a flush that are not the guard's.
-_beside_guard: set[str | None] = set()
+#: Whose the steps around a flush are that are not the guard's.
+_beside_guard: set[Whose] = set()
 _changing = Lock()
 _of_classes: dict[str, Step] = {}
 _classes: WeakSet[type[Session]] = WeakSet()
 
 
-def at_step(name: str, key: str | None, **steps: Step) -> None:
-    """From here on, call each of ``steps`` (by event) at its place, in every session.
+def at_step(name: str, whose: Whose, **steps: Step) -> None:
+    """From here on, call each of ``steps`` (by event) at its place, in the sessions that need it.
 
-    With a ``key``: in the sessions that have it in their ``__dict__``.
+    These are those that have ``whose`` in their ``__dict__``, or of which it says so.
     """
     if name in _there:
         return
@@ -88,9 +90,9 @@ def at_step(name: str, key: str | None, **steps: Step) -> None:
             places, known = ORDER[of_event], _known[of_event]
             if name not in places:
                 raise LookupError(f"{name!r} is not in the order of {of_event}")
-            known[name] = key, step
+            known[name] = whose, step
             if name != "guard" and of_event in _OF_FLUSHES:
-                _beside_guard.add(key)
+                _beside_guard.add(whose)
             _in_order[of_event] = tuple(known[one] for one in places if one in known)
             if not event.contains(Session, of_event, _LISTENERS[of_event]):
                 event.listen(Session, of_event, _LISTENERS[of_event])
@@ -118,12 +120,12 @@ _OF_FLUSHES = ("before_flush", "after_flush", "after_flush_postexec")
 
 def nobody_listens(session: Session) -> bool:
     """Does nobody but the guard hear of the session's flushes?"""
-    events, carried = session.dispatch, session.__dict__
+    events = session.dispatch
     return (
         len(events.before_flush) == 1
         and len(events.after_flush) == 1
         and len(events.after_flush_postexec) == bool(_in_order["after_flush_postexec"])
-        and all(key is not None and key not in carried for key in _beside_guard)
+        and not any(_is_for(session, whose) for whose in _beside_guard)
     )
 
 
@@ -133,26 +135,27 @@ def listen_in(session: Session, **steps: Step) -> None:
         event.listen(session, name, step)
 
 
+def _is_for(session: Session, whose: Whose) -> bool:
+    return whose in session.__dict__ if isinstance(whose, str) else whose(session)
+
+
 def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
     """Only a flush that has something to do comes this far; without a session it is no flush."""
     if session is not None:
-        carried = session.__dict__
-        for key, step in _in_order["before_flush"]:
-            if key is None or key in carried:
+        for whose, step in _in_order["before_flush"]:
+            if _is_for(session, whose):
                 step(session, uow, objects)
 
 
 def _after_flush_postexec(session: Session, uow: Any) -> None:
-    carried = session.__dict__
-    for key, step in _in_order["after_flush_postexec"]:
-        if key is None or key in carried:
+    for whose, step in _in_order["after_flush_postexec"]:
+        if _is_for(session, whose):
             step(session, uow)
 
 
 def _before_commit(session: Session) -> None:
-    carried = session.__dict__
-    for key, step in _in_order["before_commit"]:
-        if key is None or key in carried:
+    for whose, step in _in_order["before_commit"]:
+        if _is_for(session, whose):
             step(session)
 
 

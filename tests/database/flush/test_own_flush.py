@@ -45,6 +45,22 @@ class Book(Versioned, Base):
     copies: Mapped[int] = mapped_column(CheckConstraint("copies >= 0"))
 
 
+class Cart(Versioned, Base):
+    """The root of an aggregate: its version moves with its lines."""
+
+    __tablename__ = "of_carts"
+    __version_root_of__ = ("lines",)
+    id: Mapped[int] = key()
+    lines: Mapped[list[Line]] = relationship()
+
+
+class Line(Versioned, Base):
+    __tablename__ = "of_lines"
+    id: Mapped[int] = key()
+    cart_id: Mapped[int] = mapped_column(ForeignKey("of_carts.id"))
+    pieces: Mapped[int] = mapped_column(default=0)
+
+
 @pytest.fixture
 def sessions(engine):
     Base.metadata.create_all(engine)
@@ -231,6 +247,20 @@ def test_rows_that_are_touched_are_left_to_sqlalchemy(sessions, begun):
     assert begun
     with sessions() as session:
         assert [session.get_one(Book, n).version for n in (1, 2)] == [3, 2]
+
+
+def test_a_class_of_an_aggregate_leaves_the_flushes_of_others_alone(sessions, begun):
+    with sessions() as session, session.begin():
+        session.execute(insert(Cart.__table__).values(id=1, version=1))
+        session.execute(insert(Line.__table__).values(id=1, cart_id=1, pieces=0, version=1))
+    with sessions() as session:
+        session.get_one(Book, 1).copies = 5
+        session.commit()
+        assert not begun
+        session.get_one(Line, 1).pieces = 5
+        session.commit()
+        assert begun
+        assert session.get_one(Cart, 1).version == 2
 
 
 def test_an_orphan_is_deleted(sessions, begun):
