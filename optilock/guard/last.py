@@ -41,17 +41,17 @@ def send_last(flush: Flush) -> bool:
         if last is None:
             return False
     known.ending_now = False
-    sure = all(map(known.cannot_miss, together))
+    locked = all(map(known.has_locked, together))
     before = len(known.sent)
     known.sent.extend(write for writes in together for write in writes)
     del flush.waiting[connection]
     database = database_of(connection.dialect)
     if last is None:
-        missed = ending.send(connection, together, database, sure=sure)
+        missed = ending.send(connection, together, database, locked=locked)
     else:
         with refused_sums(flush, together[0]):
             missed = ending.send(connection, together, database, last.alone)
-    if sure and missed != []:  # a trigger, say: the transaction may have begun anew
+    if locked and missed != []:  # a trigger, say: the transaction may have begun anew
         known.locked = None
     if missed is None:
         flush.waiting[connection] = held

@@ -71,14 +71,13 @@ class Ending(Protocol):
         database: Database,
         alone: Alone | None = None,
         *,
-        sure: bool = False,
+        locked: bool = False,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
-        A single row may have a statement of its own, ``alone``. Is it ``sure`` that none misses,
-        because the transaction has locked them as they are expected to be? None: nothing was
-        written, and nobody knows which rows miss. In both cases the transaction goes on, or has
-        begun anew.
+        A single row may have a statement of its own, ``alone``. Are the rows ``locked`` already, as
+        they are expected to be, so that none should miss? None: nothing was written, and nobody
+        knows which rows miss. In both cases the transaction goes on, or has begun anew.
         """
 
     def over(self) -> None:
@@ -208,12 +207,6 @@ class Watched(Written):
         if not locked or self.sent_more:
             return False
         return all(write.places()[0] in locked for write in writes)
-
-    def cannot_miss(self, writes: Sequence[Write]) -> bool:
-        """Has it locked all of these rows, and do they ask for nothing but their version?"""
-        return self.has_locked(writes) and all(
-            write.shape.conditions == (write.shape.token,) for write in writes
-        )
 
     def transactions(self) -> Iterable[SessionTransaction]:
         return self._savepoints if self.root is None else (self.root, *self._savepoints)

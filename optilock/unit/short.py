@@ -85,7 +85,7 @@ class OneStatement:
         database: Database,
         alone: Alone | None = None,
         *,
-        sure: bool = False,
+        locked: bool = False,
     ) -> list[Write] | None:
         """Write these rows in one statement, which commits itself; or return those that missed.
 

@@ -88,17 +88,16 @@ class FewRows:
         return [write for write, count in zip(writes, counts, strict=True) if not count]
 
 
-def one_by_one(writes: list[Write], *, sure: bool) -> list[list[Write]]:
+def one_by_one(writes: list[Write], *, locked: bool) -> list[list[Write]]:
     """The rows, each for a statement of its own that raises if it misses, or all for one.
 
-    Nothing is locked before: in the order of the keys, who misses has no locks behind the row.
+    A flush writes them in the order of their keys. Where the database has another order of such
+    keys, those that are not ``locked`` already go in the one statement, which has that order.
     """
     if len(writes) > MOST_THAT_RAISE or any(write.shape.demanded for write in writes):
         return [writes]
-    if not sure:
-        if not all(_has_plain_key(write.shape) for write in writes):
-            return [writes]
-        writes = sorted(writes, key=Write.key)
+    if not locked and not all(_has_plain_key(write.shape) for write in writes):
+        return [writes]
     return [[write] for write in writes]
 
 

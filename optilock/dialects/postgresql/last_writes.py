@@ -75,18 +75,18 @@ class LastWrites:
         database: Any,
         alone: Alone | None = None,
         *,
-        sure: bool = False,
+        locked: bool = False,
     ) -> list[Write] | None:
         """Write these rows, of one table each, and commit; or else return those that missed.
 
         None: nothing was written, and nobody knows which rows miss. In both cases the transaction
-        goes on, or has begun anew, for which it has nothing to lose; where it is ``sure`` that no
-        row misses, not even its locks.
+        goes on, or has begun anew. It has nothing to lose then; or its locks, where all rows are
+        ``locked`` and so none should miss.
         """
         line = self._line
         if line.has_spoken():
             return None
-        anew = line.left_behind() <= (Leaves.ROW_LOCKS if sure else Leaves.NOTHING)
+        anew = line.left_behind() <= (Leaves.ROW_LOCKS if locked else Leaves.NOTHING)
         if anew and len(together) == 1 and len(together[0]) == 1:
             try:
                 return self._one_row(connection, together[0][0], alone)
@@ -94,7 +94,7 @@ class LastWrites:
                 return None
         if alone is not None:
             return None
-        parts = [part for writes in together for part in one_by_one(writes, sure=sure)]
+        parts = [part for writes in together for part in one_by_one(writes, locked=locked)]
         statements = [database.all_or_error(writes, connection.dialect) for writes in parts]
         if None in statements:
             return None
