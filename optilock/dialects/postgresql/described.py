@@ -32,22 +32,27 @@ def describe_once(dialect: Dialect) -> None:
 
 
 class _Described(CursorFetchStrategy):
-    """As SQLAlchemy fetches rows, with a description of an earlier result."""
+    """As SQLAlchemy fetches rows; the description is that of the first result."""
 
-    __slots__ = ("alternate_cursor_description",)
+    __slots__ = ("_columns", "_first")
 
-    def __init__(self, description: Sequence[Any]) -> None:
-        self.alternate_cursor_description = description
+    def __init__(self, cursor: Any, compiled: Any) -> None:
+        self._columns: Sequence[Any] = ()
+        self._first = cursor, compiled
+
+    @property
+    def alternate_cursor_description(self) -> Sequence[Any]:  # type: ignore[override]
+        """Asked for after a statement was executed; from the first time on, it is kept."""
+        if not self._columns:
+            cursor, compiled = self._first
+            self._columns, self._first = [tuple(one) for one in cursor.description], (None, None)
+            setattr(compiled, _FETCHED, self)
+        return self._columns
 
 
-def _do_execute(cursor: Any, statement: str, params: Any, context: Any) -> bool | None:
-    if context is None or DESCRIBED_ONCE not in context.execution_options:
-        return None
-    fetched = getattr(context.compiled, _FETCHED, None)
-    if fetched is not None:
-        context.cursor_fetch_strategy = fetched
-        return None
-    context.dialect.do_execute(cursor, statement, params, context)
-    columns = [tuple(column) for column in cursor.description]
-    setattr(context.compiled, _FETCHED, _Described(columns))
-    return True
+def _do_execute(cursor: Any, statement: str, params: Any, context: Any) -> None:
+    """It leaves the execution to SQLAlchemy, and to other listeners."""
+    if context is not None and DESCRIBED_ONCE in context.execution_options:
+        compiled = context.compiled
+        fetched = getattr(compiled, _FETCHED, None)
+        context.cursor_fetch_strategy = fetched or _Described(cursor, compiled)
