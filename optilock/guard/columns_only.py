@@ -15,7 +15,7 @@ its rows, with values that come from the database, or in a hierarchy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
@@ -50,9 +50,9 @@ _VALUES = frozenset({int, str, float, bool, bytes, type(None)})
 
 #: An object to write, and its new values by their parameters.
 _Row = tuple[State, dict[str, Any]]
-#: What the guard does before a flush, and after the rows were sent: are all of them written?
+#: What the guard does before a flush, and after the rows were sent: which were not just written?
 Before = Callable[[Session, UOWTransaction, None], None]
-After = Callable[[Session, UOWTransaction], bool]
+After = Callable[[Session, UOWTransaction], Collection[State]]
 
 
 class _Way(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, inspect
@@ -342,8 +342,8 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
         answer_for(uow)
 
 
-def _after_flush(session: Session, uow: Any) -> bool:
-    """Is every row written as SQLAlchemy's unit of work has it?"""
+def _after_flush(session: Session, uow: Any) -> Collection[InstanceState[Any]]:
+    """Settle what the flush has met; gives the objects whose rows were not just written."""
     running: Flush | None = known_of(session).flush
     if running is not None and running.uow is uow and not running.settled:
         running.settled = True
@@ -370,7 +370,7 @@ def _after_flush(session: Session, uow: Any) -> bool:
         except DBAPIError:
             remember_ours(running)
             raise
-    return running is not None and not (running.skipped or running.misses)
+    return () if running is None else {*running.missed_states, *running.skipped}
 
 
 def _after_commit(session: Session) -> None:

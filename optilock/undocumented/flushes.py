@@ -33,12 +33,12 @@ def carry_out(
     by_mapper: Mapping[Mapper[Any], Collection[State]],
     before: Callable[[Session, UOWTransaction, None], None],
     write: Callable[[UOWTransaction], None],
-    after: Callable[[Session, UOWTransaction], bool],
+    after: Callable[[Session, UOWTransaction], Collection[State]],
 ) -> None:
     """Flush changed objects as ``Session.flush()`` does, without its plan and its events.
 
-    ``after`` says whether all were written. An error ends the transaction, or the savepoint, as an
-    error in the part of it that SQLAlchemy opens for a flush does.
+    ``after`` says which of them were not just written. An error ends the transaction, or the
+    savepoint, as an error in the part of it that SQLAlchemy opens for a flush does.
     """
     session._flushing = True
     try:
@@ -54,18 +54,30 @@ def carry_out(
                 write(uow)
             finally:
                 session._warn_on_events = False
-            if after(session, uow):
-                written = [(state, state.dict) for state in uow.states]
-                InstanceState._commit_all_states(written, session.identity_map)
-                session._register_altered(uow.states)
-            else:
-                uow.finalize_flush_changes()
+            _finish(session, uow, after(session, uow))
         except BaseException:
             if transaction.is_active:
                 transaction._begin().rollback(_capture_exception=True)
             raise
     finally:
         session._flushing = False
+
+
+def _finish(session: Session, uow: UOWTransaction, others: Collection[State]) -> None:
+    """The objects are clean, and the transaction knows which were written."""
+    written: Collection[State] = uow.states
+    if others:
+        rest = UOWTransaction(session)
+        rest.states = {
+            state: how
+            for state, how in uow.states.items()
+            if state in others or how != (False, False)
+        }
+        written = [state for state in uow.states if state not in rest.states]
+        rest.finalize_flush_changes()
+    values = [(state, state.dict) for state in written]
+    InstanceState._commit_all_states(values, session.identity_map)
+    session._register_altered(written)
 
 
 def update_sent_for(mapper: Mapper[Any]) -> tuple[Update, Any] | None:
