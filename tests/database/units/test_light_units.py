@@ -25,7 +25,7 @@ from tests.models import Account
 from tests.work import calls_of
 
 #: Calls of Python functions, against those of a plain session, which makes more than 500 for a row.
-WATCHED, UNIT, DECORATED = 0.82, 0.88, 0.91
+WATCHED, UNIT, DECORATED = 0.87, 0.91, 0.93
 
 
 @pytest.fixture
