@@ -125,7 +125,8 @@ def nobody_listens(session: Session) -> bool:
         len(events.before_flush) == 1
         and len(events.after_flush) == 1
         and len(events.after_flush_postexec) == bool(_in_order["after_flush_postexec"])
-        and not any(_is_for(session, whose) for whose in _beside_guard)
+        # A copy: another thread may need its first step now.
+        and not any(_is_for(session, whose) for whose in tuple(_beside_guard))
     )
 
 

@@ -6,9 +6,9 @@ after the flush; and which writes those are is said in :mod:`optilock.guard.last
 
 Where something else does come after it, the unit flushes as ever: parts that hear of
 ``before_commit``, promises (``expect``, ``verify``) of rows that are not locked, and the
-application's listeners of
-``before_commit``, ``after_flush``, ``after_flush_postexec``, and of rows that were inserted or
-deleted (``pending_to_persistent``, ``persistent_to_deleted``), who may add others.
+application's listeners of ``before_commit``, ``after_flush``, ``after_flush_postexec``, and of rows
+that were inserted or deleted (``pending_to_persistent``, ``persistent_to_deleted``), who may add
+others.
 """
 
 from __future__ import annotations
