@@ -20,11 +20,14 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
 
+import sqlalchemy
 from sqlalchemy import Column, Table, Update
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
+from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, is_expression
+from optilock.mapping.compared import changed_names
 from optilock.session.order import nobody_listens
 from optilock.undocumented.flushes import (
     carry_out,
@@ -39,12 +42,14 @@ from optilock.undocumented.flushes import (
     update_sent_for,
 )
 from optilock.undocumented.objects import expire_attribute
-from optilock.writes.shapes import compared_columns
+from optilock.writes.shapes import compared_columns, is_shown
 
 __all__ = ["answer_for", "flush_columns"]
 
 #: Where a class keeps how its rows are written.
 _WAY = "columns only"
+#: In a mapper: nothing is to be seen for the first time.
+_SEEN = "_optilock_seen_in_flush"
 #: Values that are no expressions.
 _VALUES = frozenset({int, str, float, bool, bytes, type(None)})
 
@@ -68,6 +73,8 @@ class _Way(NamedTuple):
     keys: tuple[tuple[str, str], ...]
     #: Column -> attribute; columns that belong to no attribute are not there.
     names: Mapping[Any, str]
+    #: Has the guard seen no statement of the class yet?
+    is_first: bool
 
 
 _Changed = list[tuple[Mapper[Any], _Way, list[_Row]]]
@@ -100,9 +107,50 @@ def _execute(running: ref[UOWTransaction]) -> None:
     assert uow is not None
     changed = _changed(uow.mappers)
     if changed is None or any(other != (False, False) for other in uow.states.values()):
+        first = [mapper for mapper in uow.mappers if _SEEN not in mapper.__dict__]
+        versions = _versions_of(uow, first) if first else None
         UOWTransaction.execute(uow)
+        if versions:
+            _refuse_unshown(uow, versions)
     else:
         _write_all(changed, uow)
+
+
+# -- the first flush of a class: does the guard see its statements? --------------------------------
+
+
+def _versions_of(uow: UOWTransaction, mappers: Iterable[Mapper[Any]]) -> dict[State, Any]:
+    """The stored objects of which the guard has seen no statement yet, and their versions."""
+    found = {}
+    for mapper in mappers:
+        if is_shown(mapper) or not isinstance(facts(mapper).version, Column):
+            mapper.__dict__[_SEEN] = True
+            continue
+        token = facts(mapper).token
+        found.update({s: s.dict.get(token) for s in uow.mappers[mapper] if s.key is not None})
+    return found
+
+
+def _refuse_unshown(uow: UOWTransaction, versions: Mapping[State, Any]) -> None:
+    """Refuse a flush whose rows were written without the guard.
+
+    Raises:
+        ConfigurationError: SQLAlchemy sends its statements in a way that the guard does not know.
+    """
+    for state, before in versions.items():
+        mapper, (is_delete, listed) = state.mapper, uow.states.get(state, (False, True))
+        moved = bool(changed_names(state)) and state.dict.get(facts(mapper).token) != before
+        if not listed and (is_delete or moved) and not is_shown(mapper):
+            raise _unshown(mapper)
+
+
+def _unshown(mapper: Mapper[Any]) -> ConfigurationError:
+    return ConfigurationError(
+        f"SQLAlchemy {sqlalchemy.__version__} writes rows of {mapper.class_.__name__} in a way that"
+        " optilock does not know, so no conflict of theirs would be noticed: install a release of"
+        " SQLAlchemy that this release of optilock was tried with, or a newer optilock. The"
+        " transaction is rolled back."
+    )
 
 
 # -- what has changed ------------------------------------------------------------------------------
@@ -169,7 +217,10 @@ def _way_of(mapper: Mapper[Any]) -> _Way | None:
             sent = update_sent_for(mapper)
             if sent is None:
                 return None
-            shapes[_WAY] = _made(mapper, *sent)
+            made = _made(mapper, *sent)
+            if made.is_first:  # made once more when it was seen
+                return None if any(listeners_of_rows(mapper)) else made
+            shapes[_WAY] = made
     way: _Way | None = shapes[_WAY]
     return None if way is None or any(listeners_of_rows(mapper)) else way
 
@@ -210,6 +261,7 @@ def _made(mapper: Mapper[Any], statement: Update, cache: Any) -> _Way:
         (known.token, parameters[version], version.key),
         tuple((known.names[key], parameters[key]) for key in mapper.primary_key),
         {column: name for name, column in known.columns.items()},
+        not is_shown(mapper),
     )
 
 
@@ -222,7 +274,7 @@ def _write_all(changed: _Changed, uow: UOWTransaction) -> None:
 
 
 def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]) -> None:
-    statement, options, _, (token, expected, new), _, _ = way
+    statement, options, _, (token, expected, new), _, _, is_first = way
     make: Any = mapper.version_id_generator
     send, hear = connection_of_flush(uow, mapper).execute, listeners_of_values(mapper)
     for state, params in rows:
@@ -243,6 +295,8 @@ def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]
             filled_in = _fill_in(way, state, compiled, written)
             if hear and filled_in:
                 hear(state, uow, filled_in)
+    if is_first and rows and not is_shown(mapper):
+        raise _unshown(mapper)
 
 
 def _fill_in(way: _Way, state: State, compiled: Any, written: Mapping[str, Any]) -> list[str]:

@@ -2,8 +2,10 @@
 
 A connection stays the same object of the same type: its ``execute``, ``scalar`` and
 ``exec_driver_sql`` are covered by functions of its own, and uncovered when the flush is over.
-Nothing private of the compiler or the driver is touched. If SQLAlchemy ever stops sending the unit
-of work's statements this way, the guard sees none of them and native checking goes on.
+Nothing private of the compiler or the driver is touched. An UPDATE that compares the version is the
+unit of work's, whatever else SQLAlchemy sends with it; what a program sends by hand is told from it
+by that. If SQLAlchemy ever stops sending the unit of work's statements this way, the first flush of
+a class says so and writes nothing (:mod:`optilock.guard.columns_only`).
 
 A listener may flush a session of its own on the same connection. What the outer flush holds there
 is sent first, and the connection answers for the outer flush again when the inner one is over.
@@ -28,6 +30,7 @@ from optilock.statements.demanded import table_under_demands
 from optilock.statements.refused import refuse_text, refuse_unasked
 from optilock.statements.strict import refuse_forgotten
 from optilock.undocumented.statements import MappersCache
+from optilock.writes.shapes import is_of_mappers
 
 _CHANGES = (Update, Delete)
 #: An attribute of a connection: the flush that it answers for.
@@ -75,7 +78,7 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 raise flush.broken
             if type(statement) in _CHANGES:
                 cache = (options.get("execution_options") or {}).get("compiled_cache")
-                if type(cache) is MappersCache:
+                if type(cache) is MappersCache or _is_of_flush(flush, statement, parameters, cache):
                     return written(flush, connection, native, statement, parameters, options)
                 flush.known.sent_more = True
                 if is_strict(flush.session):
@@ -119,6 +122,11 @@ def _cover(flush: Flush, connection: Connection) -> None:
     connection.scalar = scalar  # type: ignore[method-assign]
     connection.exec_driver_sql = exec_driver_sql  # type: ignore[method-assign]
     setattr(connection, _FLUSH, flush)
+
+
+def _is_of_flush(flush: Flush, statement: Any, params: Any, cache: Any) -> bool:
+    """Is it the flush's own, though nothing but its version says so?"""
+    return is_of_mappers(statement, params, cache, () if flush.uow is None else flush.uow.mappers)
 
 
 def _under_demands(flush: Flush, connection: Connection, statement: Any, params: Any) -> Any:

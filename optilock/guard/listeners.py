@@ -116,6 +116,8 @@ def _own_row(flush: Flush, statement: Update, params: Any) -> tuple[State, Colum
         if not isinstance(token, Column) or token.table is not statement.table:
             continue
         named = {getattr(name, "key", name) for name in values_of(statement)}
+        for row in params if isinstance(params, list) else [params or ()]:
+            named.update(row)  # or the version that it gives would be replaced by the stored one
         if token.onupdate is None or token.key in named:
             return None
         identity = key_named(mapper, statement, params)

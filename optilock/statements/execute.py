@@ -44,6 +44,7 @@ from sqlalchemy.schema import DefaultGenerator
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
+from optilock.mapping.tables import owner_of
 from optilock.rows.locked import LOCKED, run_query
 from optilock.session.connections import PLAIN
 from optilock.session.watched import KNOWN, READS, Reads, Watched, is_strict, watched
@@ -69,6 +70,7 @@ from optilock.statements.strict import refuse_forgotten
 from optilock.statements.version import refuse_update_of_table, unmoved_of_table, versioned_children
 from optilock.undocumented.queries import lock_of
 from optilock.undocumented.statements import MappersCache, resolved, subject_of
+from optilock.writes.shapes import is_of_mappers
 
 
 def guarded_execute(original: Execute) -> Execute:
@@ -258,7 +260,9 @@ def _following(
             note_unseen(session, unseen_of(statement))
             return native(statement, parameters, **options)
         cache = (options.get("execution_options") or {}).get("compiled_cache")
-        bulk = type(cache) is MappersCache  # seen to elsewhere
+        bulk = type(cache) is MappersCache or is_of_mappers(  # seen to elsewhere
+            statement, parameters, cache, (owner_of(statement.table),)
+        )
         if bulk or not known.follows(connection):
             return native(statement, parameters, **options)
         if known.demands is not None and not known.asked:

@@ -80,7 +80,8 @@ def returns_values(statement: Update | Delete) -> bool:
 
 
 #: In the ``compiled_cache`` of what SQLAlchemy sends for its mappers, by a flush or in bulk; others
-#: give ``None``, or a dictionary.
+#: give ``None``, or a dictionary. Where it has another type, the statement itself tells
+#: (:func:`optilock.writes.shapes.is_of_mappers`).
 MappersCache = LRUCache
 
 

@@ -39,6 +39,33 @@ class _Shapes(dict[Any, Shape | None]):
         self.owner = owner
 
 
+#: In a base mapper: a flush has shown the guard a statement for rows of its classes.
+_SHOWN = "_optilock_shown"
+
+
+def is_of_mappers(
+    statement: Update | Delete, params: Any, cache: Any, mappers: Iterable[Mapper[Any] | None]
+) -> bool:
+    """Is it SQLAlchemy's own statement of a mapper, though its cache is not of the usual type?
+
+    It has a cache that no program gives, or it compares the version with a parameter. A version
+    that is taken for a program's would be left as it is.
+    """
+    if cache is not None and type(cache) is not dict:
+        return True
+    names = params[0] if isinstance(params, list) and params else params
+    if not isinstance(names, Mapping):
+        return False
+    compared = compared_columns(statement) or {}
+    versions = {mapper.version_id_col for mapper in mappers if mapper is not None}
+    return any(column in versions and name in names for column, name in compared.items())
+
+
+def is_shown(mapper: Mapper[Any]) -> bool:
+    """Has the guard seen a statement that a flush has sent for rows of the class?"""
+    return _SHOWN in mapper.base_mapper.__dict__
+
+
 def shape_for(
     uow: UOWTransaction, dialect: Dialect, statement: Any, names: Iterable[str]
 ) -> Shape | None:
@@ -64,6 +91,7 @@ def _read(
 ) -> Shape | None:
     for mapper in uow.mappers:
         if statement.table in mapper.tables and mapper.version_id_col is not None:
+            mapper.base_mapper.__dict__[_SHOWN] = True
             _refuse_deferred(mapper)
             if is_shared(mapper):
                 _refuse_another(uow, mapper)
