@@ -29,7 +29,7 @@ the others fill in and read.
     :mod:`ended` the transaction, perhaps at COMMIT, the rows that moved are found.
 
 Beside the flush, :mod:`mapped_classes` lets the version come with its row, also in classes that
-have only a ``version_id_col``.
+have only a ``version_id_col``, and :mod:`releases` looks at the installed SQLAlchemy.
 """
 
 from optilock.guard.ended import capture, clear, conflict_after_rollback

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.errors import ConfigurationError
+from optilock.guard.releases import has_own_flush, installed
 from optilock.mapped import State, facts, is_expression
 from optilock.mapping.compared import changed_names
 from optilock.session.order import nobody_listens
@@ -82,6 +83,8 @@ _Changed = list[tuple[Mapper[Any], _Way, list[_Row]]]
 
 def flush_columns(session: Session, before: Before, after: After) -> bool:
     """Flush the session; ``False``: nothing was done, and SQLAlchemy is to do it."""
+    if not (installed.own_flush and has_own_flush(session)):
+        return False
     states = changed_alone(session)
     if not states:
         return states is not None
@@ -105,7 +108,8 @@ def answer_for(uow: UOWTransaction) -> None:
 def _execute(running: ref[UOWTransaction]) -> None:
     uow = running()
     assert uow is not None
-    changed = _changed(uow.mappers)
+    own = installed.own_flush and has_own_flush(uow.session)
+    changed = _changed(uow.mappers) if own else None
     if changed is None or any(other != (False, False) for other in uow.states.values()):
         first = [mapper for mapper in uow.mappers if _SEEN not in mapper.__dict__]
         versions = _versions_of(uow, first) if first else None

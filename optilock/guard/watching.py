@@ -65,6 +65,7 @@ from optilock.guard.refusals import (
     refuse_two_classes,
     refuse_unread,
 )
+from optilock.guard.releases import OWN_FLUSH, check_own_flush, check_release
 from optilock.guard.settle import conclude, settle
 from optilock.mapped import facts, there_are
 from optilock.mapping.compared import values_in_mind, values_unknown
@@ -106,6 +107,7 @@ def watch(
     on_conflict: OnConflict = None,
     on_delete: DeletePolicies = None,
     strict: bool = False,
+    own_flush: bool | None = None,
 ) -> T:
     """Guard every session that ``target`` makes, and return ``target``.
 
@@ -114,17 +116,20 @@ def watch(
     model classes to resolvers; without one a conflict is raised as ``ConcurrencyError``.
     ``on_delete`` is an :class:`~optilock.OnDelete`, or a mapping of model classes to them. With
     ``strict`` the sessions refuse to update or delete rows of a class without a version, unless the
-    class says ``__version_token__ = None``.
+    class says ``__version_token__ = None``. ``own_flush``: see :mod:`optilock.guard.releases`.
 
     Raises ``ConfigurationError`` for any other target, for a resolver or a policy that is not one,
-    and for an engine whose driver cannot count rows, or that is in AUTOCOMMIT mode.
+    for an engine whose driver cannot count rows, or that is in AUTOCOMMIT mode, and with a release
+    of SQLAlchemy that has not what the guard needs.
     """
+    check_release()
     resolver, policy = check_on_conflict(on_conflict), check_on_delete(on_delete)
     check_strict(strict)
     cls = _session_class(target)
     require_row_counts_of(target)
     refuse_autocommit_of(target)
     guard_class(cls)
+    check_own_flush(cls, own_flush)
     setattr(cls, RESOLVER, resolver)
     setattr(cls, ON_DELETE, policy)
     setattr(cls, STRICT, strict)
@@ -166,9 +171,8 @@ def guard_class(cls: type[Session]) -> None:
     if hasattr(cls, GUARDED):
         return
     refuse_shards(cls)
-    setattr(cls, GUARDED, True)
-    setattr(cls, KNOWN, Record())
-    setattr(cls, STRICT, False)
+    for name, first in ((GUARDED, True), (KNOWN, Record()), (STRICT, False), (OWN_FLUSH, True)):
+        setattr(cls, name, first)
     read_versions_with_rows()
     cls.flush = _guarded_flush(cls.flush)  # type: ignore[method-assign]
     cls.merge = guarded_merge(cls.merge)  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ statements    what UPDATE, DELETE and INSERT name
 queries       what they lock, join and read
 connections   how they are made, and what they refuse
 dialects      how they write SQL; and types
+check         is all of it there, and does a flush go as it is known to?
 ============  ======================================================================================
 
 When a release of SQLAlchemy renames one of these, this is the folder to look at. The guarded flush

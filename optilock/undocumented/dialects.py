@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeEngine
 
 def double_percents(dialect: Dialect) -> bool:
     """Does the compiler write ``%`` twice, for a driver that would take it for a parameter?"""
-    return bool(getattr(dialect.identifier_preparer, "_double_percents", False))
+    return dialect.identifier_preparer._double_percents
 
 
 def default_in_ddl(column: Column[Any], dialect: Dialect) -> str:
@@ -35,7 +35,7 @@ def json_writer(dialect: Dialect | None) -> Callable[[Any], Any]:
 
 def level_on_connect(dialect: Dialect) -> str | None:
     """The ``isolation_level`` that ``create_engine`` was given."""
-    level: str | None = getattr(dialect, "_on_connect_isolation_level", None)
+    level: str | None = dialect._on_connect_isolation_level
     return level
 
 
@@ -46,4 +46,4 @@ def skips_rollback(dialect: Dialect) -> bool:
 
 def has_bind_expression(kind: TypeEngine[Any]) -> bool:
     """Does the type put SQL of its own around a parameter?"""
-    return bool(getattr(kind, "_has_bind_expression", False))
+    return bool(kind._has_bind_expression)

@@ -26,7 +26,7 @@ def mapped_by(registry: Any) -> Iterator[Mapper[Any]]:
 
 def mapped_key(mapper: Mapper[Any]) -> Any:
     """The ``primary_key=`` of the mapping, before the mapper has looked at its table."""
-    return getattr(mapper, "_primary_key_argument", None)
+    return mapper._primary_key_argument
 
 
 def names_in_composite(mapper: Mapper[Any], name: str) -> list[str]:

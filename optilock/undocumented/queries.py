@@ -35,14 +35,14 @@ def with_shared_lock(statement: Any) -> Any:
 def refreshed_by(execution_options: Any) -> State | None:
     """The object for which the query reads again what is deferred, expired or to be refreshed."""
     load = (execution_options or {}).get("_sa_orm_load_options")
-    state: State | None = getattr(load, "_refresh_state", None)
+    state: State | None = None if load is None else load._refresh_state
     return state
 
 
 def lazily_loaded_by(execution_options: Any) -> State | None:
     """The object for which the query reads a relationship."""
     load = (execution_options or {}).get("_sa_orm_load_options")
-    state: State | None = getattr(load, "_lazy_loaded_from", None)
+    state: State | None = None if load is None else load._lazy_loaded_from
     return state
 
 

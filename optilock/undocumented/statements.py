@@ -14,7 +14,7 @@ Change = Update | Delete | Insert
 
 def is_server_side(context: Any) -> bool:
     """Are the rows of the statement fetched a few at a time, by a cursor of the server?"""
-    return bool(getattr(context, "_is_server_side", False))
+    return bool(context._is_server_side)
 
 
 def subject_of(statement: Change | Select[Any]) -> Any:
@@ -87,7 +87,7 @@ MappersCache = LRUCache
 
 def upsert_of(statement: Insert) -> Any:
     """The ON CONFLICT or ON DUPLICATE KEY of an INSERT, if it has one."""
-    return getattr(statement, "_post_values_clause", None)
+    return statement._post_values_clause
 
 
 def resolved(statement: StatementLambdaElement) -> Any:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Mapper, Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
+from optilock.guard.releases import check_release
 from optilock.guard.watching import guard_class
 from optilock.session.connections import bind_to_write, refuse_shards
 from optilock.session.watched import KNOWN, Owner, Watched
@@ -50,6 +51,7 @@ def is_async(sessions: object) -> bool:
 
 
 def _look_at(sessions: object) -> bool:
+    check_release()
     require_row_counts_of(sessions)
     refuse_shards(getattr(getattr(sessions, "session_factory", sessions), "class_", None))
     if isinstance(sessions, (sessionmaker, scoped_session, Engine)):

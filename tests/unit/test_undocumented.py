@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
+import inspect as inspect_python
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -43,6 +47,7 @@ from sqlalchemy.sql import func, lambda_stmt
 
 import optilock
 from optilock import ConfigurationError, Versioned
+from optilock.undocumented import check
 from optilock.undocumented.connections import (
     demand_rollback,
     has_begin_listeners,
@@ -582,3 +587,90 @@ def test_who_fetches_rows_a_few_at_a_time_is_known(streams):
     finally:
         del type(dialect).execution_ctx_cls.create_server_side_cursor
     assert found == [streams]
+
+
+# -- what is asked of a release by the first watch() -----------------------------------------------
+
+
+def test_the_installed_release_has_all_names_and_flushes_as_a_known_one():
+    """C2: where this fails with a new release, ``undocumented/check.py`` says what to do."""
+    assert check.missing() == []
+    assert check.missing(check.OF_OWN_FLUSH) == []
+    assert check.other_functions() == []
+
+
+@pytest.mark.parametrize("table", [check.NEEDED, check.OF_OWN_FLUSH])
+def test_a_name_that_is_gone_is_found_wherever_it_was(table):
+    """C2: each line of the tables is really looked up."""
+    for owner, names in table.items():
+        for name in names.split():
+            gone = "|".join(f"{one}_gone" for one in name.split("|"))
+            assert check.missing({owner: gone}) == [gone]
+        module, _, rest = owner.partition(":")
+        away = "|".join(f"{one}_gone" for one in rest.split("|"))
+        assert check.missing({f"{module}:{away}": names}) == names.split()
+
+
+def test_a_function_is_known_by_what_it_does():
+    """C2: comments, annotations, docstrings and layout do not count; a statement does."""
+
+    def digest(text: str) -> str:
+        parts: list[str] = []
+        check._add_form(ast.parse(text).body[0], parts)
+        return " ".join(parts)
+
+    plain = digest("def f(a, b):\n    return a\n")
+    assert (
+        digest('def f(\n    a: int,\n    b,  # c\n) -> int:\n    "It."\n    return (a)\n') == plain
+    )
+    assert digest("def f(a, b):\n    return b\n") != plain
+    assert digest("def f(a, b=1):\n    return a\n") != plain
+    assert digest("def f(a, b):\n    if a:\n        return a\n") != plain
+
+
+def test_the_source_of_a_function_is_found_as_inspect_finds_it():
+    """C2: the lines are cut by their indentation, which is faster."""
+    for name in check.REPLACED:
+        (function,) = check._found(name)
+        made = inspect_python.unwrap(function)
+        source = textwrap.dedent(inspect_python.getsource(made))
+        assert ast.dump(ast.parse(check._source_of(made.__code__))) == ast.dump(ast.parse(source))
+    assert check.digest_of("sqlalchemy.orm:Session.no_such") is None
+    assert check.digest_of("builtins:len") is None
+
+
+def test_a_function_that_another_library_covers_is_not_known(monkeypatch):
+    """C2: what it does before and after, the own flush would leave out."""
+    original = Session._flush
+
+    @functools.wraps(original)
+    def covered(self, *args):
+        return original(self, *args)
+
+    monkeypatch.setattr(Session, "_flush", covered)
+    assert check.other_functions() == ["sqlalchemy.orm:Session._flush"]
+
+
+def test_every_private_name_that_is_used_is_asked_for():
+    """C2: a name that stands in this folder stands in a table, too."""
+    asked = set(
+        re.findall(r"\w+", " ".join([*check.NEEDED.values(), *check.OF_OWN_FLUSH.values()]))
+    )
+    asked.update(re.findall(r"\w+", " ".join([*check.NEEDED, *check.OF_OWN_FLUSH])))
+    at_import = {"_ConnectionRecord", "_ConnectionRecord__connect", "_EventKey"}
+    older = {"_concurrency_py3k", "_AsyncIoGreenlet"}  # where there is no in_greenlet
+    used = set()
+    for path in Path(check.__file__).parent.glob("*.py"):
+        if path.name == "check.py":
+            continue
+        tree = ast.parse(path.read_text())
+        own = {getattr(node, "name", None) for node in ast.walk(tree)}
+        own |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets}
+        own |= {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign)}
+        texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+        names = [getattr(n, "attr", None) or getattr(n, "arg", None) for n in ast.walk(tree)]
+        for text_or_name in (*texts, *names):
+            if isinstance(text_or_name, str) and " " not in text_or_name:
+                found = set(re.findall(r"(?<!\w)_[a-zA-Z]\w+", text_or_name))
+                used |= found - own
+    assert used - asked - at_import - older == set()

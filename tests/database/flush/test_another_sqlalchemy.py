@@ -8,11 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy
 from sqlalchemy import Connection, String, event, inspect, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, sessionmaker
 from sqlalchemy.util import LRUCache
 
-from optilock import ConcurrencyError, ConfigurationError, Counter, Unique, Versioned, watch
+from optilock import (
+    ConcurrencyError,
+    ConfigurationError,
+    Counter,
+    Unique,
+    UnitOfWork,
+    Versioned,
+    watch,
+)
+from optilock.guard import columns_only
+from optilock.guard.releases import check_release
+from optilock.undocumented import check
 from tests.models import key
 
 
@@ -182,3 +194,110 @@ def test_listeners_that_change_an_object_do_not_count_as_a_write(engine, session
         session.flush()
         session.commit()
     assert stored(engine, page, 1)[0] == "old"
+
+
+# -- what the first watch() asks, and the switch ---------------------------------------------------
+
+
+@pytest.fixture
+def ours(monkeypatch) -> list[Any]:
+    """The flushes whose rows the guard has written, and not SQLAlchemy."""
+    flushes: list[Any] = []
+    write = columns_only._write_all
+
+    def counted(changed: Any, uow: Any) -> None:
+        flushes.append(uow.session)
+        write(changed, uow)
+
+    monkeypatch.setattr(columns_only, "_write_all", counted)
+    return flushes
+
+
+@pytest.fixture
+def asked_again(monkeypatch):
+    """The release is looked at once more, as in a new process."""
+    check_release.cache_clear()
+    yield
+    monkeypatch.undo()
+    check_release.cache_clear()
+    check_release()
+
+
+def a_conflict_is_seen(engine: Any, made: Any, page: Any) -> None:
+    """In the first flush of the class and in the second; without one it is written."""
+    for _ in range(2):
+        with made() as session:
+            session.get_one(page, 1).title = "mine"
+            theirs(engine, page, 1)
+            with pytest.raises(ConcurrencyError):
+                session.commit()
+        with made() as session:
+            session.get_one(page, 1).title = "again"
+            session.commit()
+    assert stored(engine, page, 1)[0] == "again"
+
+
+def test_own_flush_can_be_switched_off_for_sessions(engine, page, ours):
+    """C2: ``watch(own_flush=False)`` stays until it is said otherwise, and protects as well."""
+    made = watch(sessionmaker(engine), own_flush=False)
+    a_conflict_is_seen(engine, made, page)
+    watch(made)
+    a_conflict_is_seen(engine, made, page)
+    with UnitOfWork(made) as session:
+        session.get_one(page, 2).title = "unit"
+    assert ours == []
+    watch(made, own_flush=True)
+    a_conflict_is_seen(engine, made, page)
+    assert len(ours) == 4
+
+
+def test_what_is_no_answer_is_refused(engine, monkeypatch, asked_again):
+    """C2: neither a word in the place of yes and no, nor one in the environment."""
+    with pytest.raises(ConfigurationError, match="own_flush='no' is neither True, False nor None"):
+        watch(sessionmaker(engine), own_flush="no")
+    check_release.cache_clear()
+    monkeypatch.setenv("OPTILOCK_OWN_FLUSH", "no")
+    with pytest.raises(ConfigurationError, match="OPTILOCK_OWN_FLUSH in the environment is neith"):
+        watch(sessionmaker(engine))
+
+
+def test_own_flush_can_be_switched_off_by_the_environment(
+    engine, page, ours, monkeypatch, asked_again, caplog
+):
+    """C2: ``OPTILOCK_OWN_FLUSH=0`` is for whoever runs the program; nothing is logged."""
+    monkeypatch.setenv("OPTILOCK_OWN_FLUSH", "0")
+    made = watch(sessionmaker(engine), own_flush=True)
+    a_conflict_is_seen(engine, made, page)
+    assert ours == []
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("what", ["a function", "a name"])
+def test_a_release_that_flushes_in_another_way_does_so_itself(
+    engine, page, ours, monkeypatch, asked_again, caplog, what
+):
+    """C2: where a function is not as it was, SQLAlchemy's flush runs, and the log says so once."""
+    name = "sqlalchemy.orm.persistence:_collect_update_commands"
+    if what == "a function":
+        monkeypatch.setitem(check.REPLACED, name, "00000000")
+    else:
+        monkeypatch.setitem(check.OF_OWN_FLUSH, "sqlalchemy.orm:Mapper", "_sorted _is_orphaned")
+    for _ in range(2):
+        made = watch(sessionmaker(engine))
+    a_conflict_is_seen(engine, made, page)
+    assert ours == []
+    (told,) = [one.getMessage() for one in caplog.records if one.name == "optilock"]
+    assert told.startswith(f"SQLAlchemy {sqlalchemy.__version__} has no ")
+    assert ("_collect_update_commands" if what == "a function" else "_is_orphaned") in told
+
+
+@pytest.mark.parametrize("begin", [watch, lambda made: UnitOfWork(made).__enter__()])
+def test_a_release_without_a_name_is_refused(engine, monkeypatch, asked_again, begin):
+    """C2: where protection hangs on it: by ``watch()`` and by a unit, in one sentence."""
+    monkeypatch.setitem(check.NEEDED, "sqlalchemy.orm:Session", "_new _newest")
+    for _ in range(2):
+        with pytest.raises(ConfigurationError) as refused:
+            begin(sessionmaker(engine))
+        assert str(refused.value).startswith(
+            f"SQLAlchemy {sqlalchemy.__version__} has no _newest, without which optilock would not"
+        )
