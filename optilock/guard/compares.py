@@ -155,7 +155,8 @@ def _states_of(flush: Flush, statement: Any, rows: Iterable[Any]) -> list[State]
     where = compared_columns(statement) if mapper is not None else None
     if mapper is None or not where:
         return []
-    names = {facts(mapper).names[c]: p for c, p in where.items() if c.primary_key}
+    version = facts(mapper).version
+    names = {facts(mapper).names[c]: p for c, p in where.items() if c is not version}
     keys = facts(mapper).keys
     if any(key not in names for key in keys):
         return []
