@@ -30,7 +30,7 @@ from weakref import WeakSet
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, QueryContext, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.exc import UnmappedColumnError
+from sqlalchemy.orm.exc import ObjectDeletedError, UnmappedColumnError
 
 from optilock.mapped import State, facts
 from optilock.mapping.compared import (
@@ -41,13 +41,15 @@ from optilock.mapping.compared import (
 )
 from optilock.rows.locked import expire_older
 from optilock.session.watched import is_watched
-from optilock.undocumented.objects import left_out
+from optilock.undocumented.objects import left_out, read_expired
 from optilock.undocumented.sessions import deleted_since, is_flushing, marked_deleted
 
 #: An attribute of a state: the version that the author of an expired object has seen.
 SEEN = "_optilock_seen"
 _YOUNGER = "_optilock_younger"
 _DECIDED = "_optilock_decided"
+#: An attribute of an object that is to be deleted: its row was not read for that yet.
+_LEFT = "_optilock_left"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 NEVER = object()
 #: Classes whose rows are looked at when they are read again.
@@ -152,6 +154,39 @@ def recall(state: State) -> None:
 
 
 # -- what is to be deleted ------------------------------------------------------------------------
+
+
+def recall_deleted(state: State) -> None:
+    """:func:`recall`, of an object that is to be deleted."""
+    token = facts(state.mapper).token
+    expired = bool(token) and token not in state.dict
+    recall(state)
+    if expired and token in state.dict:
+        state.__dict__[_LEFT] = True
+
+
+def read_deleted(session: Session) -> None:
+    """Read what is expired of the objects that the flush deletes, for the last time.
+
+    SQLAlchemy reads it for the version: afterwards there is no row to read it from.
+    """
+    for obj in session.deleted:
+        recall_deleted(instance_state(obj))
+        _read_rest(instance_state(obj))
+
+
+def _read_rest(state: State) -> None:
+    if not state.__dict__.pop(_LEFT, False) or not state.expired_attributes:
+        return
+    token = facts(state.mapper).token
+    seen = state.dict.pop(token)
+    state.expired_attributes.add(token)
+    try:
+        with suppress(ObjectDeletedError):  # the DELETE tells
+            read_expired(state)
+    finally:
+        state.dict[token] = seen
+        state.expired_attributes.discard(token)
 
 
 class _Decided(NamedTuple):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import Integer, String, TypeDecorator, event, inspect
-from sqlalchemy.exc import PendingRollbackError, SAWarning
+from sqlalchemy.exc import PendingRollbackError, SAWarning, StatementError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
 
-from optilock import ConcurrencyError, Versioned, watch
+from optilock import (
+    CompareValues,
+    ConcurrencyError,
+    ConfigurationError,
+    Counter,
+    Versioned,
+    verify,
+    watch,
+)
 from tests.models import key
 
 
@@ -65,6 +75,33 @@ class Part(Versioned, Base):
     note: Mapped[str | None]
 
 
+class Given(TypeDecorator[str]):
+    impl = String(20)
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        if value == "bad":
+            raise ValueError(value)
+        return value
+
+
+class Bound(Versioned, Base):
+    __tablename__ = "ap_bounds"
+    id: Mapped[int] = key()
+    title: Mapped[str | None] = mapped_column(Given)
+    note: Mapped[str | None]
+
+
+class Both(Versioned, Base):
+    """Values are compared besides the version."""
+
+    __tablename__ = "ap_boths"
+    __version_token__ = (Counter(), CompareValues("title"))
+    id: Mapped[int] = key()
+    title: Mapped[str | None]
+    note: Mapped[str | None]
+
+
 class Unsorted(Versioned, Base):
     __tablename__ = "ap_unsorted"
     id: Mapped[Any] = mapped_column(CellType, primary_key=True, autoincrement=False)
@@ -85,6 +122,7 @@ class Changing(Versioned, Base):
 
     __tablename__ = "ap_changing"
     id: Mapped[int] = key()
+    title: Mapped[str | None]
     note: Mapped[str | None]
     made: Mapped[str | None] = mapped_column(onupdate=changing)
 
@@ -94,11 +132,10 @@ def makers(engine) -> list[Any]:
     """A plain and a watched ``sessionmaker``; the guard knows the statements."""
     Base.metadata.create_all(engine)
     made = [sessionmaker(engine), watch(sessionmaker(engine))]
-    for model in (Part, Changing):
+    for model in (Part, Changing, Bound, Both):
+        with made[0]() as session, session.begin():
+            session.add_all(model(id=n, title="a", note="a") for n in (1, 2, 3))
         for one in made:
-            with one() as session, session.begin():
-                if session.get(model, 1) is None:
-                    session.add_all(model(id=n, note="a") for n in (1, 2))
             with one() as session, session.begin():
                 session.get_one(model, 1).note += "."
     return made
@@ -124,7 +161,7 @@ def test_an_error_while_a_flush_looks_at_values(makers, value, nested):
             said[-1] += [session.is_active, two.title, one.note]
             two.title = "good"
             session.commit()
-            two.title = None
+            two.title = "a"
             session.commit()
     assert said[0] == said[1]
     assert said[0][1] is False
@@ -254,3 +291,156 @@ def test_listeners_to_transactions_hear_of_those_of_a_flush(makers, where, faili
         said.append(heard)
     assert said[0] == said[1]
     assert ("created", False, False) in said[0]
+
+
+# -- what fails while rows are sent together -------------------------------------------------------
+
+
+def told(makers: Any, model: Any, count: int, edit: Callable[[Any], None]) -> list[list[Any]]:
+    """What a plain and a watched session say of the same edit of so many rows."""
+    said = []
+    for made in makers:
+        with made() as session:
+            rows = [session.get_one(model, number) for number in range(1, count + 1)]
+            for row in rows:
+                edit(row)
+            with pytest.raises(StatementError) as failed:
+                session.flush()
+            error = failed.value
+            said.append([type(error), type(error.orig), str(error.orig), session.is_active])
+            assert error.statement.startswith("UPDATE")
+    return said
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_value_that_cannot_be_bound(makers, count):
+    """C12"""
+    said = told(makers, Bound, count, lambda row: setattr(row, "title", "bad"))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_value_that_cannot_be_made(makers, count):
+    """C12"""
+
+    def fail() -> None:
+        raise LookupError("none")
+
+    _changing.append(fail)
+    try:
+        said = told(makers, Changing, count, lambda row: setattr(row, "note", "b"))
+    finally:
+        _changing.clear()
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_sentence_of_a_conflict_where_values_are_compared_besides_the_version(
+    makers, other, count, deleting
+):
+    """C12"""
+    said = []
+    for made in makers:
+        with made(expire_on_commit=False) as session:
+            rows = [session.get_one(Both, number) for number in range(1, count + 1)]
+            session.commit()
+            other(Both, 1, title=f"theirs {len(said)}")
+            for row in rows:
+                if deleting:
+                    session.delete(row)
+                else:
+                    row.title = "mine"
+            with pytest.raises(StaleDataError) as stale:
+                session.flush()
+            said.append(str(stale.value).splitlines()[0].split(".")[0])
+    assert said[0] == said[1]
+
+
+# -- objects in rarer states -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after", "in part", "at commit", "marked, at commit"])
+def test_an_object_that_is_deleted_while_it_is_expired_keeps_its_values(makers, when):
+    """C12"""
+    said = []
+    for made in makers:
+        with made() as session:
+            if session.get(Part, 3) is None:
+                session.add(Part(id=3, title="a", note="a"))
+            one = session.get_one(Part, 3)
+            session.flush()
+            if when == "at commit":
+                session.commit()
+            if when == "before":
+                session.expire(one)
+            if when == "marked, at commit":
+                session.commit()
+                session.delete(one)
+                session.expire_all()
+            session.delete(one)
+            if when == "after":
+                session.expire(one)
+            if when == "in part":
+                session.expire(one, ["version", "title"])
+            session.commit()
+            said.append(
+                [{n: v for n, v in vars(one).items() if n[0] != "_"}, inspect(one).detached]
+            )
+            assert one.title == "a"
+    for values, _ in said:
+        values.pop("version")
+    assert said[0] == said[1]
+
+
+def test_what_is_read_for_a_delete_is_not_taken_for_what_was_seen(makers, other):
+    """C12"""
+    with makers[1]() as session:
+        one = session.get_one(Part, 1)
+        session.commit()
+        other(Part, 1, title="theirs")
+        session.delete(one)
+        with pytest.raises(ConcurrencyError) as refused:
+            session.flush()
+        (entry,) = refused.value.entries
+        assert entry.database["title"] == "theirs"
+        assert entry.original.get("title") != "theirs"
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_copy_from_before_a_commit_is_verified(makers, edited):
+    """C12"""
+    with makers[1]() as session:
+        one = session.get_one(Part, 1)
+        one.title = "new"
+        session.flush()
+        copied = pickle.dumps(one)
+        session.commit()
+        version = one.version
+    copy = pickle.loads(copied)
+    with makers[1]() as session:
+        session.add(copy)
+        if edited:
+            copy.note = "new"
+        verify(copy)
+        session.commit()
+        assert (copy.title, copy.version) == ("new", version + edited)
+
+
+def test_a_copy_from_before_a_rollback_cannot_be_verified(makers):
+    """C12"""
+    with makers[1]() as session:
+        one = session.get_one(Part, 1)
+        one.title = "new"
+        session.flush()
+        copied = pickle.dumps(one)
+        session.rollback()
+    copy = pickle.loads(copied)
+    with makers[1]() as session:
+        session.add(copy)
+        with pytest.raises(ConfigurationError, match=r"cannot be given to verify\(\) without"):
+            verify(copy)
+        session.refresh(copy)
+        verify(copy)
+        session.commit()
+        assert copy.title == "a"
