@@ -43,7 +43,7 @@ from optilock.undocumented.flushes import (
     order_of_rows,
     update_sent_for,
 )
-from optilock.undocumented.objects import expire_attribute
+from optilock.undocumented.objects import expire_attributes
 from optilock.writes.shapes import compared_columns
 
 __all__ = ["answer_for", "flush_columns"]
@@ -250,12 +250,12 @@ def _write_all(changed: _Changed, uow: UOWTransaction) -> None:
 
 def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]) -> None:
     statement, options, (token, expected, new) = way.statement, way.options, way.version
-    make: Any = mapper.version_id_generator
+    make_next: Any = mapper.version_id_generator
     send, hear = connection_of_flush(uow, mapper).execute, listeners_of_values(mapper)
     for state, params in rows:
         values = state.dict
         params[expected] = before = values[token]
-        params[new] = make(before)
+        params[new] = make_next(before)
         result: Any = send(statement, params, execution_options=options)
         if not result.rowcount:  # nobody has answered for the row
             raise StaleDataError(
@@ -270,9 +270,9 @@ def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]
             filled_in = _fill_in(way, state, compiled, written)
             if hear and filled_in:
                 hear(state, uow, filled_in)
-            for column in compiled.postfetch:  # what the database has made is read later
-                if column in way.names:
-                    expire_attribute(state, way.names[column])
+            if compiled.postfetch:  # what the database has made is read later
+                made = [way.names[c] for c in compiled.postfetch if c in way.names]
+                expire_attributes(state, made)
 
 
 def _fill_in(way: _Way, state: State, compiled: Any, written: Mapping[str, Any]) -> list[str]:

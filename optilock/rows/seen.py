@@ -147,7 +147,7 @@ def recall(state: State) -> None:
         return
     state.__dict__.pop(SEEN)  # held from here on: what a flush reads after its write is newer
     keys = zip(facts(mapper).keys, state.key[1], strict=True)
-    for name, value in ((token, seen), *keys):
+    for name, value in ((token, seen), *((n, v) for n, v in keys if n not in state.dict)):
         state.dict[name] = value
         state.expired_attributes.discard(name)
     state.__dict__.pop(SEEN, None)  # or it would stand for the version that a write reads back
@@ -306,6 +306,7 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
         if not isinstance(context, QueryContext):
             context = None  # a composite is made of what is held
         elif context.refresh_state is None:
+            state.__dict__.pop(_LEFT, None)  # the row was read
             _without_older(state, context, attrs)
         if attrs is not None and token not in attrs:
             return

@@ -26,6 +26,11 @@ def expire_attribute(state: State, name: str) -> None:
     state._expire_attributes(state.dict, (name,))
 
 
+def expire_attributes(state: State, names: list[str]) -> None:
+    """The same of several; listeners to ``expire`` are called once."""
+    state._expire_attributes(state.dict, names)
+
+
 def read_expired(state: State) -> None:
     """Read all that is expired of the object now."""
     state._load_expired(state, PassiveFlag.PASSIVE_OFF)
