@@ -18,6 +18,7 @@ Which row is meant is said by the values of the mapper's primary key, in its ord
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +36,7 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy.orm import InstanceState, Mapper
+from sqlalchemy.orm.exc import UnmappedColumnError
 
 from optilock.errors import ConfigurationError
 from optilock.tokens import CompareValues, Token
@@ -174,7 +176,17 @@ class Facts:
             attribute.key: column
             for attribute in mapper.column_attrs
             if isinstance(column := attribute.columns[0], Column) and column.table in mapper.tables
+            if self.named([column])
+            == {attribute.key}  # of two attributes, the one it is written by
         }
+
+    def named(self, columns: Iterable[Any]) -> set[str]:
+        """The attributes of those of the columns that the class maps."""
+        found = set()
+        for column in columns:
+            with suppress(UnmappedColumnError):
+                found.add(self.names[column])
+        return found
 
     @cached_property
     def editable(self) -> frozenset[str]:

@@ -82,6 +82,8 @@ def _telling(session: Session, asked_for: Callable[[], State | None]) -> Iterato
         state = asked_for()
         if isinstance(error, OptilockError) or state is None or state.key is None:
             raise
+        if not session.is_active:  # the error of a flush before the query, which has ended it
+            raise
         mapper, identity = state.mapper, identity_of(state)
         token = facts(mapper).token
         connection = connection_to_write(session, mapper)

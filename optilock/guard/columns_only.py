@@ -9,13 +9,15 @@ So the guard works out what has changed, and sends SQLAlchemy's own statement, i
 SQLAlchemy would. All that follows, from the connection to the answer, is the same. Where nobody but
 the guard listens to flushes, SQLAlchemy's flush is not begun at all; otherwise the guard answers
 for its plan. Whatever is not as simple is left to SQLAlchemy, for the whole flush: a new or a
-deleted object, a relationship or a key that has changed, an expression, a class with listeners of
-its rows, with values that come from the database, or in a hierarchy.
+deleted object, a relationship or a key that has changed, or a column that others refer to, an
+expression, a class with listeners of its rows, with values that come from the database, in a
+hierarchy, with a key that is not its table's, or with a column under two attributes. So is an error
+while it looks at what has changed: SQLAlchemy meets it again, and ends the transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
@@ -33,8 +35,11 @@ from optilock.session.order import nobody_listens
 from optilock.undocumented.flushes import (
     carry_out,
     changed_alone,
+    columns_others_follow,
     comparison_of,
     connection_of_flush,
+    followers_of,
+    give_up,
     has_orphans,
     listeners_of_rows,
     listeners_of_values,
@@ -42,7 +47,7 @@ from optilock.undocumented.flushes import (
     order_of_rows,
     update_sent_for,
 )
-from optilock.undocumented.objects import expire_attribute
+from optilock.undocumented.objects import expire_attributes
 from optilock.writes.shapes import compared_columns, is_shown
 
 __all__ = ["answer_for", "flush_columns"]
@@ -76,6 +81,8 @@ class _Way(NamedTuple):
     names: Mapping[Any, str]
     #: Has the guard seen no statement of the class yet?
     is_first: bool
+    #: How many relationships of others follow rows of the class: one more may come any time.
+    followers: int
 
 
 _Changed = list[tuple[Mapper[Any], _Way, list[_Row]]]
@@ -93,8 +100,14 @@ def flush_columns(session: Session, before: Before, after: After) -> bool:
     by_mapper: dict[Mapper[Any], list[State]] = {}
     for state in states:
         by_mapper.setdefault(state.manager.mapper, []).append(state)
-    changed = _changed(by_mapper)
-    if changed is None or any(has_orphans(*of_class) for of_class in by_mapper.items()):
+    if any(has_orphans(*of_class) for of_class in by_mapper.items()):
+        return False
+    try:
+        changed = _changed(by_mapper)
+    except BaseException:  # Ctrl-C, or a task that is cancelled: not to be met again
+        give_up(session)
+        raise
+    if changed is None:
         return False
     carry_out(session, by_mapper, before, partial(_write_all, changed), after)
     return True
@@ -108,9 +121,10 @@ def answer_for(uow: UOWTransaction) -> None:
 def _execute(running: ref[UOWTransaction]) -> None:
     uow = running()
     assert uow is not None
-    own = installed.own_flush and has_own_flush(uow.session)
+    deletes = any(other != (False, False) for other in uow.states.values())
+    own = not deletes and installed.own_flush and has_own_flush(uow.session)
     changed = _changed(uow.mappers) if own else None
-    if changed is None or any(other != (False, False) for other in uow.states.values()):
+    if changed is None:
         first = [mapper for mapper in uow.mappers if _SEEN not in mapper.__dict__]
         versions = _versions_of(uow, first) if first else None
         UOWTransaction.execute(uow)
@@ -160,13 +174,22 @@ def _unshown(mapper: Mapper[Any]) -> ConfigurationError:
 # -- what has changed ------------------------------------------------------------------------------
 
 
-def _changed(by_mapper: Mapping[Mapper[Any], Iterable[State]]) -> _Changed | None:
+def _changed(by_mapper: Mapping[Mapper[Any], Collection[State]]) -> _Changed | None:
     """The rows of each class, in SQLAlchemy's order; ``None``: there is something to plan."""
+    try:
+        return _rows_of(by_mapper)
+    except Exception:  # SQLAlchemy meets it as well, and says so
+        return None
+
+
+def _rows_of(by_mapper: Mapping[Mapper[Any], Collection[State]]) -> _Changed | None:
     found = []
     for mapper, states in by_mapper.items():
         way = _way_of(mapper)
         if way is None:
             return None
+        if len(states) > 1:
+            states = sorted(states, key=order_of_rows(mapper))
         rows: list[_Row] = []
         for state in states:
             changes = _changes(way, state)
@@ -174,12 +197,6 @@ def _changed(by_mapper: Mapping[Mapper[Any], Iterable[State]]) -> _Changed | Non
                 return None
             if changes:
                 rows.append((state, changes))
-        if len(rows) > 1:
-            order = order_of_rows(mapper)
-            try:
-                rows.sort(key=lambda row: order(row[0]))
-            except TypeError:  # SQLAlchemy says which key has no order
-                return None
         found.append((mapper, way, rows))
     if len(found) > 1:
         if any(mapper.relationships for mapper, _, _ in found):
@@ -203,11 +220,12 @@ def _changes(way: _Way, state: State) -> dict[str, Any] | None:
         parameter, is_same = columns[name]
         if is_same(value, before) is not True:
             changes[parameter] = value
-    if changes:
-        for name, parameter in way.keys:
-            if name not in values:
-                return None
-            changes[parameter] = values[name]
+    if not changes:  # SQLAlchemy reads a key that is not there
+        return changes if all(name in values for name, _ in way.keys) else None
+    for name, parameter in way.keys:
+        if name not in values:
+            return None
+        changes[parameter] = values[name]
     return changes
 
 
@@ -226,7 +244,12 @@ def _way_of(mapper: Mapper[Any]) -> _Way | None:
                 return None if any(listeners_of_rows(mapper)) else made
             shapes[_WAY] = made
     way: _Way | None = shapes[_WAY]
-    return None if way is None or any(listeners_of_rows(mapper)) else way
+    if way is None or any(listeners_of_rows(mapper)):
+        return None
+    if way.followers != followers_of(mapper):
+        del shapes[_WAY]
+        return None
+    return way
 
 
 def _is_simple(mapper: Mapper[Any]) -> bool:
@@ -241,9 +264,12 @@ def _is_simple(mapper: Mapper[Any]) -> bool:
         and mapper.polymorphic_on is None
         and mapper.batch
         and mapper.eager_defaults is not True
+        and {*mapper.primary_key} == {*table.primary_key}
         and all(other.mapper is not mapper for other in mapper.relationships)
         and all(
-            len(attribute.columns) == 1 and attribute.columns[0] in table.columns.values()
+            len(attribute.columns) == 1
+            and attribute.columns[0] in table.columns.values()
+            and facts(mapper).names[attribute.columns[0]] == attribute.key
             for attribute in mapper.column_attrs
         )
     )
@@ -252,20 +278,21 @@ def _is_simple(mapper: Mapper[Any]) -> bool:
 def _made(mapper: Mapper[Any], statement: Update, cache: Any) -> _Way:
     known = facts(mapper)
     parameters: Mapping[Any, str] = compared_columns(statement) or {}
-    version = known.version
-    fixed = {known.token, *known.keys}
+    version, fixed = known.version, {known.version, *mapper.primary_key}
+    fixed |= columns_others_follow(mapper)
     return _Way(
         statement,
         {"compiled_cache": cache},
         {
             name: (column.key, comparison_of(mapper, name))
             for name, column in known.columns.items()
-            if name not in fixed
+            if column not in fixed
         },
         (known.token, parameters[version], version.key),
         tuple((known.names[key], parameters[key]) for key in mapper.primary_key),
         {column: name for name, column in known.columns.items()},
         not is_shown(mapper),
+        followers_of(mapper),
     )
 
 
@@ -278,13 +305,13 @@ def _write_all(changed: _Changed, uow: UOWTransaction) -> None:
 
 
 def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]) -> None:
-    statement, options, _, (token, expected, new), _, _, is_first = way
-    make: Any = mapper.version_id_generator
+    statement, options, (token, expected, new) = way.statement, way.options, way.version
+    make_next: Any = mapper.version_id_generator
     send, hear = connection_of_flush(uow, mapper).execute, listeners_of_values(mapper)
     for state, params in rows:
         values = state.dict
         params[expected] = before = values[token]
-        params[new] = make(before)
+        params[new] = make_next(before)
         result: Any = send(statement, params, execution_options=options)
         if not result.rowcount:  # nobody has answered for the row
             raise StaleDataError(
@@ -299,21 +326,21 @@ def _write(uow: UOWTransaction, mapper: Mapper[Any], way: _Way, rows: list[_Row]
             filled_in = _fill_in(way, state, compiled, written)
             if hear and filled_in:
                 hear(state, uow, filled_in)
-    if is_first and rows and not is_shown(mapper):
+            if compiled.postfetch:  # what the database has made is read later
+                made = [way.names[c] for c in compiled.postfetch if c in way.names]
+                expire_attributes(state, made)
+    if way.is_first and rows and not is_shown(mapper):
         raise _unshown(mapper)
 
 
 def _fill_in(way: _Way, state: State, compiled: Any, written: Mapping[str, Any]) -> list[str]:
-    """What Python has made of columns at the write; what the database has made is read later."""
+    """What Python has made of columns at the write."""
     filled_in = []
     for column in compiled.prefetch:
-        if column in way.names:
+        if column in way.names and column.key in written:
             name = way.names[column]
             filled_in.append(name)
             state.dict[name] = written[column.key]
             state.committed_state.pop(name, None)
-    for column in compiled.postfetch:
-        if column in way.names:
-            expire_attribute(state, way.names[column])
     token, _, new = way.version
     return [*filled_in, token] if new in written else filled_in

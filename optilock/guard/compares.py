@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.dialects import database_of
 from optilock.guard.pipeline import drain
-from optilock.guard.records import Flush
+from optilock.guard.records import Flush, Short
 from optilock.mapped import State, facts
 from optilock.mapping.compared import (
     changed_names,
@@ -76,6 +76,7 @@ def write_one(
         if result.rowcount:
             return result
         missed.problem = not_written(missed)
+    flush.short = flush.short or Short(statement.table, isinstance(statement, Delete), 1, 1)
     flush.add_miss(missed)
     flush.skipped |= {state}
     return Counted(result, 1)
@@ -117,6 +118,11 @@ def judge_demanded(flush: Flush, table: Any) -> None:
 def judge_objects(flush: Flush, states: list[State], *, deleting: bool) -> None:
     """Lock the rows and look; nothing is sent for those that moved, or are not as demanded."""
     found = look(flush.session, states, deleting=deleting) if states else []
+    if found and flush.short is None:
+        table = facts(found[0].state.mapper).table
+        same = {state for state in states if facts(state.mapper).table is table}
+        missed = [one for one in found if one.state in same]
+        flush.short = Short(table, deleting, len(same), len(missed))
     flush.skipped |= {missed.state for missed in found}
     for missed in found:
         flush.add_miss(missed)
@@ -155,7 +161,8 @@ def _states_of(flush: Flush, statement: Any, rows: Iterable[Any]) -> list[State]
     where = compared_columns(statement) if mapper is not None else None
     if mapper is None or not where:
         return []
-    names = {facts(mapper).names[c]: p for c, p in where.items() if c.primary_key}
+    version = facts(mapper).version
+    names = {facts(mapper).names[c]: p for c, p in where.items() if c is not version}
     keys = facts(mapper).keys
     if any(key not in names for key in keys):
         return []

@@ -114,7 +114,8 @@ def miss(flush: Flush, connection: Connection, lost: list[Lost], *, sent: int) -
     if not lost:
         return
     if flush.short is None:
-        flush.short = Short(lost[0].write.shape, sent, len(lost))
+        shape = lost[0].write.shape
+        flush.short = Short(shape.table, shape.deletes, sent, len(lost))
     missed = []
     for row in lost:
         one = _missed(flush, connection, row.write)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session, UOWTransaction
 from sqlalchemy.orm.exc import StaleDataError
@@ -41,14 +41,15 @@ class Short(NamedTuple):
     SQLAlchemy's advice to switch the check off for deletes is left out.
     """
 
-    shape: Shape
+    table: Table
+    deletes: bool
     sent: int
     missed: int
 
     def __str__(self) -> str:
-        verb = "delete" if self.shape.deletes else "update"
+        verb = "delete" if self.deletes else "update"
         return (
-            f"{verb.upper()} statement on table '{self.shape.table.description}' expected to"
+            f"{verb.upper()} statement on table '{self.table.description}' expected to"
             f" {verb} {self.sent} row(s); {self.sent - self.missed} were matched."
         )
 
@@ -169,7 +170,7 @@ class Flush:
         """The object behind a write; an unwatched session's own, on our connection, is none."""
         found = self.find(write.shape.mapper, write.shape.identity_of(write.params))
         if found is None:
-            raise StaleDataError(str(Short(write.shape, 1, 1)))
+            raise StaleDataError(str(Short(write.shape.table, write.shape.deletes, 1, 1)))
         return found
 
     def find(self, mapper: Mapper[Any], identity: tuple[Any, ...]) -> State | None:

@@ -70,7 +70,14 @@ from optilock.guard.settle import conclude, settle
 from optilock.mapped import facts, there_are
 from optilock.mapping.compared import values_in_mind, values_unknown
 from optilock.mapping.originals import written
-from optilock.rows.seen import forget, recall, remember, remember_deleted, remember_expired
+from optilock.rows.seen import (
+    forget,
+    read_deleted,
+    recall_deleted,
+    remember,
+    remember_deleted,
+    remember_expired,
+)
 from optilock.rows.touch import TOUCHED, touch_again
 from optilock.rows.unknown_versions import UNREAD, attached, hold_nothing
 from optilock.session.connections import refuse_autocommit_of, refuse_shards
@@ -254,7 +261,7 @@ def _unread_delete(original: Callable[..., None]) -> Callable[..., None]:
         if not isinstance(state, InstanceState):
             original(self, instance)  # SQLAlchemy says so
             return
-        recall(state)
+        recall_deleted(state)
         before = last_deleted(self)
         with values_in_mind(state):
             original(self, instance)
@@ -335,8 +342,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             arm(running, connection)
         if marked_deleted(session) or known.promises:
             try:
-                for obj in session.deleted:
-                    recall(instance_state(obj))
+                read_deleted(session)
                 check_pending(running, objects)
                 check_before(running, objects)
             except DBAPIError as error:

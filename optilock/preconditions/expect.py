@@ -76,7 +76,9 @@ from optilock.preconditions.etag import (
 )
 from optilock.preconditions.names import by_column, check_names
 from optilock.rows.sides import Attempt, attempt_of, entry_of, stored_or_loaded
-from optilock.rows.stored import Values
+from optilock.rows.stored import Values, read_stored
+from optilock.rows.unknown_versions import held_before, hold_known, never_read, never_seen
+from optilock.session.connections import connection_to_write
 from optilock.session.watched import is_watched
 from optilock.undocumented.older import in_greenlet
 from optilock.writes.send import expected_version
@@ -168,10 +170,36 @@ def loaded_version(state: State, name: str) -> Any:
             f"The version of this {state.class_.__name__} is not loaded: a commit or expire() has"
             f" expired it. Write await session.refresh(obj) before {name}()."
         )
+    if token not in state.dict and never_read(state):
+        return _version_of_copy(state, name)
     try:
         return not_null(expected_version(state, token), state.class_.__name__)
     except ObjectDeletedError:
         return GONE
+
+
+def _version_of_copy(state: State, name: str) -> Any:
+    """The version of a copy that was made before a transaction had its outcome.
+
+    It was committed if the row is in the copy's version and holds the same: the same number alone
+    may be another writer's.
+
+    Raises:
+        ConfigurationError: it holds something else, so nobody knows what its author has seen.
+    """
+    mapper, known, identity = state.mapper, facts(state.mapper), identity_of(state)
+    version, session = held_before(state), state.session
+    assert session is not None
+    if version is not None:
+        connection = connection_to_write(session, mapper)
+        stored = read_stored(connection, mapper, [identity], lock=False).get(identity)
+        if stored is None:
+            return GONE
+        held = attempt_of(state, "verify", version).original
+        if all(known.same(one, held[one], stored[one]) for one in held):
+            hold_known(state, version)
+            return version
+    raise never_seen(mapper, identity, f"be given to {name}()")
 
 
 def must_wait(session: Session | None, state: State) -> bool:

@@ -30,7 +30,7 @@ from weakref import WeakSet
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import NO_VALUE, InstanceState, Mapper, QueryContext, Session
 from sqlalchemy.orm.attributes import instance_state
-from sqlalchemy.orm.exc import UnmappedColumnError
+from sqlalchemy.orm.exc import ObjectDeletedError, UnmappedColumnError
 
 from optilock.mapped import State, facts
 from optilock.mapping.compared import (
@@ -41,13 +41,15 @@ from optilock.mapping.compared import (
 )
 from optilock.rows.locked import expire_older
 from optilock.session.watched import is_watched
-from optilock.undocumented.objects import left_out
+from optilock.undocumented.objects import left_out, read_expired
 from optilock.undocumented.sessions import deleted_since, is_flushing, marked_deleted
 
 #: An attribute of a state: the version that the author of an expired object has seen.
 SEEN = "_optilock_seen"
 _YOUNGER = "_optilock_younger"
 _DECIDED = "_optilock_decided"
+#: An attribute of an object that is to be deleted: its row was not read for that yet.
+_LEFT = "_optilock_left"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 NEVER = object()
 #: Classes whose rows are looked at when they are read again.
@@ -145,13 +147,46 @@ def recall(state: State) -> None:
         return
     state.__dict__.pop(SEEN)  # held from here on: what a flush reads after its write is newer
     keys = zip(facts(mapper).keys, state.key[1], strict=True)
-    for name, value in ((token, seen), *keys):
+    for name, value in ((token, seen), *((n, v) for n, v in keys if n not in state.dict)):
         state.dict[name] = value
         state.expired_attributes.discard(name)
     state.__dict__.pop(SEEN, None)  # or it would stand for the version that a write reads back
 
 
 # -- what is to be deleted ------------------------------------------------------------------------
+
+
+def recall_deleted(state: State) -> None:
+    """:func:`recall`, of an object that is to be deleted."""
+    token = facts(state.mapper).token
+    expired = bool(token) and token not in state.dict
+    recall(state)
+    if expired and token in state.dict:
+        state.__dict__[_LEFT] = True
+
+
+def read_deleted(session: Session) -> None:
+    """Read what is expired of the objects that the flush deletes, for the last time.
+
+    SQLAlchemy reads it for the version: afterwards there is no row to read it from.
+    """
+    for obj in session.deleted:
+        recall_deleted(instance_state(obj))
+        _read_rest(instance_state(obj))
+
+
+def _read_rest(state: State) -> None:
+    if not state.__dict__.pop(_LEFT, False) or not state.expired_attributes:
+        return
+    token = facts(state.mapper).token
+    seen = state.dict.pop(token)
+    state.expired_attributes.add(token)
+    try:
+        with suppress(ObjectDeletedError):  # the DELETE tells
+            read_expired(state)
+    finally:
+        state.dict[token] = seen
+        state.expired_attributes.discard(token)
 
 
 class _Decided(NamedTuple):
@@ -271,6 +306,7 @@ def _watch_loads(mapper: Mapper[Any], token: str) -> None:
         if not isinstance(context, QueryContext):
             context = None  # a composite is made of what is held
         elif context.refresh_state is None:
+            state.__dict__.pop(_LEFT, None)  # the row was read
             _without_older(state, context, attrs)
         if attrs is not None and token not in attrs:
             return

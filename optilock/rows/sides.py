@@ -84,7 +84,7 @@ def attempt_of(
     """Our side, from the object. ``computed`` columns were filled in for us, not changed by us."""
     mapper, known = state.mapper, facts(state.mapper)
     token = known.token
-    filled = {known.names[column] for column in computed}
+    filled = known.named(computed)
     younger, edited = younger_names(state, version), changed_names(state)
     original: Values = {}
     current: Values = {}

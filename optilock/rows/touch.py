@@ -117,6 +117,8 @@ def touch_with_next_flush(state: State) -> None:
 
 def touch_again(session: Session) -> None:
     """Touch what was read again since, and has lost its touch."""
+    if not session.is_active:  # a flush has failed: all is rolled back, and says so
+        return
     with session.no_autoflush:  # the version may have to be read
         for state, obj in (_waiting(session) or {}).items():
             if state.session is session and state.persistent and obj not in session.deleted:

@@ -22,6 +22,8 @@ from optilock.rows.seen import NEVER, SEEN, version_seen
 
 #: An attribute of a session: its objects whose rows nobody has read, once there was one.
 UNREAD = "_optilock_unread"
+#: An attribute of a state: the version that such a copy had when it came to the session.
+_HELD = "_optilock_held"
 #: In the ``info`` of a copy that was made before a transaction had its outcome: the version that
 #: was stored before the transaction wrote the row, or ``None``.
 BEFORE = "optilock_before"
@@ -34,7 +36,9 @@ def attached(session: Session, obj: Any) -> None:
     if not token:
         return
     if may_be_undone(state):
+        held = state.dict.get(token)
         hold_nothing(state)
+        state.__dict__[_HELD] = held
     if token not in state.dict and (SEEN not in state.__dict__ or never_read(state)):
         note_unread(session, state)
 
@@ -91,6 +95,18 @@ def hold_nothing(state: State) -> None:
         note_unread(state.session, state)
 
 
+def held_before(state: State) -> Any:
+    """The version that a copy of unknown outcome had when it came to its session, or ``None``."""
+    return state.__dict__.get(_HELD)
+
+
+def hold_known(state: State, version: Any) -> None:
+    """The row was found as the object holds it, in that version."""
+    state.dict[facts(state.mapper).token] = version
+    state.__dict__.pop(SEEN, None)
+    state.__dict__.pop(_HELD, None)
+
+
 def may_be_undone(state: State) -> bool:
     """Was the copy made of a row that a transaction had written, whose outcome it cannot know?"""
     return BEFORE in state.__dict__.get("info", ())
@@ -116,12 +132,14 @@ def no_version(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
     )
 
 
-def never_seen(mapper: Mapper[Any], key: tuple[Any, ...]) -> ConfigurationError:
+def never_seen(
+    mapper: Mapper[Any], key: tuple[Any, ...], what: str = "be written: it was changed"
+) -> ConfigurationError:
     """An object that stands for a row which nobody has read."""
     name = mapper.class_.__name__
     return ConfigurationError(
-        f"{name} {key!r} cannot be written: it was changed without having been read since it came"
-        " to the session without a version, or since its INSERT or an UPDATE statement was rolled"
+        f"{name} {key!r} cannot {what} without having been read since it came to the"
+        " session without a version, or since its INSERT or an UPDATE statement was rolled"
         " back, so nobody knows which changes of others its author has seen. Read it first"
         " (session.get(),"
         " session.refresh()), or say which version was seen:"

@@ -119,10 +119,12 @@ _OF_FLUSHES = ("before_flush", "after_flush", "after_flush_postexec")
 
 
 def nobody_listens(session: Session) -> bool:
-    """Does nobody but the guard hear of the session's flushes?"""
+    """Does nobody but the guard hear of the session's flushes, or of their transactions?"""
     events = session.dispatch
     return (
-        len(events.before_flush) == 1
+        not events.after_transaction_create
+        and len(events.after_transaction_end) == 1
+        and len(events.before_flush) == 1
         and len(events.after_flush) == 1
         and len(events.after_flush_postexec) == bool(_in_order["after_flush_postexec"])
         # A copy: another thread may need its first step now.

@@ -10,9 +10,19 @@ from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Update
-from sqlalchemy.orm import InstanceState, Mapper, Session, UOWTransaction
+from sqlalchemy.orm import (
+    InstanceState,
+    Mapper,
+    RelationshipDirection,
+    Session,
+    SessionTransaction,
+    UOWTransaction,
+)
+from sqlalchemy.util import warn
 
 from optilock.undocumented.objects import State
+
+MANYTOONE = RelationshipDirection.MANYTOONE
 
 
 def changed_alone(session: Session) -> Collection[State] | None:
@@ -48,6 +58,8 @@ def carry_out(
             uow.mappers[mapper].update(states)
             uow.states.update(dict.fromkeys(states, (False, False)))
         uow.transaction = transaction = session._autobegin_t()
+        if not transaction.is_active:
+            transaction._begin()  # raises, and says why
         try:
             session._warn_on_events = True
             try:
@@ -56,11 +68,20 @@ def carry_out(
                 session._warn_on_events = False
             _finish(session, uow, after(session, uow))
         except BaseException:
-            if transaction.is_active:
-                transaction._begin().rollback(_capture_exception=True)
+            _end(transaction)
             raise
     finally:
         session._flushing = False
+
+
+def give_up(session: Session) -> None:
+    """End the transaction, or the savepoint, as an error in a flush does that is being raised."""
+    _end(session._autobegin_t())
+
+
+def _end(transaction: SessionTransaction) -> None:
+    if transaction.is_active:
+        transaction._begin().rollback(_capture_exception=True)
 
 
 def _finish(session: Session, uow: UOWTransaction, others: Collection[State]) -> None:
@@ -78,6 +99,22 @@ def _finish(session: Session, uow: UOWTransaction, others: Collection[State]) ->
     values = [(state, state.dict) for state in written]
     InstanceState._commit_all_states(values, session.identity_map)
     session._register_altered(written)
+    if session.identity_map._modified:
+        _take_back_more(session)
+
+
+def _take_back_more(session: Session) -> None:
+    """What was changed while the rows were sent is not written, and SQLAlchemy says so."""
+    modified = session.identity_map._modified
+    count = len(modified)
+    values = [(state, state.dict) for state in modified]
+    InstanceState._commit_all_states(values, session.identity_map)
+    warn(
+        f"Attribute history events accumulated on {count} previously clean instances within"
+        " inner-flush event handlers have been reset, and will not result in database updates."
+        " Consider using set_committed_value() within inner-flush event handlers to avoid this"
+        " warning."
+    )
 
 
 def update_sent_for(mapper: Mapper[Any]) -> tuple[Update, Any] | None:
@@ -95,6 +132,18 @@ def comparison_of(mapper: Mapper[Any], name: str) -> Callable[[Any, Any], bool]:
     impl: Any = mapper.class_manager[name].impl
     compare: Callable[[Any, Any], bool] = impl.is_equal
     return compare
+
+
+def followers_of(mapper: Mapper[Any]) -> int:
+    """How many relationships look at each flush of the class whether their rows must follow."""
+    return len(mapper._dependency_processors)
+
+
+def columns_others_follow(mapper: Mapper[Any]) -> set[Any]:
+    """Columns whose changes a flush writes into rows of other objects, too, or may have to."""
+    own = (one for one in mapper.relationships if one.direction is not MANYTOONE)
+    others = (one.prop for one in mapper._dependency_processors)
+    return {column for one in (*own, *others) for column, _ in one.synchronize_pairs}
 
 
 def listeners_of_rows(mapper: Mapper[Any]) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.orm import InstanceState
+from sqlalchemy.orm import InstanceState, PassiveFlag
 from sqlalchemy.orm.attributes import manager_of_class
 
 State = InstanceState[Any]
@@ -24,6 +24,16 @@ def belongs_to(state: State, parent: State, name: str) -> None:
 def expire_attribute(state: State, name: str) -> None:
     """Let the attribute be read when it is asked for."""
     state._expire_attributes(state.dict, (name,))
+
+
+def expire_attributes(state: State, names: list[str]) -> None:
+    """The same of several; listeners to ``expire`` are called once."""
+    state._expire_attributes(state.dict, names)
+
+
+def read_expired(state: State) -> None:
+    """Read all that is expired of the object now."""
+    state._load_expired(state, PassiveFlag.PASSIVE_OFF)
 
 
 def take_as_stored(state: State) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from operator import methodcaller
 from typing import Any
 
-from sqlalchemy import Delete, Insert, Select, StatementLambdaElement, Update
+from sqlalchemy import Connection, Delete, Insert, Select, StatementLambdaElement, Update
+from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.util import LRUCache
 
 Change = Update | Delete | Insert
@@ -31,6 +32,25 @@ def is_of_the_orm(statement: Any) -> bool:
 #: By what SQLAlchemy knows a statement again (``key``), without its values; ``None``: it does not.
 #: The statement keeps it for its execution. Asked for every query, so no call of Python.
 cache_key_of: Callable[[Any], Any] = methodcaller("_generate_cache_key")
+
+
+def as_told(
+    error: Exception, connection: Connection, statement: Change, params: Mapping[str, Any]
+) -> Exception:
+    """The error as SQLAlchemy tells one that comes before it has sent the statement."""
+    if isinstance(error, StatementError):
+        return error
+    compiled = statement.compile(dialect=connection.dialect, column_keys=sorted(params))
+    told: Any = DBAPIError.instance(
+        str(compiled),
+        [dict(params)],
+        error,
+        connection.dialect.loaded_dbapi.Error,
+        hide_parameters=connection.engine.hide_parameters,
+        dialect=connection.dialect,
+        ismulti=False,
+    )
+    return told if isinstance(told, Exception) else error
 
 
 def values_of(statement: Any) -> Mapping[Any, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Table
 
 from optilock.conditions.write import Params, Shape, Write
+from optilock.undocumented.statements import as_told
 
 
 class _Columns:
@@ -117,10 +118,20 @@ class _Asked:
 
 
 def fill_in(write: Write, connection: Connection) -> None:
-    """Evaluate the Python-side ``onupdate`` of a row that is held, into its parameters."""
+    """Evaluate the Python-side ``onupdate`` of a row that is held, into its parameters.
+
+    Raises:
+        StatementError: a function of the application has failed, as SQLAlchemy tells it.
+    """
     context = _Asked(connection, write.params)
-    for column in write.shape.prefetch:
-        write.params[column.key] = _evaluated(column.onupdate, context)
+    try:
+        for column in write.shape.prefetch:
+            write.params[column.key] = _evaluated(column.onupdate, context)
+    except Exception as error:
+        told = as_told(error, connection, write.shape.statement, write.params)
+        if told is error:
+            raise
+        raise told from error
 
 
 def onupdate_values(table: Table, connection: Connection, params: Params) -> Params:

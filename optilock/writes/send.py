@@ -237,5 +237,5 @@ def expected_version(state: State, token: str) -> Any:
     """The version that a write of the object names, read now if the object is expired."""
     if token not in state.dict:
         history: Any = state.attrs[token].load_history()
-        return history.unchanged[0]
+        return history.unchanged[0] if history.unchanged else None  # nobody has read the row
     return state.committed_state.get(token, state.dict[token])

@@ -206,7 +206,10 @@ def _by_key(
     statement: Any, mapper: Mapper[Any], sets: dict[str, Column[Any]], dialect: Dialect
 ) -> Shape:
     table, version = statement.table, facts(mapper).version
-    keys = tuple(Match(c, f"optilock_key_{i}") for i, c in enumerate(table.primary_key))
+    key_columns = [c for c in mapper.primary_key if isinstance(c, Column) and c.table is table]
+    if len(key_columns) < len(mapper.primary_key) or {*key_columns} == {*table.primary_key}:
+        key_columns = list(table.primary_key)
+    keys = tuple(Match(c, f"optilock_key_{i}") for i, c in enumerate(key_columns))
     conditions: tuple[Match, ...] = ()
     if isinstance(version, Column) and version.table is table:
         conditions = (Match(version, "optilock_expected"),)

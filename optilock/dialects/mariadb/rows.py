@@ -89,7 +89,10 @@ class JoinedRows:
         return int(type(connection).execute(connection, statement).rowcount)
 
     def _update(self, connection: Connection, writes: list[Write]) -> int:
-        rows = [self._row(write) for write in writes]
+        try:
+            rows = [self._row(write) for write in writes]
+        except Exception:  # of a value's type: SQLAlchemy meets it as well, and tells the statement
+            return len(writes) - len(LockAndLook(self._database).send(connection, writes))
         sql = self._sql(len(rows))
         result = connection.__class__.exec_driver_sql(
             connection, sql, tuple(value for row in rows for value in row)
