@@ -195,7 +195,7 @@ def guard_class(cls: type[Session]) -> None:
     cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
         cls.bulk_insert_mappings
     )
-    at_step("guard", KNOWN, before_flush=_before_flush)
+    at_step("guard", KNOWN, begin=_begin, before_flush=_before_flush)
     listen_to_class(cls, **_LISTENERS)
 
 
@@ -310,10 +310,20 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
             arm(known.flush, connection)
 
 
+def _begin(session: Session, uow: Any) -> None:
+    """From here on what is sent belongs to a flush."""
+    known = known_of(session)
+    if known.flushing and known.flush is None:
+        known.flush = running = Flush(session, known, listen, write_by_hand)
+        for connection in known.connections:
+            arm(running, connection)
+        running.uow = uow
+
+
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     """The last step before a flush."""
     known = known_of(session)
-    if known.flushing and known.flush is None:
+    if known.flushing and (known.flush is None or known.flush.uow is uow):
         if known.still:
             refuse_moving(session)
         if known.autocommitting:
@@ -324,11 +334,10 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             refuse_unread(session, objects)
         if is_strict(session):
             refuse_forgotten_rows(session, objects)
-        known.flush = running = Flush(session, known, listen, write_by_hand)
+        _begin(session, uow)
+        running: Flush = known.flush
         if known.ending_now:
             running.last = is_last(running)
-        for connection in known.connections:
-            arm(running, connection)
         if marked_deleted(session) or known.promises:
             try:
                 for obj in session.deleted:
@@ -338,7 +347,6 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             except DBAPIError as error:
                 # Raised here, it would leave a session that takes its transaction for alive.
                 running.broken = error
-        running.uow = uow
         answer_for(uow)
 
 

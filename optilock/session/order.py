@@ -27,11 +27,12 @@ or of which it says so itself. What all sessions may need (``touch`` and aggrega
 plain sessions) is listened to at ``Session``; what concerns watched sessions alone at the topmost
 class that is watched; reads at the one session. So each is called once.
 
-Listeners of the application take their place by when they are registered, as everywhere in
-SQLAlchemy. What a listener changes that was registered before the first step is seen by all steps.
-What a later one changes is written in its version as anything else, and promises are looked at
-before COMMIT once more; but no root moves for it, and its deletes are judged one by one, when they
-are sent.
+The steps *before a flush* come after all listeners of the application, whenever and wherever those
+were registered (for all sessions, a class, one session; with ``insert=True``): roots move for what
+the last of them has changed, and it is looked at as anything else. Where one of them would be
+called after our own listener, the steps wait until SQLAlchemy begins to plan the flush; the
+statements that such a listener sends are those of a flush that runs. At the other events listeners
+take their place by when they are registered, as everywhere in SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session
+
+from optilock.undocumented.flushes import before_planning
+from optilock.undocumented.sessions import called_last
 
 Step = Callable[..., Any]
 #: The key of a step, or what it says of a session.
@@ -69,6 +73,8 @@ _FIRST = frozenset({"after_flush"})
 _known: dict[str, dict[str, tuple[Whose, Step]]] = {name: {} for name in ORDER}
 #: The same, in the order of the list.
 _in_order: dict[str, tuple[tuple[Whose, Step], ...]] = dict.fromkeys(ORDER, ())
+#: What does not wait for listeners of the application.
+_begin: list[tuple[Whose, Step]] = []
 #: Steps that somebody has asked for; two threads may need their first one at the same time.
 _there: set[str] = set()
 #: Whose the steps around a flush are that are not the guard's.
@@ -78,14 +84,17 @@ _of_classes: dict[str, Step] = {}
 _classes: WeakSet[type[Session]] = WeakSet()
 
 
-def at_step(name: str, whose: Whose, **steps: Step) -> None:
+def at_step(name: str, whose: Whose, *, begin: Step | None = None, **steps: Step) -> None:
     """From here on, call each of ``steps`` (by event) at its place, in the sessions that need it.
 
-    These are those that have ``whose`` in their ``__dict__``, or of which it says so.
+    These are those that have ``whose`` in their ``__dict__``, or of which it says so. ``begin`` is
+    called ahead of listeners for whom the steps before a flush wait.
     """
     if name in _there:
         return
     with _changing:
+        if begin is not None:
+            _begin.append((whose, begin))
         for of_event, step in steps.items():
             places, known = ORDER[of_event], _known[of_event]
             if name not in places:
@@ -142,10 +151,21 @@ def _is_for(session: Session, whose: Whose) -> bool:
 
 def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
     """Only a flush that has something to do comes this far; without a session it is no flush."""
-    if session is not None:
-        for whose, step in _in_order["before_flush"]:
+    if session is None:
+        return
+    if called_last(session, "before_flush") is _before_flush:
+        _take_steps(session, uow, objects)
+    else:
+        for whose, begin in _begin:
             if _is_for(session, whose):
-                step(session, uow, objects)
+                begin(session, uow)
+        before_planning(session, uow, objects, _take_steps)
+
+
+def _take_steps(session: Session, uow: Any, objects: Any) -> None:
+    for whose, step in _in_order["before_flush"]:
+        if _is_for(session, whose):
+            step(session, uow, objects)
 
 
 def _after_flush_postexec(session: Session, uow: Any) -> None:
