@@ -26,6 +26,7 @@ from optilock.mapping.tables import owner_of
 from optilock.session.watched import is_strict
 from optilock.statements.demanded import table_under_demands
 from optilock.statements.refused import refuse_text, refuse_unasked
+from optilock.statements.requests import refuse_unconditional
 from optilock.statements.strict import refuse_forgotten
 from optilock.undocumented.statements import MappersCache
 
@@ -80,6 +81,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 flush.known.sent_more = True
                 if is_strict(flush.session):
                     refuse_forgotten(statement)
+                if flush.known.require_conditions:
+                    refuse_unconditional(statement)
                 statement = _under_demands(flush, connection, statement, parameters)
                 if type(parameters) is list and owner_of(statement.table) is None:
                     # link rows come without that option
@@ -92,6 +95,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 refuse_unasked(flush.known.demands, statement)
             if is_strict(flush.session):
                 refuse_forgotten(statement)
+            if flush.known.require_conditions:
+                refuse_unconditional(statement)
             drain(flush, connection)
             return native(statement, parameters, **options)
         except DBAPIError:
@@ -108,6 +113,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
         try:
             if flush.known.demands is not None:
                 refuse_text(flush.known.demands, args[0])
+            if flush.known.require_conditions:
+                refuse_unconditional(args[0])
             drain(flush, connection)
             return type(connection).exec_driver_sql(connection, *args, **options)
         except DBAPIError:

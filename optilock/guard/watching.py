@@ -93,6 +93,7 @@ from optilock.statements.legacy_bulk import (
     guarded_bulk_save,
     guarded_bulk_update,
 )
+from optilock.statements.requests import watch_conditions
 from optilock.undocumented.sessions import last_deleted, marked_deleted
 from optilock.undocumented.transactions import nested_transaction
 from optilock.writes.send import require_row_counts_of
@@ -304,6 +305,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
                 known.autocommitting = (*known.autocommitting, connection)
             if known.owner is not None:
                 known.owner.connected(connection, database)
+        watch_conditions(session, connection)
         if known.flush is not None:
             if known.autocommitting:
                 refuse_guarded_writes(session, known.autocommitting)

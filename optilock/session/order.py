@@ -7,14 +7,19 @@
 2. *touches*: rows that :func:`~optilock.touch` was called for are touched again where a reading has
    dropped it (:mod:`optilock.rows.touch`);
 3. *roots*: the versions of aggregates' roots move for their children (:mod:`optilock.aggregates`);
-4. *guard*: a watched session looks at all that the flush will write, what the steps above have
+4. *request*: what is written for a request whose condition nothing has compared
+   (:mod:`optilock.statements.requests`);
+5. *conditions*: a unit with ``require_conditions=True`` asks for those of each row
+   (:mod:`optilock.unit.conditions`);
+6. *guard*: a watched session looks at all that the flush will write, what the steps above have
    changed included: promises, rows that nobody has read, deletes (:mod:`optilock.guard`).
 
 *After it*, ahead of all listeners of the application (they see what is settled): *guard* sends the
 rows that it keeps back and settles those that missed. When the objects are clean: *touches* that
 were written are forgotten.
 
-*Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again, and then
+*Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again; *unsent*,
+which flushes what was written for a request whose condition nothing has compared; and then
 *promises*, which flushes and looks at the rows (:mod:`optilock.guard.promises`).
 
 *When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
@@ -54,10 +59,10 @@ Whose = str | Callable[[Session], bool]
 
 #: The steps of each event of a session, in their order.
 ORDER: Mapping[str, tuple[str, ...]] = {
-    "before_flush": ("beside", "touches", "roots", "guard"),
+    "before_flush": ("beside", "touches", "roots", "request", "conditions", "guard"),
     "after_flush": ("guard",),
     "after_flush_postexec": ("touches",),
-    "before_commit": ("touches", "promises"),
+    "before_commit": ("touches", "unsent", "promises"),
     "after_begin": ("guard",),
     "after_commit": ("guard",),
     "after_rollback": ("guard",),

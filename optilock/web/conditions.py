@@ -47,6 +47,7 @@ from optilock.http.errors import BadPrecondition, NotFound, PreconditionRequired
 from optilock.http.etags import PLAIN, ETags
 from optilock.http.fields import STAR
 from optilock.http.preconditions import Fields, Precondition, Profile, Require, required
+from optilock.http.request import compared
 
 __all__ = ["STRICT", "Conditions", "Policy"]
 
@@ -180,6 +181,7 @@ class Conditions:
         if self.absent:
             return entities.insert(session, model, key, values, **self.demands, **options)
         if asked.versions is None and not asked.exists and not asked.unless:
+            compared()  # a date, and no row has one
             # The last writer wins, so a request that is sent again is not known again.
             others = {name: each for name, each in options.items() if name != "idempotency"}
             return entities.insert_or_replace(
