@@ -15,15 +15,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Delete, Update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 from sqlalchemy.schema import DefaultGenerator
 
 from optilock.guard.ended import remember
-from optilock.guard.listeners import write_by_hand
+from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
 from optilock.guard.route import links, unguarded, written
 from optilock.mapping.tables import owner_of
-from optilock.session.watched import is_strict
+from optilock.session.watched import is_strict, known_of
 from optilock.statements.demanded import table_under_demands
 from optilock.statements.refused import refuse_text, refuse_unasked
 from optilock.statements.requests import refuse_unconditional
@@ -33,6 +34,16 @@ from optilock.undocumented.statements import MappersCache
 _CHANGES = (Update, Delete)
 #: An attribute of a connection: the flush that it answers for.
 _FLUSH = "_optilock_flush"
+
+
+def begin_flush(session: Session, uow: Any) -> None:
+    """From here on, what the session sends belongs to a flush."""
+    known = known_of(session)
+    if known.flushing and known.flush is None:
+        known.flush = running = Flush(session, known, listen, write_by_hand)
+        for connection in known.connections:
+            arm(running, connection)
+        running.uow = uow
 
 
 def arm(flush: Flush, connection: Connection) -> None:

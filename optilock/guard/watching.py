@@ -42,7 +42,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.columns_only import answer_for, flush_columns
 from optilock.guard.commuting import back_to_what_was_read
 from optilock.guard.compares import note_written
-from optilock.guard.connection import arm, disarm
+from optilock.guard.connection import arm, begin_flush, disarm
 from optilock.guard.deletes import check_before
 from optilock.guard.ended import (
     conflict_in_flush,
@@ -53,7 +53,6 @@ from optilock.guard.ended import (
 )
 from optilock.guard.ended import remember as remember_ours
 from optilock.guard.last import is_last, send_last
-from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.mapped_classes import read_versions_with_rows
 from optilock.guard.no_bump import refuse_moving, withdraw
 from optilock.guard.pipeline import drain_all
@@ -196,7 +195,7 @@ def guard_class(cls: type[Session]) -> None:
     cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
         cls.bulk_insert_mappings
     )
-    at_step("guard", KNOWN, begin=_begin, before_flush=_before_flush)
+    at_step("guard", KNOWN, begin=begin_flush, before_flush=_before_flush)
     listen_to_class(cls, **_LISTENERS)
 
 
@@ -312,16 +311,6 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
             arm(known.flush, connection)
 
 
-def _begin(session: Session, uow: Any) -> None:
-    """From here on what is sent belongs to a flush."""
-    known = known_of(session)
-    if known.flushing and known.flush is None:
-        known.flush = running = Flush(session, known, listen, write_by_hand)
-        for connection in known.connections:
-            arm(running, connection)
-        running.uow = uow
-
-
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     """The last step before a flush."""
     known = known_of(session)
@@ -336,7 +325,7 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             refuse_unread(session, objects)
         if is_strict(session):
             refuse_forgotten_rows(session, objects)
-        _begin(session, uow)
+        begin_flush(session, uow)
         running: Flush = known.flush
         if known.ending_now:
             running.last = is_last(running)
