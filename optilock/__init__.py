@@ -30,6 +30,7 @@ from optilock.http.errors import (
     BadEntity,
     BadPrecondition,
     BatchFailed,
+    ConditionNotCompared,
     NotFound,
     PreconditionRequired,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "CompareValues",
     "ConcurrencyError",
     "Condition",
+    "ConditionNotCompared",
     "ConfigurationError",
     "Counter",
     "DeletePending",

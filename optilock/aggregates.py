@@ -306,6 +306,14 @@ def _covers_of(mapper: Mapper[Any]) -> tuple[list[Cover], list[Cover]]:
     return found
 
 
+def roots_of_object(session: Session, obj: Any) -> Iterator[Any]:
+    """The roots that a stored object is a part of, itself not among them."""
+    state = instance_state(obj)
+    for one in _covers_of(state.mapper)[0]:
+        if not one.by_links:
+            yield from find_roots(session, state, one.root, one.relationship)
+
+
 def roots_of(mapper: Mapper[Any], *, by_links: bool) -> list[str]:
     """The relationships by which a row of the class, or a link to it, is a part of a root."""
     return [

@@ -6,6 +6,7 @@
     ├── ConfigurationError (ValueError)     bad input: a mapping, an option, a call that cannot work
     ├── BadPrecondition (ValueError)        a client sent a condition that cannot be read (400)
     │   └── PreconditionRequired            ... or none, where a write needs one (428)
+    ├── ConditionNotCompared                a client's condition was not compared by anything (501)
     ├── BadEntity (ValueError)              a client sent values that its row cannot have (400)
     ├── NotFound (LookupError)              there is no such row (404)
     ├── AlreadyExists                       there is such a row already (409, or 412)
@@ -23,7 +24,7 @@
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
 
-What a client of HTTP got wrong is in :mod:`optilock.http.errors`: the second to the seventh line.
+What a client of HTTP got wrong is in :mod:`optilock.http.errors`: the second to the eighth line.
 ``LeaseHeld`` and ``LeaseLost`` are in :mod:`optilock.leases.errors`; names that are open have more
 errors of their own in :mod:`optilock.shares.errors`.
 Every error can be pickled, with its notes and, if that can be pickled too, its cause. No message

@@ -8,6 +8,8 @@
 
     findings = check(Base, engine)
 
+    findings = check_routes(app)            # or: optilock check --app shop.web:app
+
 Nothing is changed. Each :class:`Finding` says how bad it is, what it is about, what was found, and
 what to do. The command's exit code is 1 when there is an error among them.
 
@@ -22,12 +24,14 @@ triggers      what is asked of a table's triggers; assignments: does a text set 
 rows          what is asked of the rows
 revisions     what is asked of Alembic's revisions
 cascades      which foreign keys change rows and fire no trigger
+routes        what is asked of the routes of a web application
 run           all of it, and the driver's settings
 command       ``optilock check``
 ============  ======================================================================================
 """
 
 from optilock.check.findings import Finding, Severity
+from optilock.check.routes import check_routes
 from optilock.check.run import check
 
-__all__ = ["Finding", "Severity", "check"]
+__all__ = ["Finding", "Severity", "check", "check_routes"]

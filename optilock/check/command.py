@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from optilock.check.findings import Finding, Severity
 from optilock.check.revisions import settings_here
+from optilock.check.routes import check_routes
 from optilock.check.run import check as run_check
 from optilock.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError
@@ -30,12 +31,17 @@ _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "di
 
 
 @click.command()
-@click.argument("models", nargs=-1, required=True)
+@click.argument("models", nargs=-1)
 @click.option("--url", help="The database, as SQLAlchemy writes it.")
 @click.option("--engine", "made", help="Or the application's own engine: shop.db:engine.")
 @click.option(
     "--alembic",
     help="Alembic's settings, or the folder of its revisions; alembic.ini where it is there.",
+)
+@click.option(
+    "--app",
+    "application",
+    help="A web application, or a function that makes it: shop.web:app. Its routes are looked at.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, nothing else.")
 def check(
@@ -43,6 +49,7 @@ def check(
     url: str | None,
     made: str | None,
     alembic: str | None,
+    application: str | None,
     as_json: bool,
 ) -> None:
     """Look at MODELS and their database: would a lost update be noticed everywhere?
@@ -53,16 +60,17 @@ def check(
     prepared statements); a --url is connected to as SQLAlchemy does by default.
 
     Revisions of Alembic are read, not run: those that import the models are named.
+
+    With --app the routes of a web application are looked at, too, or alone, without MODELS: which
+    of them write, and compare no condition of the request?
     """
+    if not models and application is None:
+        _bad_input("Name MODELS (shop.models, shop.models:Base), or --app shop.web:app.")
     try:
-        named = [_imported(name) for name in models]
-        engine = _engine(url, made)
-        try:
-            require_answer(engine)
-            findings = run_check(named, engine, alembic=alembic or settings_here())
-        finally:
-            if isinstance(engine, Engine):
-                engine.dispose()
+        findings = [] if application is None else [*check_routes(_imported(application))]
+        if models:
+            findings += _of_models(models, url, made, alembic)
+        findings.sort(key=lambda finding: list(Severity).index(finding.severity))
     except ConfigurationError as error:
         _bad_input(str(error))
     except SQLAlchemyError as error:
@@ -70,8 +78,21 @@ def check(
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        _show(findings)
+        _show(findings, _NOTHING if models else _NO_ROUTE)
     sys.exit(int(any(finding.severity is Severity.ERROR for finding in findings)))
+
+
+def _of_models(
+    models: Sequence[str], url: str | None, made: str | None, alembic: str | None
+) -> list[Finding]:
+    named = [_imported(name) for name in models]
+    engine = _engine(url, made)
+    try:
+        require_answer(engine)
+        return run_check(named, engine, alembic=alembic or settings_here())
+    finally:
+        if isinstance(engine, Engine):
+            engine.dispose()
 
 
 def _engine(url: str | None, made: str | None) -> Engine | AsyncEngine:
@@ -115,10 +136,10 @@ def _first_line(error: BaseException) -> str:
     return str(error).split("\n")[0]
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _show(findings: Sequence[Finding], nothing: str) -> None:
     console = Console()
     if not findings:
-        console.print("Nothing found: every class is versioned, and the database agrees.")
+        console.print(nothing)
         return
     table = Table(show_lines=True)
     for title in ("", "what", "about", "found", "do"):
@@ -129,6 +150,10 @@ def _show(findings: Sequence[Finding]) -> None:
             *map(escape, (finding.code, finding.subject, finding.message, finding.advice)),
         )
     console.print(table)
+
+
+_NOTHING = "Nothing found: every class is versioned, and the database agrees."
+_NO_ROUTE = "Nothing found: every route that writes compares a condition."
 
 
 def _bad_input(why: str) -> NoReturn:

@@ -20,6 +20,7 @@ from optilock.errors import ConfigurationError, described
 from optilock.http.errors import BadPrecondition, PreconditionRequired
 from optilock.http.etags import ETags, sent_tags
 from optilock.http.fields import STAR, Tag, tags
+from optilock.http.request import compared
 from optilock.mapped import Identity, facts
 
 __all__ = ["Version", "none_of", "only_if_absent", "refuse_if_match", "refuse_star", "versions"]
@@ -50,11 +51,14 @@ def versions(
     if hasattr(if_match, "to_header"):  # werkzeug.datastructures.ETags
         if_match = STAR if if_match.star_tag else sent_tags(mapper.class_.__name__, if_match)
     if isinstance(if_match, str) and if_match == STAR:
+        compared()
         return None
     given = if_match if isinstance(if_match, (list, tuple)) else (if_match,)
     bare = tuple(_typed(mapper, call, one.value) for one in given if isinstance(one, Version))
     sent = [_one(call, "if_match", one) for one in given if not isinstance(one, Version)]
     strong = [one.opaque for one in sent if not one.weak]
+    if sent or not given:
+        compared(strong)
     named = etags.named(mapper, identity, strong) if strong else ()
     return tuple(dict.fromkeys((*bare, *named)))
 
@@ -96,6 +100,8 @@ def only_if_absent(call: str, if_none_match: Any) -> bool:
             " row in the version that was read, name that in if_match of replace() or merge()."
             " Nothing was sent."
         )
+    if if_none_match is not None:
+        compared()
     return if_none_match is not None
 
 

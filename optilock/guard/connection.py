@@ -17,17 +17,19 @@ from typing import Any
 
 from sqlalchemy import Connection, Delete, Update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 from sqlalchemy.schema import DefaultGenerator
 
 from optilock.guard.ended import remember
-from optilock.guard.listeners import write_by_hand
+from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.pipeline import drain
 from optilock.guard.records import Flush
 from optilock.guard.route import links, unguarded, written
 from optilock.mapping.tables import owner_of
-from optilock.session.watched import is_strict
+from optilock.session.watched import is_strict, known_of
 from optilock.statements.demanded import table_under_demands
 from optilock.statements.refused import refuse_text, refuse_unasked
+from optilock.statements.requests import refuse_unconditional
 from optilock.statements.strict import refuse_forgotten
 from optilock.undocumented.statements import MappersCache
 from optilock.writes.shapes import is_of_mappers
@@ -35,6 +37,16 @@ from optilock.writes.shapes import is_of_mappers
 _CHANGES = (Update, Delete)
 #: An attribute of a connection: the flush that it answers for.
 _FLUSH = "_optilock_flush"
+
+
+def begin_flush(session: Session, uow: Any) -> None:
+    """From here on, what the session sends belongs to a flush."""
+    known = known_of(session)
+    if known.flushing and known.flush is None:
+        known.flush = running = Flush(session, known, listen, write_by_hand)
+        for connection in known.connections:
+            arm(running, connection)
+        running.uow = uow
 
 
 def arm(flush: Flush, connection: Connection) -> None:
@@ -83,6 +95,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 flush.known.sent_more = True
                 if is_strict(flush.session):
                     refuse_forgotten(statement)
+                if flush.known.require_conditions:
+                    refuse_unconditional(statement)
                 statement = _under_demands(flush, connection, statement, parameters)
                 if type(parameters) is list and owner_of(statement.table) is None:
                     # link rows come without that option
@@ -95,6 +109,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
                 refuse_unasked(flush.known.demands, statement)
             if is_strict(flush.session):
                 refuse_forgotten(statement)
+            if flush.known.require_conditions:
+                refuse_unconditional(statement)
             drain(flush, connection)
             return native(statement, parameters, **options)
         except DBAPIError:
@@ -111,6 +127,8 @@ def _cover(flush: Flush, connection: Connection) -> None:
         try:
             if flush.known.demands is not None:
                 refuse_text(flush.known.demands, args[0])
+            if flush.known.require_conditions:
+                refuse_unconditional(args[0])
             drain(flush, connection)
             return type(connection).exec_driver_sql(connection, *args, **options)
         except DBAPIError:

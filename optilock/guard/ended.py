@@ -372,9 +372,13 @@ def _send(
     transaction, before = held(), sys.exc_info()[1]
     if transaction is None:
         raise ResourceClosedError("This transaction is closed")
-    owner = known_of(transaction.session).owner
-    if owner is not None and not transaction.nested:
-        owner.committing_now()
+    known = known_of(transaction.session)
+    if not transaction.nested:
+        if known.owner is not None:
+            known.owner.committing_now()
+        if known.conditions is not None and transaction.is_active:
+            transaction.session.flush()
+            known.conditions.commit()
     try:
         original(transaction, *args, **options)
     except _FAILURES as error:

@@ -42,7 +42,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.columns_only import answer_for, flush_columns
 from optilock.guard.commuting import back_to_what_was_read
 from optilock.guard.compares import note_written
-from optilock.guard.connection import arm, disarm
+from optilock.guard.connection import arm, begin_flush, disarm
 from optilock.guard.deletes import check_before
 from optilock.guard.ended import (
     conflict_in_flush,
@@ -53,7 +53,6 @@ from optilock.guard.ended import (
 )
 from optilock.guard.ended import remember as remember_ours
 from optilock.guard.last import is_last, send_last
-from optilock.guard.listeners import listen, write_by_hand
 from optilock.guard.mapped_classes import read_versions_with_rows
 from optilock.guard.no_bump import refuse_moving, withdraw
 from optilock.guard.pipeline import drain_all
@@ -101,6 +100,7 @@ from optilock.statements.legacy_bulk import (
     guarded_bulk_save,
     guarded_bulk_update,
 )
+from optilock.statements.requests import watch_conditions
 from optilock.undocumented.sessions import last_deleted, marked_deleted
 from optilock.undocumented.transactions import nested_transaction
 from optilock.writes.send import require_row_counts_of
@@ -206,7 +206,7 @@ def guard_class(cls: type[Session]) -> None:
     cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
         cls.bulk_insert_mappings
     )
-    at_step("guard", KNOWN, before_flush=_before_flush)
+    at_step("guard", KNOWN, begin=begin_flush, before_flush=_before_flush)
     listen_to_class(cls, **_LISTENERS)
 
 
@@ -315,6 +315,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
                 known.autocommitting = (*known.autocommitting, connection)
             if known.owner is not None:
                 known.owner.connected(connection, database)
+        watch_conditions(session, connection)
         if known.flush is not None:
             if known.autocommitting:
                 refuse_guarded_writes(session, known.autocommitting)
@@ -324,7 +325,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:
     """The last step before a flush."""
     known = known_of(session)
-    if known.flushing and known.flush is None:
+    if known.flushing and (known.flush is None or known.flush.uow is uow):
         if known.still:
             refuse_moving(session)
         if known.autocommitting:
@@ -335,11 +336,10 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             refuse_unread(session, objects)
         if is_strict(session):
             refuse_forgotten_rows(session, objects)
-        known.flush = running = Flush(session, known, listen, write_by_hand)
+        begin_flush(session, uow)
+        running: Flush = known.flush
         if known.ending_now:
             running.last = is_last(running)
-        for connection in known.connections:
-            arm(running, connection)
         if marked_deleted(session) or known.promises:
             try:
                 read_deleted(session)
@@ -348,7 +348,6 @@ def _before_flush(session: Session, uow: Any, objects: Any) -> None:
             except DBAPIError as error:
                 # Raised here, it would leave a session that takes its transaction for alive.
                 running.broken = error
-        running.uow = uow
         answer_for(uow)
 
 

@@ -1,6 +1,7 @@
 """HTTP without a framework: which conditions a request carries, and the tags that a row sends out.
 
 :mod:`~optilock.http.preconditions` says what a request demands of a row, and what to answer.
+:mod:`~optilock.http.request` is the request that is served, and whether that was compared.
 :mod:`~optilock.http.fields` reads the fields of those conditions: lines, lists of tags, dates.
 :mod:`~optilock.http.etags` makes the tag of a row, and finds the version in a tag that comes back.
 :mod:`~optilock.http.keys` looks at the secret keys that sign them.

@@ -16,6 +16,7 @@ __all__ = [
     "BadEntity",
     "BadPrecondition",
     "BatchFailed",
+    "ConditionNotCompared",
     "NotFound",
     "PreconditionRequired",
 ]
@@ -46,6 +47,16 @@ class PreconditionRequired(BadPrecondition):
 
     def __init__(self, message: str, status: int = 428) -> None:
         super().__init__(message, status)
+
+
+class ConditionNotCompared(OptilockError):
+    """A client has sent a condition, and the program would have written without comparing it.
+
+    An error of the program: nothing was stored. HTTP 501 (Not Implemented): this resource has no
+    conditions, so the client may send the request without one, and not again as it is.
+    """
+
+    status = 501
 
 
 class BadEntity(OptilockError, ValueError):

@@ -68,6 +68,7 @@ from optilock.http.fields import (
     sent_fields,
     tags,
 )
+from optilock.http.request import compared
 
 __all__ = ["Answer", "Fields", "Precondition", "evaluate", "required"]
 
@@ -132,6 +133,7 @@ class Precondition:
         """What to answer, the row being so."""
         if self.status is not None:
             return Answer(self.status, self.reason)
+        compared(self.versions)
         tag, modified = _current(etag, exists), _moment(last_modified, exists)
         if (self.exists or self.versions is not None) and not exists:
             return Answer(412, f"{MATCH} demands what is not there.")

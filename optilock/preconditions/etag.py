@@ -31,6 +31,7 @@ from sqlalchemy.orm import Mapper
 from optilock.errors import ConfigurationError, Entry
 from optilock.http.errors import BadPrecondition
 from optilock.http.etags import PLAIN, sent_tags
+from optilock.http.request import compared
 from optilock.mapped import Identity, State, facts, identity_of
 from optilock.statements.version_types import ALSO, kind_of
 
@@ -95,6 +96,7 @@ def matches(state: State, version: Any, want: Wanted) -> bool:
     if version is GONE:
         return False
     if want.tags is not None:
+        compared(want.tags)
         return PLAIN.tag(state.mapper, identity_of(state), version) in want.tags
     token = facts(state.mapper).token
     return facts(state.mapper).same(token, version, _as_version(state, version, want))

@@ -43,7 +43,7 @@ from optilock.guard.corrections import plan_update
 from optilock.guard.decide import decide
 from optilock.guard.promises import promise
 from optilock.http.etags import ETags, identity_given
-from optilock.mapped import State, facts, identity_of, is_expression
+from optilock.mapped import State, facts, identity_of, is_expression, place_of
 from optilock.preconditions.apply import checked, row_to_edit, set_all
 from optilock.preconditions.etag import GONE, Wanted
 from optilock.preconditions.expect import as_loaded, changed, gone, loaded_version
@@ -53,6 +53,7 @@ from optilock.rows.sides import Attempt, Missed, attempt_of
 from optilock.rows.stored import Values
 from optilock.session.connections import connection_to_write, session_given
 from optilock.session.records import OfOneTransaction, Promises
+from optilock.session.watched import note_merged
 
 __all__ = ["merge_changes"]
 
@@ -112,6 +113,7 @@ def merge_changes(
     missed = _missed(session, state, loaded, {facts(mapper).token: version, **base}, changes)
     values = dict(changes) if missed is None else _settled(missed, resolver)
     promise(session, state, loaded, demanded=False)
+    note_merged(session, place_of(state))
     set_all(session, obj, values)
     return obj  # type: ignore[no-any-return]
 

@@ -7,14 +7,19 @@
 2. *touches*: rows that :func:`~optilock.touch` was called for are touched again where a reading has
    dropped it (:mod:`optilock.rows.touch`);
 3. *roots*: the versions of aggregates' roots move for their children (:mod:`optilock.aggregates`);
-4. *guard*: a watched session looks at all that the flush will write, what the steps above have
+4. *request*: what is written for a request whose condition nothing has compared
+   (:mod:`optilock.statements.requests`);
+5. *conditions*: a unit with ``require_conditions=True`` asks for those of each row
+   (:mod:`optilock.unit.conditions`);
+6. *guard*: a watched session looks at all that the flush will write, what the steps above have
    changed included: promises, rows that nobody has read, deletes (:mod:`optilock.guard`).
 
 *After it*, ahead of all listeners of the application (they see what is settled): *guard* sends the
 rows that it keeps back and settles those that missed. When the objects are clean: *touches* that
 were written are forgotten.
 
-*Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again, and then
+*Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again; *unsent*,
+which flushes what was written for a request whose condition nothing has compared; and then
 *promises*, which flushes and looks at the rows (:mod:`optilock.guard.promises`).
 
 *When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
@@ -27,11 +32,12 @@ or of which it says so itself. What all sessions may need (``touch`` and aggrega
 plain sessions) is listened to at ``Session``; what concerns watched sessions alone at the topmost
 class that is watched; reads at the one session. So each is called once.
 
-Listeners of the application take their place by when they are registered, as everywhere in
-SQLAlchemy. What a listener changes that was registered before the first step is seen by all steps.
-What a later one changes is written in its version as anything else, and promises are looked at
-before COMMIT once more; but no root moves for it, and its deletes are judged one by one, when they
-are sent.
+The steps *before a flush* come after all listeners of the application, whenever and wherever those
+were registered (for all sessions, a class, one session; with ``insert=True``): roots move for what
+the last of them has changed, and it is looked at as anything else. Where one of them would be
+called after our own listener, the steps wait until SQLAlchemy begins to plan the flush; the
+statements that such a listener sends are those of a flush that runs. At the other events listeners
+take their place by when they are registered, as everywhere in SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -44,16 +50,19 @@ from weakref import WeakSet
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from optilock.undocumented.flushes import before_planning
+from optilock.undocumented.sessions import called_last
+
 Step = Callable[..., Any]
 #: The key of a step, or what it says of a session.
 Whose = str | Callable[[Session], bool]
 
 #: The steps of each event of a session, in their order.
 ORDER: Mapping[str, tuple[str, ...]] = {
-    "before_flush": ("beside", "touches", "roots", "guard"),
+    "before_flush": ("beside", "touches", "roots", "request", "conditions", "guard"),
     "after_flush": ("guard",),
     "after_flush_postexec": ("touches",),
-    "before_commit": ("touches", "promises"),
+    "before_commit": ("touches", "unsent", "promises"),
     "after_begin": ("guard",),
     "after_commit": ("guard",),
     "after_rollback": ("guard",),
@@ -69,6 +78,8 @@ _FIRST = frozenset({"after_flush"})
 _known: dict[str, dict[str, tuple[Whose, Step]]] = {name: {} for name in ORDER}
 #: The same, in the order of the list.
 _in_order: dict[str, tuple[tuple[Whose, Step], ...]] = dict.fromkeys(ORDER, ())
+#: What does not wait for listeners of the application.
+_begin: list[tuple[Whose, Step]] = []
 #: Steps that somebody has asked for; two threads may need their first one at the same time.
 _there: set[str] = set()
 #: Whose the steps around a flush are that are not the guard's.
@@ -78,14 +89,17 @@ _of_classes: dict[str, Step] = {}
 _classes: WeakSet[type[Session]] = WeakSet()
 
 
-def at_step(name: str, whose: Whose, **steps: Step) -> None:
+def at_step(name: str, whose: Whose, *, begin: Step | None = None, **steps: Step) -> None:
     """From here on, call each of ``steps`` (by event) at its place, in the sessions that need it.
 
-    These are those that have ``whose`` in their ``__dict__``, or of which it says so.
+    These are those that have ``whose`` in their ``__dict__``, or of which it says so. ``begin`` is
+    called ahead of listeners for whom the steps before a flush wait.
     """
     if name in _there:
         return
     with _changing:
+        if begin is not None:
+            _begin.append((whose, begin))
         for of_event, step in steps.items():
             places, known = ORDER[of_event], _known[of_event]
             if name not in places:
@@ -144,10 +158,21 @@ def _is_for(session: Session, whose: Whose) -> bool:
 
 def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
     """Only a flush that has something to do comes this far; without a session it is no flush."""
-    if session is not None:
-        for whose, step in _in_order["before_flush"]:
+    if session is None:
+        return
+    if called_last(session, "before_flush") is _before_flush:
+        _take_steps(session, uow, objects)
+    else:
+        for whose, begin in _begin:
             if _is_for(session, whose):
-                step(session, uow, objects)
+                begin(session, uow)
+        before_planning(session, uow, objects, _take_steps)
+
+
+def _take_steps(session: Session, uow: Any, objects: Any) -> None:
+    for whose, step in _in_order["before_flush"]:
+        if _is_for(session, whose):
+            step(session, uow, objects)
 
 
 def _after_flush_postexec(session: Session, uow: Any) -> None:

@@ -128,6 +128,8 @@ class Watched(Written):
     locked: dict[Place, Any] | None = None
     #: Rows whose last writer wins, whatever the resolvers say.
     overwritten: OfOneTransaction[None] | None = None
+    #: Rows that were merged with what their client has seen.
+    merged: OfOneTransaction[None] | None = None
     #: What must be true of every row that the session writes.
     demands: Demands | None = None
     #: The transaction has locked rows before it has written any: others may wait for it.
@@ -156,6 +158,10 @@ class Watched(Written):
     before_rollback: Mapping[Any, Any] = MappingProxyType({})
     #: The running transaction, once it has begun on a connection.
     root: SessionTransaction | None = None
+    #: What the unit says of conditions: for every row; ``False``: not even that of a request.
+    require_conditions: bool | None = None
+    #: What the transaction has sent, where a condition is demanded of it.
+    conditions: Any = None
     #: Objects have left that wait for the outcome.
     awaited: bool = False
 
@@ -225,6 +231,9 @@ class Watched(Written):
         self.decided = True
         self.departed, self._begun, self.root = [], [], None
         self.autocommitting = ()
+        if self.conditions is not None:
+            self.conditions.over()
+            self.conditions = None
         if self.followed:
             self._follow_no_more()
 
@@ -263,8 +272,9 @@ class Watched(Written):
                 self.promises.in_transaction(root)
             self.locked = None
             self.holds_locks = False
-            if self.overwritten:
-                self.overwritten.in_transaction(root)
+            for said in (self.overwritten, self.merged):
+                if said:
+                    said.in_transaction(root)
 
 
 class Record:
@@ -351,6 +361,15 @@ def options(
         known.on_conflict = check_on_conflict(on_conflict)
     if on_delete is not None:
         known.on_delete = check_on_delete(on_delete)
+
+
+def note_merged(session: Session, place: Place) -> None:
+    """The row gets what was merged with the version that its client has seen."""
+    known = watched(session)
+    if known.merged is None:
+        known.merged = OfOneTransaction()
+    known.merged.in_transaction(session.get_transaction())
+    known.merged[place] = None
 
 
 def is_watched(session: Session) -> bool:

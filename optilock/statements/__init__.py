@@ -17,7 +17,8 @@ In a watched session :mod:`~optilock.statements.execute` sees each
     :mod:`~optilock.statements.refused` has what would leave the version as it was, and what writes
     rows that nobody can ask for what the session demands. :mod:`~optilock.statements.sql_text`
     finds the tables that a text writes. :mod:`~optilock.statements.strict` has what a strict
-    session refuses: to change rows without a version.
+    session refuses: to change rows without a version. :mod:`~optilock.statements.requests` has what
+    the condition of a request, and a unit that needs one for each row, refuse.
 
 For any session, :mod:`~optilock.statements.bulk` writes many rows by key and answers for each
 (:mod:`~optilock.statements.bulk_rows`,

@@ -29,11 +29,12 @@ from optilock.http.errors import AlreadyExists
 from optilock.mapped import Identity, facts
 from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit
-from optilock.session.watched import demands_of, is_watched
+from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.call import flush_before
 from optilock.statements.one_form import is_made_anew
 from optilock.statements.one_row import Written, look_at, read_again
 from optilock.statements.own import note_unseen, unseen_of
+from optilock.statements.requests import unconditional
 from optilock.statements.version import following
 from optilock.writes.answers import onupdate_values
 
@@ -107,6 +108,8 @@ def upsert_row(session: Session, new: NewRow, changed: frozenset[str]) -> Writte
     assert identity is not None
     connection = connection_to_write(session, mapper)
     _refuse_demands(session, mapper)
+    if is_watched(session) and watched(session).require_conditions:
+        raise unconditional(f"{mapper.class_.__name__} {identity!r}, whatever it is by then,")
     form = _upsert_of(connection, new, changed)
     params = new.params()
     if form.onupdate:

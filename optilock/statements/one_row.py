@@ -109,6 +109,8 @@ def _noted(session: Session, change: Change, write: Write) -> Write:
     if not is_watched(session):
         return write
     known = watched(session)
+    if known.conditions is not None:
+        known.conditions.by_name = True  # if_match was given, "*" perhaps
     if change.versions is not None and len(change.versions) == 1:
         known.sent.append(write)
     else:

@@ -118,7 +118,7 @@ def _of_table(given: Any, statement: Any, context: Any, *, inside: bool) -> Iter
                 f"An upsert of {name} changes stored rows and leaves {column}: whoever has"
                 f" read them would overwrite them unseen. Set {column} in it as well."
             )
-    elif not _compares(statement, version):
+    elif not compares(statement, version):
         verb = "UPDATE" if isinstance(statement, Update) else "DELETE"
         yield (
             f"A Core {verb} of {name} does not compare {column}: it overwrites what its"
@@ -144,7 +144,7 @@ def _leaves(statement: Insert, version: Column[Any], context: Any) -> bool:
     return leaves_version(statement, version, {name for row in rows[:1] for name in row} - added)
 
 
-def _compares(statement: Any, version: Column[Any]) -> bool:
+def compares(statement: Any, version: Column[Any]) -> bool:
     """In its WHERE; or it names the version among its values; or it matches nothing at all."""
     if any(getattr(n, "key", n) in (version.key, version.name) for n in values_of(statement)):
         return True

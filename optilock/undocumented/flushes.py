@@ -1,13 +1,15 @@
 """How a flush writes the rows of a class: its statement, its order, its listeners.
 
-And what it does before and after that (:func:`carry_out`).
+And what it does before and after that (:func:`carry_out`, :func:`before_planning`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 from sqlalchemy import Connection, Update
 from sqlalchemy.orm import (
@@ -31,6 +33,53 @@ def changed_alone(session: Session) -> Collection[State] | None:
         return None
     states: Collection[State] = session.identity_map._modified
     return states
+
+
+def before_planning(
+    session: Session,
+    uow: UOWTransaction,
+    objects: Any,
+    step: Callable[[Session, UOWTransaction, Any], None],
+) -> None:
+    """Take a ``step`` when all listeners of ``before_flush`` were called; its changes are flushed.
+
+    After them SQLAlchemy hands each object over to the flush (``register_object``), and only then
+    opens its part of the transaction. What has been chosen by then is corrected: objects that the
+    step has changed join, and those that it takes out of ``session.deleted`` are not deleted.
+    """
+    running = ref(uow)
+
+    def register_object(state: State, isdelete: bool = False, **options: Any) -> bool:
+        uow = running()
+        assert uow is not None
+        delattr(uow, "register_object")
+        changed, deleted = set(session.identity_map._modified), set(session._deleted)
+        step(session, uow, objects)
+        if kept := deleted.difference(session._deleted):
+            setattr(uow, "register_object", partial(_register_kept, running, kept))  # noqa: B010
+        if not objects:
+            for other in {*session.identity_map._modified}.difference(changed, session._deleted):
+                uow.register_object(other, isdelete=other.mapper._is_orphan(other))
+        return bool(uow.register_object(state, isdelete=isdelete, **options))
+
+    setattr(uow, "register_object", register_object)  # noqa: B010
+
+
+def _register_kept(
+    running: ref[UOWTransaction],
+    kept: Collection[State],
+    state: State,
+    isdelete: bool = False,
+    **options: Any,
+) -> bool:
+    """Hand an object over that is not to be deleted after all."""
+    uow = running()
+    assert uow is not None
+    if state in kept and isdelete and not options:  # later ones come with options
+        if not state.modified:
+            return True
+        isdelete = False
+    return UOWTransaction.register_object(uow, state, isdelete=isdelete, **options)
 
 
 def has_orphans(mapper: Mapper[Any], states: Collection[State]) -> bool:

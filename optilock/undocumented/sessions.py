@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -68,3 +69,9 @@ def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
     """What is called for an event of the session, whoever registered it."""
     listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)
     return listeners
+
+
+def called_last(session: Session, name: str) -> Callable[..., Any] | None:
+    """The listener of the session's event that SQLAlchemy calls after all others."""
+    last = deque(listeners_of(session, name), maxlen=1)
+    return last[0] if last else None

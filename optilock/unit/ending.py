@@ -43,6 +43,8 @@ def flushes_at_commit(session: Session, parts: Iterable[Part]) -> bool:
     known = known_of(session)
     if known.ending is None or len(known.connections) != 1 or not hold_by_locks(session):
         return False
+    if known.conditions is not None and known.conditions.is_ignored:
+        return False
     for part in parts:
         if type(part).before_commit is not Part.before_commit:
             return False

@@ -12,6 +12,7 @@ from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_d
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.errors import ConfigurationError
 from optilock.unit.backoff import Seconds
+from optilock.unit.conditions import RequireConditions
 from optilock.unit.isolation import AtLevel, FirstRead, Isolation, ReadOnly
 from optilock.unit.parts import Part, VerifyReads
 from optilock.unit.pipelined import Pipelined
@@ -48,6 +49,7 @@ class UnitOptionsWithoutIsolation(TypedDict, total=False):
     verify_reads: bool
     pipelined: bool
     short: bool
+    require_conditions: bool | None
     strategy: Strategy
     parts: Sequence[Part]
 
@@ -92,6 +94,7 @@ _OF_THE_OUTERMOST = (
     "isolation",
     "read_only",
     "verify_reads",
+    "require_conditions",
     "strategy",
     "parts",
 )
@@ -120,6 +123,8 @@ class Options:
     verify_reads: bool = False
     pipelined: bool = False
     short: bool = False
+    #: For every row that is changed; ``False``: not even what the request demands.
+    require_conditions: bool | None = None
     strategy: Strategy = OPTIMISTIC
     #: Parts of the application's own.
     parts: Sequence[Part] = ()
@@ -132,6 +137,11 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigurationError(f"{name}={value!r} is neither True nor False.")
+        if self.require_conditions not in (True, False, None):
+            raise ConfigurationError(
+                f"require_conditions={self.require_conditions!r}: write True, a condition for every"
+                " row; False, none, not even that of a request; or None."
+            )
         if self.isolation is not None and not isinstance(self.isolation, Isolation):
             raise ConfigurationError(
                 f"isolation={self.isolation!r} is no level: write"
@@ -193,6 +203,8 @@ class Options:
             parts.append(ReadOnly())
         if self.verify_reads:
             parts.append(VerifyReads())
+        if self.require_conditions is not None:
+            parts.append(RequireConditions(self.require_conditions))
         if self.locks:
             parts.append(Locking(self.strategy))
         return (*parts, *self.parts, *last)

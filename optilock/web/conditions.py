@@ -33,10 +33,10 @@ wants it where a row has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -47,8 +47,13 @@ from optilock.http.errors import BadPrecondition, NotFound, PreconditionRequired
 from optilock.http.etags import PLAIN, ETags
 from optilock.http.fields import STAR
 from optilock.http.preconditions import Fields, Precondition, Profile, Require, required
+from optilock.http.request import compared
 
-__all__ = ["STRICT", "Conditions", "Policy"]
+__all__ = ["STRICT", "Conditions", "Policy", "unconditional"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: An attribute of a function: the route demands nothing, on purpose.
+UNCONDITIONAL: Final = "_optilock_unconditional"
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,7 @@ class Conditions:
         if self.absent:
             return entities.insert(session, model, key, values, **self.demands, **options)
         if asked.versions is None and not asked.exists and not asked.unless:
+            compared()  # a date, and no row has one
             # The last writer wins, so a request that is sent again is not known again.
             others = {name: each for name, each in options.items() if name != "idempotency"}
             return entities.insert_or_replace(
@@ -234,6 +240,15 @@ class Conditions:
             return {"if_none_match": STAR, "etags": self.etags}
         match = etag if version is None else entities.Version(version)
         return {"if_match": match, "etags": self.etags}
+
+
+def unconditional(function: F) -> F:
+    """Say of a route that it is meant to demand nothing, so that ``optilock check`` leaves it out.
+
+    It changes nothing else: a request with a condition is refused where nothing compares that.
+    """
+    setattr(function, UNCONDITIONAL, True)
+    return function
 
 
 def failed(reason: str, etag: str | None = None) -> PreconditionFailed:

@@ -23,6 +23,10 @@ FastAPI reads a JSON body before any dependency runs, and answers a broken one w
 :func:`install` makes the routes of the application such routes; a router needs it said:
 ``APIRouter(route_class=ConditionalRoute)``.
 
+A route that takes no ``Conditions``, or takes and never compares them, writes no versioned row for
+a request with a condition (501). ``unit(SessionLocal, require_conditions=True)`` demands a
+condition for each row that is changed.
+
 One unit of work serves one request (:func:`unit`). It commits after the function has returned and
 before the answer is sent (``scope="function"``), so that a conflict at COMMIT is an answer. Nothing
 runs the function again: the body is consumed, and only the function knows what else it has done.
@@ -53,7 +57,13 @@ with extra("fastapi"):
     from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
 
-from optilock.web.starlette import Tags, conditions_of, exception_handlers, not_modified
+from optilock.web.starlette import (
+    ConditionalRequests,
+    Tags,
+    conditions_of,
+    exception_handlers,
+    not_modified,
+)
 
 __all__ = [
     "ConditionalRoute",
@@ -82,7 +92,10 @@ class _Installed:
 
 
 def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> None:
-    """Let an application answer errors with problem documents, and read conditions.
+    """Let an application answer errors with problem documents, and read and enforce conditions.
+
+    A route that ignores the condition of a request, or reads and never compares it, writes no
+    versioned row: its COMMIT is refused, and the answer is 501 (:mod:`optilock.http.request`).
 
     Args:
         app: before it has routes; a mounted application needs it, too.
@@ -106,6 +119,8 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
             app.add_exception_handler(kind, handler)
     if app.router.route_class is APIRoute:
         app.router.route_class = ConditionalRoute
+    if ConditionalRequests not in [getattr(one, "cls", None) for one in app.user_middleware]:
+        app.add_middleware(ConditionalRequests)
 
 
 # -- dependencies ----------------------------------------------------------------------------------

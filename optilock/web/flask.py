@@ -20,6 +20,9 @@ it. The unit of work is the view's own: at its end it commits, and a conflict th
 the view like any other. Flask answers no error of ``after_request`` and ``teardown_request``, so a
 COMMIT does not belong there.
 
+A view that never compares the condition of its request writes no versioned row: its COMMIT is
+refused, and the answer is 501 (:mod:`optilock.http.request`).
+
 The fields are taken from the WSGI environment as they are. ``request.if_match`` would leave out
 what it cannot read, and ``response.set_etag(tag)`` would put quotes around a tag that has them.
 """
@@ -31,6 +34,7 @@ from typing import Any
 
 from optilock.errors import ConfigurationError
 from optilock.http.etags import PLAIN, ETags
+from optilock.http.request import Request, found_by
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.extras import extra
 from optilock.web.problems import ERRORS, MEDIA_TYPE, problem_of
@@ -41,6 +45,8 @@ with extra("flask"):
 __all__ = ["Optilock", "not_modified"]
 
 _NAME = "optilock"
+#: A key of a request's environment.
+_SERVED = "optilock.request"
 _FIELDS = {
     "HTTP_IF_MATCH": "If-Match",
     "HTTP_IF_NONE_MATCH": "If-None-Match",
@@ -69,8 +75,12 @@ class Optilock:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Let ``app`` answer errors with problem documents."""
+        """Let ``app`` answer errors with problem documents, and enforce conditions.
+
+        A view that ignores the condition of a request writes no versioned row (501).
+        """
         app.extensions[_NAME] = self
+        found_by(_served)
         for kind in ERRORS:
             app.register_error_handler(kind, self._answer)
 
@@ -103,6 +113,16 @@ class Optilock:
             raise error
         headers = dict(problem.headers)
         return Response(problem.content(), problem.status, headers, mimetype=MEDIA_TYPE)
+
+
+def _served() -> Request | None:
+    """The request that is served here by an application with this extension."""
+    if not has_request_context() or _NAME not in current_app.extensions:
+        return None
+    served: Request | None = request.environ.get(_SERVED)
+    if served is None:
+        served = request.environ[_SERVED] = Request(request.method, _lines(request.environ))
+    return served
 
 
 def not_modified(etag: str | None) -> Response:

@@ -76,6 +76,13 @@ REQUIRED = Kind(
     "Precondition Required",
     "Send If-Match with the ETag that you have read, or If-None-Match: * for something new.",
 )
+NOT_COMPARED = Kind(
+    "condition-not-compared",
+    501,
+    "Not Implemented",
+    "This resource does not compare the condition that the request carries, so it was not changed."
+    " Nothing was stored.",
+)
 BAD_ENTITY = Kind(
     "bad-entity",
     400,

@@ -24,6 +24,10 @@ after the guards and before the body is read, by a ``before_request`` of the app
 or a handler with a ``before_request`` of its own covers that one, and then a body that cannot be
 read is answered first.
 
+A handler that takes no conditions, or takes and never compares them, writes no versioned row for a
+request with a condition (501). ``unit(SessionLocal, require_conditions=True)`` demands a condition
+for each row that is changed.
+
 One unit of work serves one request (:func:`unit`). It commits after the handler has returned and
 before the answer is sent, so that a conflict at COMMIT is an answer. Nothing runs a handler again.
 """
@@ -35,6 +39,7 @@ from typing import Annotated, Any
 
 from optilock.dialects import unwrapped
 from optilock.http.etags import PLAIN, ETags
+from optilock.http.request import serving
 from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.extras import extra
@@ -52,6 +57,7 @@ with extra("litestar"):
     from litestar.openapi.datastructures import ResponseSpec
     from litestar.params import HeaderParameter, SkipValidation
     from litestar.plugins import InitPluginProtocol
+    from litestar.types import ASGIApp, Receive, Scope, Send
     from litestar.utils.sync import ensure_async_callable
 
 __all__ = [
@@ -96,6 +102,7 @@ class OptilockPlugin(InitPluginProtocol):
             **dict.fromkeys((*ERRORS, *unwrapped(), ExceptionGroup), self._answer),
             **(app_config.exception_handlers or {}),
         }
+        app_config.middleware = [_serving, *(app_config.middleware or ())]
         before = app_config.before_request
         first = None if before is None else ensure_async_callable(before)
         app_config.before_request = _judging(first)
@@ -118,6 +125,16 @@ class OptilockPlugin(InitPluginProtocol):
         kinds: tuple[Any, ...] = (*type(error).__mro__, 500)
         found = (handlers[kind] for kind in kinds if kind in handlers)
         return next((one for one in found if one != self._answer), _of_litestar)
+
+
+def _serving(app: ASGIApp) -> ASGIApp:
+    """Let the condition of a request meet the writes of its units (optilock.http.request)."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        with serving(str(scope.get("method", "GET")), scope["headers"]):
+            await app(scope, receive, send)
+
+    return serve
 
 
 def _one_of(error: Exception) -> Exception:

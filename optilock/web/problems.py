@@ -37,6 +37,7 @@ receipt-expired                  400     ReceiptExpired
 message-too-large                413     MessageTooLarge
 precondition-failed              412     PreconditionFailed
 precondition-required            428     PreconditionRequired
+condition-not-compared           501     ConditionNotCompared, which is logged: a fault of the route
 outcome-unknown                  500     CommitOutcomeUnknown
 try-again                        503     a passing error of the database, ``is_transient``
 ===============================  ======  =========================================================
@@ -63,6 +64,7 @@ itself: it has read the body, and what else the handler has done by then only th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import date, time
 from decimal import Decimal
@@ -88,6 +90,7 @@ from optilock.http.errors import (
     BadEntity,
     BadPrecondition,
     BatchFailed,
+    ConditionNotCompared,
     NotFound,
 )
 from optilock.http.etags import PLAIN, ETags
@@ -100,12 +103,15 @@ from optilock.web.kinds import (
     CONFLICT,
     EXISTS,
     FAILED,
+    NOT_COMPARED,
     NOT_FOUND,
     REQUIRED,
     UNKNOWN,
     Kind,
     Problem,
 )
+
+_log = logging.getLogger("optilock")
 
 __all__ = ["ERRORS", "MEDIA_TYPE", "Problem", "problem_of"]
 
@@ -134,6 +140,9 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
         case BadPrecondition():
             kind = REQUIRED if error.status == 428 else BAD_PRECONDITION
             return kind.problem(detail=error.detail)
+        case ConditionNotCompared():
+            _log.error("%s", error)  # the client cannot help it
+            return NOT_COMPARED.problem()
         case BadEntity():
             return BAD_ENTITY.problem(names=_shown_names(error.names))
         case NotFound():

@@ -13,7 +13,14 @@
             )
         return Response(status_code=204, headers={"ETag": stored.etag})
 
-    app = Starlette(routes=[...], exception_handlers=exception_handlers())
+    app = Starlette(
+        routes=[...],
+        middleware=[Middleware(ConditionalRequests)],
+        exception_handlers=exception_handlers(),
+    )
+
+:class:`ConditionalRequests` lets the condition of a request and the writes of its units meet at
+COMMIT: a route that compares nothing writes nothing (501; :mod:`optilock.http.request`).
 
 The fields are taken as they arrived: several lines of one name, control bytes, and bytes that are
 no ASCII.
@@ -25,6 +32,8 @@ from collections.abc import Awaitable, Callable
 
 from optilock.dialects import unwrapped
 from optilock.http.etags import PLAIN, ETags
+from optilock.http.request import Request as Served
+from optilock.http.request import serving
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.extras import extra
 from optilock.web.problems import ERRORS, MEDIA_TYPE, Problem, problem_of
@@ -32,11 +41,44 @@ from optilock.web.problems import ERRORS, MEDIA_TYPE, Problem, problem_of
 with extra("starlette"):
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["ProblemResponse", "Tags", "conditions_of", "exception_handlers", "not_modified"]
+__all__ = [
+    "ConditionalRequests",
+    "ProblemResponse",
+    "Tags",
+    "conditions_of",
+    "exception_handlers",
+    "not_modified",
+]
 
 #: How tags are made and read, or a function of the request that says so.
 Tags = ETags | Callable[[Request], ETags]
+
+
+class ConditionalRequests:
+    """A middleware: a condition that nothing has compared lets no versioned row be written.
+
+    It is for any ASGI application, and covers what runs inside of it: put it outside of a
+    middleware that has sessions of its own.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, which may pass several of these."""
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        served = scope.get(_SERVED)
+        if served is None:
+            served = scope[_SERVED] = Served(scope.get("method", "GET"), scope["headers"])
+        with serving(served):
+            await self.app(scope, receive, send)
+
+
+#: A key of a request's scope.
+_SERVED = "optilock.request"
 
 
 def conditions_of(request: Request, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> Conditions:

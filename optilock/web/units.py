@@ -20,7 +20,10 @@ from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.unit.sessions import is_async
 
-__all__ = ["Depend", "session_of_request", "sync_session"]
+__all__ = ["REQUIRES", "Depend", "session_of_request", "sync_session"]
+
+#: An attribute of a dependency: its unit demands a condition for every row.
+REQUIRES = "_optilock_requires_conditions"
 
 #: A generator function that yields a session.
 Depend = Callable[[], Iterator[Any] | AsyncIterator[Any]]
@@ -55,11 +58,17 @@ def session_of_request(
             " threads and tasks: give it the sessionmaker."
         )
     if not is_async(sessions):
-        return sync(sessions, options)
+        return _marked(sync(sessions, options), options)
     from optilock.asyncio import AsyncUnitOfWork
 
     async def async_session() -> AsyncIterator[Any]:
         async with AsyncUnitOfWork(sessions, **options) as session:
             yield session
 
-    return async_session
+    return _marked(async_session, options)
+
+
+def _marked(depend: Depend, options: Mapping[str, Any]) -> Depend:
+    if options.get("require_conditions"):
+        setattr(depend, REQUIRES, True)
+    return depend

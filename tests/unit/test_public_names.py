@@ -35,6 +35,7 @@ NAMES = {
     "CommitOutcomeUnknown",
     "CompareValues",
     "ConcurrencyError",
+    "ConditionNotCompared",
     "Condition",
     "ConfigurationError",
     "Counter",

@@ -62,6 +62,7 @@ from optilock.undocumented.dialects import (
     level_on_connect,
     reads_json_itself,
 )
+from optilock.undocumented.flushes import before_planning
 from optilock.undocumented.mappers import (
     AskingListeners,
     always_load,
@@ -269,6 +270,39 @@ def test_a_session_tells_what_it_deletes_and_whether_it_flushes(session):
     assert list(session.deleted) == [page]
     session.flush()
     assert session.get(Page, 1) is None
+
+
+@pytest.mark.parametrize("found", ["new", "changed", "deleted"])
+def test_a_step_comes_after_all_listeners_and_before_a_transaction_of_the_flush(session, found):
+    """A9: what it changes is flushed, and where it raises nothing has begun."""
+    page, other = Page(id=2, title="b"), session.get_one(Page, 1)
+    other.title, calls, begun = "a", [], []
+    session.add(page)
+    session.flush()
+    event.listen(session, "after_transaction_create", lambda *_: begun.append("flush"))
+
+    def step(session, uow, objects):
+        calls.append((objects, begun[:], dict(uow.states)))
+        if len(calls) == 1:
+            raise LookupError
+        other.title = "by the step"
+
+    event.listen(session, "before_flush", lambda *args: before_planning(*args, step))
+    if found == "new":
+        session.add(Book(id=1))
+    elif found == "changed":
+        page.title = "c"
+    else:
+        session.delete(page)
+    with pytest.raises(LookupError):
+        session.flush()
+    assert session.is_active
+    assert (page in session.deleted) is (found == "deleted")
+    session.flush()
+    assert calls == [(None, [], {})] * 2
+    assert begun == ["flush"]
+    assert other not in session.dirty
+    assert session.scalar(select(Page.title).where(Page.id == 1)) == "by the step"
 
 
 class Asked(AskingListeners):

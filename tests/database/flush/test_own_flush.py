@@ -24,6 +24,7 @@ from sqlalchemy.orm import (
 )
 
 from optilock import Versioned, touch, watch
+from optilock.guard import connection as guarded
 from optilock.guard import watching
 from tests.models import key
 
@@ -164,7 +165,7 @@ def test_a_step_before_the_flush_that_fails_leaves_the_transaction_alone(
     with sessions() as session:
         session.get_one(Book, 1).copies = 5
         with monkeypatch.context() as patched:
-            patched.setattr(watching, "arm", arm)
+            patched.setattr(guarded, "arm", arm)
             with pytest.raises(LookupError):
                 session.flush()
         assert session.is_active

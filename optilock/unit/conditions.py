@@ -1,0 +1,166 @@
+"""``require_conditions``: no stored row is changed without a condition; or none is asked for.
+
+::
+
+    with UnitOfWork(sessions, require_conditions=True) as session:
+        page = session.get_one(Page, 7)
+        expect(page, tag)                   # or overwrite(page): one of them has to be said
+        page.title = "New"
+
+A version that was read in the unit itself guards against those who write meanwhile. It says nothing
+of what the author has seen, in a form or through an API, some minutes ago. So with ``True`` each
+versioned row that is updated or deleted needs a condition: ``expect`` or ``apply``,
+``merge_changes``, ``if_match`` of an entity operation, versions in ``bulk_update``; or
+``overwrite``, by name. New rows are free. What goes with a row that has a condition is free as
+well: the parts of an aggregate with its root, the root that moves for a part, a row that comes into
+a collection or leaves it, and what the delete of a row takes along.
+
+``False`` is for work beside a request: an access log, the time of a last visit. Such a unit may
+write though the condition of the request was not compared (:mod:`optilock.http.request`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sqlalchemy.orm import PassiveFlag, RelationshipDirection, Session
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock.aggregates import roots_of_object
+from optilock.errors import OptilockError
+from optilock.mapped import State, facts, place_of
+from optilock.rows.touch import ROOTS
+from optilock.session.order import at_step
+from optilock.session.watched import known_of
+from optilock.statements.requests import unconditional
+from optilock.undocumented.transactions import inserted_by
+from optilock.unit.parts import Part
+
+#: An attribute of a session: each of its rows needs a condition.
+_EVERY = "_optilock_require_conditions"
+_NO_READ = PassiveFlag.PASSIVE_NO_INITIALIZE
+
+
+class RequireConditions(Part, option="require_conditions"):
+    """The part that demands a condition for every row, or of none."""
+
+    def __init__(self, every: bool) -> None:
+        self.every = every
+
+    def begin(self, session: Session) -> None:
+        known_of(session).require_conditions = self.every
+        if self.every:
+            session.__dict__[_EVERY] = True
+            at_step("conditions", _EVERY, before_flush=_before_flush)
+
+
+def _before_flush(session: Session, uow: Any, objects: Any) -> None:
+    """Refuse rows without a condition; nothing is sent, and every edit is where it was.
+
+    Raises:
+        PreconditionRequired, ConditionNotCompared: there is one.
+    """
+    allowed, roots = _Allowed(session), session.__dict__.get(ROOTS, ())
+    moved = []
+    for state, owners in _changed(session).items():
+        if not facts(state.mapper).guarded or not _among(state, objects):
+            continue
+        if state in roots and not _own_change(state):
+            moved.append(state)
+        elif not allowed.with_owners(state, owners):
+            raise _refused(state)
+    for root in moved:  # for a part that has a condition, or for one that needs none
+        if root not in allowed.moved_for and not allowed.with_owners(root, ()):
+            raise _refused(root)
+
+
+def _among(state: State, objects: Any) -> bool:
+    return not objects or any(state.obj() is one for one in objects)
+
+
+def _refused(state: State) -> OptilockError:
+    identity = place_of(state)[1]
+    shown = identity[0] if len(identity) == 1 else identity
+    return unconditional(f"{state.class_.__name__} {shown!r}")
+
+
+class _Allowed:
+    """Which rows may be written."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._known = session, known_of(session)
+        self._new = set(inserted_by(session))
+        #: The roots of rows that have a condition of their own.
+        self.moved_for: set[State] = set()
+        self._taken_by: dict[State, list[State]] = {}
+        for owner in map(instance_state, session.deleted):
+            for obj, *_ in owner.mapper.cascade_iterator("delete", owner):
+                self._taken_by.setdefault(instance_state(obj), []).append(owner)
+
+    def with_owners(self, state: State, owners: Iterable[State]) -> bool:
+        """Has the row a condition, or one that it goes with?"""
+        if self._has(state):
+            self.moved_for.update(self._around([state]))
+            return True
+        return any(map(self._has, self._around([state, *owners])))
+
+    def _around(self, states: list[State]) -> set[State]:
+        """These, their roots, those that are deleted together with them, and so on."""
+        waiting, seen = states, set[State]()
+        while waiting:
+            one = waiting.pop()
+            if one not in seen and one.key is not None:
+                seen.add(one)
+                waiting += self._taken_by.get(one, ())
+                waiting += map(instance_state, roots_of_object(self._session, one.obj()))
+        return seen
+
+    def _has(self, state: State) -> bool:
+        place, known = place_of(state), self._known
+        if state in self._new or known.is_ours(place):
+            return True
+        if known.promises and known.promises.demand(place):
+            return True
+        return any(said and place in said for said in (known.overwritten, known.merged))
+
+
+def _changed(session: Session) -> dict[State, list[State]]:
+    """The stored rows that a flush changes.
+
+    With those whose collections they come into, or leave, if nothing else of them changes.
+    """
+    found: dict[State, list[State]] = {instance_state(obj): [] for obj in session.deleted}
+    for state in map(instance_state, session.dirty):
+        if facts(state.mapper).token in state.committed_state or _own_change(state):
+            found[state] = []
+    for obj in (*session.dirty, *session.new, *session.deleted):
+        owner = instance_state(obj)
+        for child in _children(owner):
+            owners = found.setdefault(child, [])
+            if not _own_change(child, but_for_owners=True):
+                owners.append(owner)
+    return found
+
+
+def _own_change(state: State, *, but_for_owners: bool = False) -> bool:
+    """Does a column of the row get another value, a foreign key among them?"""
+    known, others = facts(state.mapper), state.mapper.relationships
+    own = set(known.columns).difference((known.token,))
+    if not but_for_owners:
+        own.update(
+            name for name, one in others.items() if one.direction is RelationshipDirection.MANYTOONE
+        )
+    return any(
+        state.get_history(name, _NO_READ).has_changes() for name in own & {*state.committed_state}
+    )
+
+
+def _children(state: State) -> Iterator[State]:
+    """Stored rows that come into its collections, or leave them: their foreign keys change."""
+    for one in state.mapper.relationships:
+        if one.direction is RelationshipDirection.ONETOMANY and one.key in state.committed_state:
+            history = state.get_history(one.key, _NO_READ)
+            for child in (*(history.added or ()), *(history.deleted or ())):
+                if child is not None and instance_state(child).key is not None:
+                    yield instance_state(child)
