@@ -61,6 +61,7 @@ NAMES = {
     "Unique",
     "UnitOfWork",
     "Versioned",
+    "WouldOverwrite",
     "add_delta",
     "apply",
     "attempt_number",
