@@ -18,7 +18,10 @@ from sqlalchemy.ext.mutable import MutableDict
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from optilock import (
+    CompareValues,
     OnDelete,
+    RowVersion,
+    Timestamp,
     Unique,
     Versioned,
     is_transient,
@@ -442,3 +445,52 @@ def options_of(case: Case, mode: str) -> dict[str, Any]:
 
 def again_or_transient(error: BaseException) -> bool:
     return isinstance(error, Again) or is_transient(error)
+
+
+# -- rows of every kind ----------------------------------------------------------------------------
+
+
+class _Row:
+    id: Mapped[int] = key()
+    text: Mapped[str]
+    n: Mapped[int]
+
+
+class Counted(_Row, Versioned, Base):
+    __tablename__ = "repeated_counted"
+
+
+class Random(_Row, Versioned, Base):
+    __tablename__ = "repeated_random"
+    __version_token__ = Unique()
+
+
+class Timed(_Row, Versioned, Base):
+    __tablename__ = "repeated_timed"
+    __version_token__ = Timestamp()
+
+
+class Triggered(_Row, Versioned, Base):
+    __tablename__ = "repeated_triggered"
+    __version_token__ = RowVersion()
+
+
+class Compared(_Row, Versioned, Base):
+    __tablename__ = "repeated_compared"
+    __version_token__ = CompareValues.all()
+
+
+class Native(_Row, Base):
+    __tablename__ = "repeated_native"
+    revision: Mapped[int] = mapped_column()
+    __mapper_args__ = {"version_id_col": revision}
+
+
+class Long(Versioned, Base):
+    __tablename__ = "repeated_long"
+    id: Mapped[int] = key()
+    text: Mapped[str] = mapped_column(deferred=True)
+    n: Mapped[int]
+
+
+KINDS = [Counted, Random, Timed, Triggered, Compared, Native]

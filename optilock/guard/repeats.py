@@ -84,6 +84,15 @@ class Wanted(NamedTuple):
 Rows = dict[Key, Wanted]
 
 
+class Judged(NamedTuple):
+    """A row that a flush of a later attempt has looked at."""
+
+    #: What its transaction has read first.
+    read: Values
+    #: What was wanted again.
+    again: set[str]
+
+
 @dataclass(frozen=True, eq=False)
 class Repeats:
     """What the attempts before this one wanted."""
@@ -167,9 +176,10 @@ def _sides_of(session: Session) -> Iterable[Attempt]:
 def _unwritten(session: Session) -> Iterable[Attempt]:
     """Our side of the rows of the running flush; without one, of those that no flush has met."""
     known = known_of(session)
-    if known.flush is not None:
-        remember(known.flush)
-        return known.flush.wanted
+    flush: Flush | None = known.flush
+    if flush is not None:
+        remember(flush)
+        return flush.wanted
     states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
     states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
     by_row = {place_of(state): state for state in states if state.key is not None}
@@ -178,7 +188,7 @@ def _unwritten(session: Session) -> Iterable[Attempt]:
 
 def _with_keys(state: State, side: Attempt) -> Attempt:
     """The same, and the foreign keys of relationships that were set: a flush would set them."""
-    names = {column: name for name, column in facts(state.mapper).columns.items()}
+    names: dict[Any, str] = {column: n for n, column in facts(state.mapper).columns.items()}
     keys: Values = {}
     for one in state.mapper.relationships:
         if one.direction is not RelationshipDirection.MANYTOONE or one.key not in state.dict:
@@ -246,11 +256,14 @@ def judge(flush: Flush, repeats: Repeats) -> None:
     remember(flush)
     known, told, refused = flush.known, [], []
     for found in flush.wanted:
-        then = repeats.rows.get(_key(flush.session, found))
-        if then is None or (known.promises and known.promises.demand(found.place)):
+        key = _key(flush.session, found)
+        then = repeats.rows.get(key)
+        if then is None or then.side.action != found.action:
             continue
-        ours = _as_first_read(flush, found)
-        entry = _entry(then, ours)
+        if known.promises and known.promises.demand(found.place):
+            continue  # whoever names the version has seen it
+        ours, again = _read_first(known, key, then, found)
+        entry = _entry(then, ours, again)
         if entry is None or settled_by_policy(entry, known.on_delete) is not None:
             continue
         resolver = resolver_for(rule_of(ours.place, known), entry.model)
@@ -264,45 +277,58 @@ def judge(flush: Flush, repeats: Repeats) -> None:
         events.emit(lambda: events.Repeated(tuple(told)))
 
 
-def _as_first_read(flush: Flush, ours: Attempt) -> Attempt:
-    """Our side against what this transaction has read first: an earlier flush may have written."""
-    known = flush.known
+def _read_first(known: Watched, key: Key, then: Wanted, ours: Attempt) -> tuple[Attempt, Values]:
+    """Our side against what the transaction has read first, and what of it is wanted again.
+
+    An earlier flush of the transaction may have written the row.
+    """
     if known.judged is None:
         known.judged = {}
-    first = known.judged.setdefault(_key(flush.session, ours), ours.original)
-    return replace(ours, original={**ours.original, **first})
+    judged = known.judged.setdefault(key, Judged(ours.original, set()))
+    ours = replace(ours, original={**ours.original, **judged.read})
+    again = _again(then.side, ours)
+    judged.again.update(again)
+    return ours, again
 
 
 def forget_stored(known: Watched) -> None:
-    """COMMIT: what these rows hold now is what this attempt has decided."""
-    attempt = attempt_here.get()
-    if attempt is not None and attempt.repeats is not None:
-        for key in known.judged or ():
-            attempt.repeats.rows.pop(key, None)
-    known.judged = None
+    """COMMIT: values that were wanted again are stored, and what follows is this attempt's own."""
+    attempt, judged, known.judged = attempt_here.get(), known.judged or {}, None
+    if attempt is None or attempt.repeats is None:
+        return
+    rows = attempt.repeats.rows
+    for key, row in judged.items():
+        then = rows.pop(key, None)
+        if then is not None:
+            left = {n: value for n, value in then.side.changes.items() if n not in row.again}
+            rows[key] = then._replace(side=replace(then.side, changes=left))
 
 
-def _entry(then: Wanted, ours: Attempt) -> Entry[Any] | None:
-    """The conflict there would be if the attempt before still held what it wanted; or none."""
-    side, known = then.side, facts(ours.mapper)
-    if side.action != ours.action:
-        return None
-    stored = {**(then.stored or {}), **ours.original}
-    if ours.action == "delete":
-        return entry_of(side, stored) if _has_moved(side, stored) else None
-    again = {
+def _again(side: Attempt, ours: Attempt) -> Values:
+    """The values that are wanted again."""
+    known = facts(ours.mapper)
+    return {
         name: value
         for name, value in ours.changes.items()
         if name in side.changes
         and not isinstance(value, Computed)
         and known.columns[name] not in known.commuting
         and known.same(name, value, side.changes[name])
-        and (name in side.original or _has_moved(side, stored))
     }
+
+
+def _entry(then: Wanted, ours: Attempt, again: Values) -> Entry[Any] | None:
+    """The conflict there would be if the attempt before still held what it wanted; or none."""
+    side, stored = then.side, {**(then.stored or {}), **ours.original}
+    moved = _has_moved(side, stored)
+    if ours.action == "delete":
+        return entry_of(side, stored) if moved else None
+    # Of what is not known any more, only a version that has moved says that others have changed it.
+    again = {name: value for name, value in again.items() if moved or name in side.original}
     side = replace(side, changes=again, current={**side.original, **again})
     entry = entry_of(side, stored)
     # Set without having been read, then and now: nobody can say that the others left it alone.
-    unread = again.keys() - stored.keys() if _has_moved(side, stored) else frozenset()
+    unread = again.keys() - stored.keys() if moved else frozenset()
     conflicting = entry.conflicting.union(unread)
     return replace(entry, conflicting=conflicting) if again and conflicting else None
 

@@ -43,9 +43,9 @@ import tenacity
 from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
-from optilock.guard.repeats import RepeatValues, Rows, repeats_of
+from optilock.guard.repeats import RepeatValues, Rows, RunningAttempt, repeats_of
 from optilock.unit.backoff import Seconds, full_jitter, in_seconds
-from optilock.unit.running import RunningAttempt, begin_attempt, end_attempt, inside_unit
+from optilock.unit.running import begin_attempt, end_attempt, inside_unit
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -37,14 +37,18 @@ from optilock.guard.repeats import attempt_here
 from optilock.session.watched import known_of
 from optilock.web.problems import problem_of
 from tests.ids import told
+from tests.models import Animal, Comment, Dog, Post
 from tests.repeated_cases import (
     CASES,
+    KINDS,
     MODES,
     RUNS,
     Again,
     Author,
     Booking,
     Case,
+    Compared,
+    Long,
     Loose,
     Paper,
     Stock,
@@ -549,3 +553,106 @@ def test_what_is_no_choice_is_refused_at_once(value):
             make(repeat_values=value)
     with pytest.raises(ConfigurationError, match="unit_of_work"):
         UnitOfWork(create_engine("sqlite://"), repeat_values="refuse")
+
+
+# -- kinds of rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", KINDS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("moment", ["in attempt 1", "between", "after an earlier flush"])
+def test_whatever_the_token_is(engine, tables, stored, model, moment):
+    """A1: a version by Python, by the database, by the clock, none at all, or SQLAlchemy's own."""
+    tables(model)
+    with UnitOfWork(engine) as session:
+        session.add(model(id=1, text="old", n=1))
+    attempts = []
+
+    def others() -> None:
+        with UnitOfWork(engine, independent=True) as session:
+            session.get_one(model, 1).text = "theirs"
+
+    @unit_of_work(engine, on_conflict=merge_fields, on=again_or_transient, wait_initial=0)
+    def run(session: Session) -> None:
+        attempts.append(1)
+        if len(attempts) == 2 and moment != "in attempt 1":
+            others()
+        row = session.get_one(model, 1)
+        if len(attempts) == 1 and moment == "in attempt 1":
+            others()
+        row.text = "ours"
+        if moment == "after an earlier flush":
+            session.flush()
+        if len(attempts) == 1 and moment != "in attempt 1":
+            raise Again
+
+    if model is Compared and moment == "after an earlier flush":
+        run()  # it has no version, and nothing else tells whether it has moved
+        return
+    [entry] = fails_with(run).entries
+    assert stored(model, 1)["text"] == entry.database["text"] == "theirs"
+    assert len(attempts) == 2
+
+
+@pytest.mark.parametrize("moment", ["in attempt 1", "between", "nobody"])
+@pytest.mark.engines("sqlite-wal", "postgresql")
+def test_a_column_that_is_set_without_being_read(engine, store, other, stored, moment):
+    """A1: nobody can say that the others left it alone, if they have changed the row at all."""
+    store(Long(id=1, text="old", n=1))
+    attempts = []
+
+    @unit_of_work(engine, on_conflict=merge_fields, on=again_or_transient, wait_initial=0)
+    def run(session: Session) -> None:
+        attempts.append(1)
+        if len(attempts) == 2 and moment == "between":
+            other(Long, 1, text="theirs")
+        row = session.get_one(Long, 1)
+        if len(attempts) == 1 and moment == "in attempt 1":
+            other(Long, 1, text="theirs")
+        row.text = "ours"
+        if len(attempts) == 1:
+            raise Again
+
+    if moment == "nobody":
+        run()
+        assert stored(Long, 1)["text"] == "ours"
+        return
+    [entry] = fails_with(run).entries
+    assert entry.conflicting == {"text"}
+    assert stored(Long, 1)["text"] == "theirs"
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql")
+def test_an_orphan_is_a_delete_like_any_other(engine, store, other, stored):
+    """A1: its parent lets it go in each attempt, and others have edited it."""
+    store(Post(id=1, title="a", comments=[Comment(id=1, text="old")]))
+    attempts = []
+
+    @unit_of_work(engine, on_conflict=merge_fields, wait_initial=0)
+    def run(session: Session) -> None:
+        attempts.append(1)
+        post = session.get_one(Post, 1)
+        post.comments.clear()
+        if len(attempts) == 1:
+            other(Comment, 1, text="theirs")
+
+    fails_with(run)
+    assert stored(Comment, 1)["text"] == "theirs"
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql")
+def test_both_tables_of_a_joined_row(engine, store, other, stored):
+    """A1: the value is in one table, and the version in another."""
+    store(Dog(id=1, name="old", tricks="sit"))
+    attempts = []
+
+    @unit_of_work(engine, on_conflict=merge_fields, wait_initial=0)
+    def run(session: Session) -> None:
+        attempts.append(1)
+        dog = session.get_one(Animal, 1)
+        if len(attempts) == 1:
+            other(Dog, 1, tricks="theirs")
+        dog.tricks = "ours"
+
+    [entry] = fails_with(run).entries
+    assert (entry.model, entry.conflicting) == (Dog, {"tricks"})
+    assert stored(Dog, 1)["tricks"] == "theirs"
