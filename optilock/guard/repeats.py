@@ -272,6 +272,8 @@ def judge(flush: Flush, repeats: Repeats) -> None:
         elif (reason := _why_not(entry, ours, resolver)) is not None:
             refused.append((entry, reason))
     if refused:
+        conflict = tuple(entry for entry, _ in refused)
+        events.emit(lambda: events.Conflict(conflict))
         raise _would_overwrite(refused)
     if told:
         events.emit(lambda: events.Repeated(tuple(told)))
