@@ -22,6 +22,7 @@ from optilock.errors import (
     SeparateUnitWarning,
     UnguardedStatement,
     UnguardedStatementWarning,
+    WouldOverwrite,
 )
 from optilock.guard import watch
 from optilock.guard.no_bump import no_bump
@@ -101,6 +102,7 @@ __all__ = [
     "Unique",
     "UnitOfWork",
     "Versioned",
+    "WouldOverwrite",
     "add_delta",
     "apply",
     "attempt_number",

@@ -15,7 +15,8 @@
     ├── DeletePending                       the name goes with its last handle (409)
     ├── ConcurrencyError (StaleDataError)   somebody else changed the rows first: see ``.entries``
     │   ├── PreconditionFailed              ... and the caller had demanded a version (HTTP 412)
-    │   └── LinkGone                        ... and removed a many-to-many link; without entries
+    │   ├── LinkGone                        ... and removed a many-to-many link; without entries
+    │   └── WouldOverwrite                  ... and a retry wants the same value once more (409)
     ├── LeaseHeld                           somebody else holds the row, or the name (412, or 409)
     ├── LeaseLost                           the lease that was named is not in force (412, or 409)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
@@ -65,6 +66,7 @@ __all__ = [
     "SeparateUnitWarning",
     "UnguardedStatement",
     "UnguardedStatementWarning",
+    "WouldOverwrite",
 ]
 
 T = TypeVar("T")
@@ -314,6 +316,23 @@ class PreconditionFailed(ConcurrencyError):
     _advice_if_gone = dict.fromkeys(
         ("update", "delete", "verify"),
         "There is no row to read again: tell so whoever demanded it (404), or insert a new one.",
+    )
+
+
+class WouldOverwrite(ConcurrencyError):
+    """A later attempt of a retry wanted the same value as one before it, over another's change.
+
+    The value was not made from what was read: whoever it is from has seen what an earlier attempt
+    had read, ``original`` of the entry, and not what is stored now, ``database``. It is never
+    transient, and no retry runs it again, whatever its ``on=`` says.
+    """
+
+    _happened = "changed by somebody else, and a later attempt wanted the same again"
+    _refused = "Nothing was written over that change."
+    _advice = (
+        "Show what is stored to whoever the value is from, and take the answer with its version"
+        " (etag_of, expect). If the last writer is to win, say overwrite(obj) of the row,"
+        ' on_conflict=client_wins, or repeat_values="overwrite" of the retry.'
     )
 
 

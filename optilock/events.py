@@ -33,6 +33,7 @@ __all__ = [
     "Conflict",
     "Event",
     "Hot",
+    "Repeated",
     "Resolved",
     "Retry",
     "emit",
@@ -81,6 +82,16 @@ class Conflict(_Event):
 @dataclass(frozen=True)
 class Resolved(_Event):
     """Every conflicting row of one flush was settled in the same transaction."""
+
+    entries: tuple[Entry[Any], ...]
+
+
+@dataclass(frozen=True)
+class Repeated(_Event):
+    """A later attempt of a retry writes the same values as one before it, over others' changes.
+
+    The rows have no resolver that could refuse; see ``repeat_values`` of :func:`optilock.retry`.
+    """
 
     entries: tuple[Entry[Any], ...]
 
@@ -135,7 +146,7 @@ class Cold(_Event):
     because: str
 
 
-Event = Conflict | Resolved | Retry | Committed | Hot | Cold
+Event = Conflict | Resolved | Repeated | Retry | Committed | Hot | Cold
 Listener = Callable[[Event], None]
 L = TypeVar("L", bound=Listener)
 

@@ -35,7 +35,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
-from optilock.errors import NotWritten, PreconditionFailed
+from optilock.errors import NotWritten, PreconditionFailed, WouldOverwrite
 from optilock.undocumented.connections import while_connecting
 
 __all__ = [
@@ -56,10 +56,10 @@ def is_transient(error: BaseException) -> bool:
     True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
     timeouts, connections lost before COMMIT, and connects that found no server. False for
     everything else, among it a password or a database that the server does not know,
-    ``PreconditionFailed``, ``NotWritten``, ``CommitOutcomeUnknown``, a statement timeout and a
-    violated constraint.
+    ``PreconditionFailed``, ``NotWritten``, ``WouldOverwrite``, ``CommitOutcomeUnknown``, a
+    statement timeout and a violated constraint.
     """
-    if isinstance(error, (PreconditionFailed, NotWritten)):
+    if isinstance(error, (PreconditionFailed, NotWritten, WouldOverwrite)):
         return False
     if isinstance(error, StaleDataError):
         return True

@@ -26,7 +26,8 @@ the others fill in and read.
 *the flush ends*
     :mod:`settle` brings every conflict to its end: :mod:`decide` asks the resolvers,
     :mod:`corrections` are written, or :mod:`edits` of refused rows are kept. Where the database has
-    :mod:`ended` the transaction, perhaps at COMMIT, the rows that moved are found.
+    :mod:`ended` the transaction, perhaps at COMMIT, the rows that moved are found. In a later
+    attempt of a retry, values that :mod:`repeats` knows are looked at first.
 
 Beside the flush, :mod:`mapped_classes` lets the version come with its row, also in classes that
 have only a ``version_id_col``, and :mod:`releases` looks at the installed SQLAlchemy.

@@ -17,8 +17,8 @@ from optilock.conflicts.resolution import (
     settled_by_policy,
 )
 from optilock.conflicts.resolvers import client_wins
-from optilock.errors import Computed, ConcurrencyError, ConfigurationError, Entry
-from optilock.mapped import facts
+from optilock.errors import CannotMerge, Computed, ConcurrencyError, ConfigurationError, Entry
+from optilock.mapped import Place, facts
 from optilock.rows.sides import Missed
 from optilock.rows.stored import Values
 from optilock.session.records import OfOneTransaction, Promises, conflict_of
@@ -43,8 +43,10 @@ def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
 
     A row whose version was promised (``expect``, ``verify``) is not settled, and then none is.
     What the policy for deletes settles is no conflict: no resolver is asked, and it is no entry.
-    A resolver that raises leaves the conflict as the error, with its own error as the cause. One
-    that returns something that cannot be done is a ``ConfigurationError``.
+    A resolver that returns something that cannot be done is a ``ConfigurationError``.
+
+    Raises:
+        Exception: a resolver has raised it, which is an error of the program and no conflict.
     """
     entries = [row.entry for row in rows]
     if rules.promises and any(_promised(row, rules.promises) for row in rows):
@@ -54,7 +56,8 @@ def decide(rows: Sequence[Missed], rules: Rules) -> Exception | None:
     for row, policy in zip(rows, policies, strict=True):
         row.resolution = row.resolution or policy
         if row.resolution is None:
-            answer = _ask(row.entry, _rule_of(row, rules), entries)
+            rule = rule_of(row.attempt.place, rules)
+            answer = ask(row.entry, resolver_for(rule, row.entry.model), entries)
             if isinstance(answer, Exception):
                 return answer
             row.resolution = answer
@@ -65,20 +68,30 @@ def _promised(row: Missed, promises: Promises) -> bool:
     return row.attempt.place in promises
 
 
-def _rule_of(row: Missed, rules: Rules) -> OnConflict:
+def rule_of(place: Place, rules: Rules) -> OnConflict:
     """Whoever has said ``overwrite()`` of this row has decided already."""
-    said = rules.overwritten and row.attempt.place in rules.overwritten
-    return client_wins if said else rules.on_conflict
+    return client_wins if rules.overwritten and place in rules.overwritten else rules.on_conflict
 
 
-def _ask(entry: Entry[Any], on_conflict: Any, entries: list[Entry[Any]]) -> Resolution | Exception:
-    resolver = resolver_for(on_conflict, entry.model)
+def ask(
+    entry: Entry[Any], resolver: Callable[..., Any] | None, entries: list[Entry[Any]]
+) -> Resolution | Exception:
+    """What the resolver decides, or what is to be raised for ``entries``.
+
+    Raises:
+        Exception: the resolver has raised it. To say that a merge cannot be is no error of it.
+    """
     if resolver is None:
         return ConcurrencyError(entries)
     try:
         answer = _awaited(resolver(entry))
-    except Exception as error:
-        return _broken(entries, error)
+    except CannotMerge as error:
+        conflict = _rejected(entries, entry, str(error))
+        conflict.__cause__ = error
+        return conflict
+    except ConfigurationError as error:
+        error.__cause__ = ConcurrencyError(entries)
+        return error
     try:
         resolution = check_resolution(answer, entry)
     except ConfigurationError as error:
@@ -103,16 +116,6 @@ def _rejected(entries: list[Entry[Any]], entry: Entry[Any], reason: str | None) 
     if reason:
         key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
         conflict.add_note(f"optilock: {entry.model.__name__} {key!r} was not resolved: {reason}")
-    return conflict
-
-
-def _broken(entries: list[Entry[Any]], error: Exception) -> Exception:
-    if isinstance(error, ConfigurationError):
-        error.__cause__ = ConcurrencyError(entries)
-        return error
-    conflict = ConcurrencyError(entries)
-    conflict.__cause__ = error
-    conflict.add_note(f"optilock: the resolver itself failed with {type(error).__name__}")
     return conflict
 
 

@@ -66,14 +66,14 @@ def capture(session: Session) -> None:
     """Remember what the session wants to write; to be called before a rollback expires it."""
     states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
     states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
-    watched(session).wanted = _attempts_in(states, [])
+    watched(session).wanted = attempts_in(states, [])
 
 
 def remember(flush: Flush) -> None:
     """Take our side of every row now: the rollback that follows expires the objects."""
     if flush.uow is not None and not flush.wanted:
         states = {state: doomed for state, (doomed, _) in flush.uow.states.items()}
-        flush.wanted = _attempts_in(states, [*flush.known.sent, *flush.held()])
+        flush.wanted = attempts_in(states, [*flush.known.sent, *flush.held()])
 
 
 def keep_sides(flush: Flush) -> None:
@@ -105,7 +105,7 @@ def clear(connections: Iterable[Connection]) -> None:
             connection.invalidate()
 
 
-def _attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
+def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
     """Our side of every versioned row among ``states`` (with: is it to be deleted?).
 
     Rows that the transaction itself has inserted are left out: nobody else knows of them.
@@ -138,7 +138,7 @@ def _joined(first: Attempt | None, then: Attempt) -> Attempt:
     return replace(then, original=first.original, changes={**first.changes, **then.changes})
 
 
-def _attempt_of_write(write: Write) -> Attempt:
+def attempt_of_write(write: Write) -> Attempt:
     """Our side of a row that an earlier flush of the transaction wrote: key, version and values."""
     shape, params = write
     mapper = shape.mapper
@@ -309,7 +309,7 @@ def _tried(known: Watched) -> list[Attempt]:
     for attempt in known.wanted or ():
         attempts[attempt.place] = _joined(attempts.get(attempt.place), attempt)
     for write in (*known.sent, *known.undone):
-        attempt = _attempt_of_write(write)
+        attempt = attempt_of_write(write)
         attempts.setdefault(attempt.place, attempt)
     for attempt in _promised(known):
         attempts.setdefault(attempt.place, attempt)

@@ -81,8 +81,9 @@ class Flush:
     error: Exception | None = None
     #: Reported by the database before SQLAlchemy could see it: raised by the first statement.
     broken: DBAPIError | None = None
-    #: Reported for what the flush around this one held, on a connection of both.
-    outer_error: DBAPIError | None = None
+    #: Reported for what the flush around this one held, on a connection of both; or raised by a
+    #: resolver. It is no error of this flush.
+    outer_error: Exception | None = None
     #: Edits of refused rows, put back once SQLAlchemy has finished.
     kept: Sequence[Any] = ()
     #: Objects that nothing is to be written for any more.

@@ -37,6 +37,7 @@ from optilock.guard.dependents import (
 )
 from optilock.guard.edits import Kept
 from optilock.guard.records import DELETED, UPDATED, Flush, in_sqlalchemys_words
+from optilock.guard.repeats import remember_refused
 from optilock.mapped import facts
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Missed, equal_to_stored, stale_relationships
@@ -63,6 +64,7 @@ def settle(flush: Flush) -> None:
         _tell_written(flush)
         events.emit(lambda: events.Resolved(conflict))
         return
+    remember_refused(flush)
     if isinstance(error, StaleDataError):
         in_sqlalchemys_words(error, flush.short)
     if any(missed.restored or _half_written(flush, missed) for missed in flush.misses):
@@ -117,7 +119,7 @@ def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
     for missed in misses:
         if missed.problem is not None:
             return missed.problem
-    error = decide(misses, flush.known)
+    error = _decided(flush, misses)
     if error is not None:
         return error
     reasons = [reason for missed in misses if (reason := _cannot_drop(flush, missed))]
@@ -127,6 +129,15 @@ def _decide(flush: Flush, misses: list[Missed]) -> Exception | None:
     for reason in reasons:
         conflict.add_note(f"optilock: {reason}")
     return conflict
+
+
+def _decided(flush: Flush, misses: list[Missed]) -> Exception | None:
+    """What the resolvers say; what one of them raises is no word of the database on the flush."""
+    try:
+        return decide(misses, flush.known)
+    except Exception as error:
+        flush.outer_error = error
+        raise
 
 
 def _cannot_drop(flush: Flush, missed: Missed) -> str | None:
@@ -283,7 +294,7 @@ def restore_gone(flush: Flush, some: list[Missed]) -> None:
     ]
     if not gone:
         return
-    if decide(gone, flush.known) is not None:
+    if _decided(flush, gone) is not None:
         return  # refused: said at the end, when all conflicts of the flush are known
     for missed in gone:
         if missed.resolution is not None and missed.resolution.decision != "keep_database":
@@ -327,7 +338,7 @@ def settle_children(flush: Flush, some: list[Missed]) -> None:
         for missed in some
         if not missed.gone and missed.problem is None and kept_by_a_deleted_parent(flush, missed)
     ]
-    if not children or decide(children, flush.known) is not None:
+    if not children or _decided(flush, children) is not None:
         return
     changed = [
         missed

@@ -65,6 +65,7 @@ from optilock.guard.refusals import (
     refuse_unread,
 )
 from optilock.guard.releases import OWN_FLUSH, check_own_flush, check_release
+from optilock.guard.repeats import attempt_here, forget_stored, judge, remember_wanted
 from optilock.guard.settle import conclude, settle
 from optilock.mapped import facts, there_are
 from optilock.mapping.compared import values_in_mind, values_unknown
@@ -225,16 +226,14 @@ def _guarded_flush(original: Callable[..., None]) -> Callable[..., None]:
         try:
             if objects or not is_plain or not flush_columns(self, _before_flush, _after_flush):
                 original(self, objects)
-        except DBAPIError as error:
+        except (DBAPIError, ObjectDeletedError) as error:
             running: Flush | None = known.flush
             if running is None or running.outer_error is error:
                 raise
-            conflict = conflict_in_flush(self, running, error)
-            if conflict is None:
-                raise
-            raise conflict from error
-        except ObjectDeletedError as error:  # an expired object was to be read
-            conflict = gone_in_flush(self, known.flush) if known.flush else None
+            if isinstance(error, DBAPIError):
+                conflict = conflict_in_flush(self, running, error)
+            else:  # an expired object was to be read
+                conflict = gone_in_flush(self, running)
             if conflict is None:
                 raise
             raise conflict from error
@@ -359,6 +358,8 @@ def _after_flush(session: Session, uow: Any) -> Collection[InstanceState[Any]]:
         try:
             if running.broken is not None:
                 raise running.broken
+            if (attempt := attempt_here.get()) is not None and attempt.repeats is not None:
+                judge(running, attempt.repeats)
             if running.known.sides is not None:
                 keep_sides(running)
             if running.waiting and not (running.last and send_last(running)):
@@ -396,6 +397,8 @@ def _after_commit(session: Session) -> None:
         reads.stored(session)
     if session.expire_on_commit:
         remember(session.identity_map.all_states())
+    if known.judged is not None:
+        forget_stored(known)
     known.committed()
 
 
@@ -404,6 +407,7 @@ def _after_rollback(session: Session) -> None:
     known, savepoint = known_of(session), nested_transaction(session)
     known.releasing = False
     start = known.start_of(savepoint)
+    remember_wanted(session, savepoint=savepoint is not None)
     give_back(known, start)
     held: list[Write] = []
     if known.flush is not None:

@@ -17,7 +17,7 @@ from sqlalchemy.pool import QueuePool
 from optilock.dialects import Cause, database_of
 from optilock.dialects.messages import Place
 from optilock.dialects.transient import cause_of
-from optilock.errors import ConfigurationError, described
+from optilock.errors import ConfigurationError, WouldOverwrite, described
 from optilock.queue.errors import QueueNotFound
 from optilock.queue.limits import WEEK, Duration, Limits, count, milliseconds, ttl, word
 from optilock.queue.messages import Draft, Message, Received, Sent, receipt_of
@@ -148,8 +148,10 @@ class Calls:
     def _failing(self, message: Any, error: object, delay: Duration) -> Work[bool]:
         _require_receipt(message)
         text, length = error_text(error), milliseconds("delay", delay)
-        operations = self._operations
-        return lambda connection, inside: operations.fail(connection, message, text, length, inside)
+        operations, final = self._operations, isinstance(error, WouldOverwrite)
+        return lambda connection, inside: operations.fail(
+            connection, message, text, length, inside, final=final
+        )
 
     def _beating(self, messages: Iterable[Any], visibility: Duration | None) -> Work[set[int]]:
         length = self._length(visibility, least=0.001)

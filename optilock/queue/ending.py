@@ -97,10 +97,18 @@ class Ending(Stored):
         self._explain([message], self.store.look(connection, [message.id]))
 
     def fail(
-        self, connection: Connection, message: Held, error: str, delay: int, inside: bool
+        self,
+        connection: Connection,
+        message: Held,
+        error: str,
+        delay: int,
+        inside: bool,
+        *,
+        final: bool = False,
     ) -> bool:
+        """Hand it back; is it a dead letter, because of ``max_receives`` or a ``final`` error?"""
         most = self.limits.max_receives
-        if most is not None and message.receives >= most:
+        if most is not None and (final or message.receives >= most):
             self._bury(connection, message, error, inside)
             return True
         values = {"receipt": None, "last_error": error}

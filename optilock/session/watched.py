@@ -145,6 +145,9 @@ class Watched(Written):
     flush: Any = None
     #: Our sides of the rows that were not yet written when the transaction failed.
     wanted: list[Any] | None = None
+    #: What a later attempt of a retry has read first of rows that an attempt before it wanted to
+    #: write (:mod:`optilock.guard.repeats`).
+    judged: dict[Any, Any] | None = None
     #: Called if the session is collected as garbage inside of a transaction, which then comes to
     #: nothing.
     abandoned: Callable[[Watched, SessionTransaction], None] | None = None
@@ -268,6 +271,7 @@ class Watched(Written):
                 self.committed()
             self.decided = self._forgotten = False
             self.connections, self._begun, self.autocommitting = [], [], ()
+            self.judged = None
             if self.promises is not None:
                 self.promises.in_transaction(root)
             self.locked = None

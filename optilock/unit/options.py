@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
 from optilock.conflicts.resolvers import check_on_conflict
 from optilock.errors import ConfigurationError
+from optilock.guard.repeats import RepeatValues
 from optilock.unit.backoff import Seconds
 from optilock.unit.conditions import RequireConditions
 from optilock.unit.isolation import AtLevel, FirstRead, Isolation, ReadOnly
@@ -69,6 +70,7 @@ class RetryOptions(TypedDict, total=False):
     wait_initial: Seconds
     wait_max: Seconds
     before_retry: Hook | None
+    repeat_values: RepeatValues | None
 
 
 class RetriedUnitOptions(UnitOptions, RetryOptions, total=False):

@@ -16,6 +16,11 @@ part of it. It is run again when ``on`` says so (:func:`optilock.is_transient` u
 given), after a wait with full jitter, as long as there are attempts left and the next one would
 begin before the deadline. The last error comes out itself, with a note on attempts and time.
 
+What is computed from what an attempt reads is computed anew by the next one. What a person has
+typed is not: where an attempt wants it again over somebody else's change, which its author has not
+seen, the row's resolver is asked, and :class:`optilock.WouldOverwrite` is final
+(:mod:`optilock.guard.repeats`). Such a value needs a tag (:func:`optilock.expect`).
+
 Edges: inside a running unit of work a retry runs once and lets the error out, because a part of a
 transaction cannot be repeated. ``CancelledError``, ``KeyboardInterrupt`` and ``SystemExit`` pass at
 once. The deadline starts no new attempt; it does not interrupt a running one. What an attempt did
@@ -27,29 +32,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, cast, get_args, overload
 
 import tenacity
 
 from optilock import events
 from optilock.dialects.transient import is_transient
-from optilock.errors import CommitOutcomeUnknown, ConfigurationError
-from optilock.plain import alone
+from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
+from optilock.guard.repeats import RepeatValues, Rows, RunningAttempt, repeats_of
 from optilock.unit.backoff import Seconds, full_jitter, in_seconds
-from optilock.unit.running import RunningAttempt, begin_attempt, end_attempt, inside_unit
+from optilock.unit.running import begin_attempt, end_attempt, inside_unit
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Predicate = Callable[[BaseException], bool]
 On = Predicate | type[Exception] | tuple[type[Exception], ...]
 Hook = Callable[[events.Retry], object]
-
-_log = logging.getLogger("optilock")
 
 
 @overload
@@ -65,6 +67,7 @@ def retry(
     wait_initial: Seconds = ...,
     wait_max: Seconds = ...,
     before_retry: Hook | None = ...,
+    repeat_values: RepeatValues | None = ...,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
@@ -76,6 +79,9 @@ def retry(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     ``deadline``: seconds or timedelta from the first attempt; none begins after it.
     ``wait_initial``, ``wait_max``: seconds or timedelta (0.02, 1), :mod:`~optilock.unit.backoff`.
     ``before_retry``: called with an :class:`optilock.events.Retry` before each wait.
+    ``repeat_values``: what happens where a later attempt wants the same value again, over a change
+    that its author has not seen: ``"refuse"`` raises :class:`optilock.WouldOverwrite`,
+    ``"overwrite"`` lets it pass; None: the row's resolver decides, and without one it passes.
 
     Raises ``ConfigurationError`` for options that cannot work, and for generators and classes.
     """
@@ -91,6 +97,7 @@ def retrying(
     wait_initial: Seconds = 0.02,
     wait_max: Seconds = 1.0,
     before_retry: Hook | None = None,
+    repeat_values: RepeatValues | None = None,
 ) -> Policy:
     """The loop form of :func:`retry`, with the same options: ``for`` or ``async for``.
 
@@ -104,6 +111,7 @@ def retrying(
         wait_initial=wait_initial,
         wait_max=wait_max,
         before_retry=before_retry,
+        repeat_values=repeat_values,
     )
 
 
@@ -117,6 +125,7 @@ class Policy:
     wait_initial: Seconds = 0.02
     wait_max: Seconds = 1.0
     before_retry: Hook | None = None
+    repeat_values: RepeatValues | None = None
     #: For tests: where time comes from and how it passes.
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], object] = field(default=time.sleep, repr=False)
@@ -127,6 +136,11 @@ class Policy:
         object.__setattr__(self, "_predicate", _predicate(self.on))
         if self.before_retry is not None:
             _require_function("before_retry", self.before_retry)
+        if self.repeat_values not in (None, *get_args(RepeatValues)):
+            raise ConfigurationError(
+                f'repeat_values={self.repeat_values!r} is no choice: write "refuse" or'
+                ' "overwrite", or leave it out, so that the row\'s resolver decides.'
+            )
 
     def run(self, *, once: bool | None = None, at_once: Predicate | None = None) -> Run:
         """One run of the loop; ``once`` unless given: are we inside a running unit of work?
@@ -181,24 +195,15 @@ class Policy:
         return self.on is is_transient
 
     def deserves(self, error: Exception) -> bool:
-        """Does ``on`` want another attempt? One that breaks is logged and means no."""
+        """Does ``on`` want another attempt? What it raises comes out: the program is wrong."""
         predicate: Predicate = vars(self)["_predicate"]
-        try:
-            return bool(predicate(error))
-        except Exception as broken:
-            what = type(error).__name__
-            _log.error("the predicate on= failed on %s", what, exc_info=alone(broken, error))
-            return False
+        return not isinstance(error, WouldOverwrite) and bool(predicate(error))
 
     def tell(self, event: events.Retry) -> None:
-        """Tell ``before_retry`` and the listeners; one that breaks is logged."""
+        """Tell the listeners and ``before_retry``; what that raises comes out."""
         events.emit(lambda: event)
-        if self.before_retry is None:
-            return
-        try:
+        if self.before_retry is not None:
             self.before_retry(event)
-        except Exception as broken:
-            _log.error("before_retry failed", exc_info=alone(broken, event.error))
 
 
 class Run:
@@ -215,6 +220,8 @@ class Run:
         self.started = policy.clock()
         self._wait = 0.0
         self._due = True
+        #: What the attempts that have failed wanted to write.
+        self._wanted: Rows = {}
 
     def __iter__(self) -> Run:
         return self
@@ -256,6 +263,23 @@ class Run:
         self._due = True
         return True
 
+    def begin_attempt(self) -> tuple[RunningAttempt, RunningAttempt | None]:
+        """The attempt begins here; gives it, and the one around it."""
+        begun, around = begin_attempt(self.number, self.started)
+        mode = self._policy.repeat_values
+        if mode == "overwrite":
+            begun.remembers = False
+        elif self._wanted or (around is not None and around.repeats is not None):
+            begun.repeats = repeats_of(self._wanted, mode, around)
+        return begun, around
+
+    def remember(self, over: RunningAttempt, around: RunningAttempt | None, *, again: bool) -> None:
+        """What an attempt wanted that has failed: for the next one, or for the run around."""
+        if again:
+            self._wanted.update(over.wanted)
+        elif around is not None and around.remembers:
+            around.wanted.update({**self._wanted, **over.wanted})
+
     def _begin(self) -> Attempt:
         # Not due again until it has failed: a loop whose body never enters it ends, too.
         self._due = False
@@ -279,7 +303,7 @@ class Attempt:
 
     def __enter__(self) -> Attempt:
         if not self._run.once:
-            self._running = begin_attempt(self.number, self._run.started)
+            self._running = self._run.begin_attempt()
         return self
 
     def __exit__(
@@ -292,9 +316,12 @@ class Attempt:
         if self._running is not None:
             ours, around = self._running
             stored = ours.stored
-            end_attempt(around)
+            end_attempt(ours, around)
         # CancelledError, KeyboardInterrupt, SystemExit and GeneratorExit are no Exception.
-        return isinstance(error, Exception) and not stored and self._run.goes_on_after(error)
+        again = isinstance(error, Exception) and not stored and self._run.goes_on_after(error)
+        if error is not None and self._running is not None:
+            self._run.remember(*self._running, again=again)
+        return again
 
 
 def _strategies(policy: Policy) -> tenacity.Retrying:

@@ -26,6 +26,8 @@ from operator import attrgetter
 from typing import TypeVar
 from weakref import ref
 
+from optilock.guard.repeats import RunningAttempt, attempt_here
+
 U = TypeVar("U")
 
 
@@ -48,21 +50,8 @@ class Running:
     owner: object
 
 
-@dataclass(eq=False)
-class RunningAttempt:
-    """One attempt of a retry: its number, from 1, and when the first began."""
-
-    number: int
-    #: ``time.monotonic()``, in seconds.
-    started: float
-    owner: object
-    #: A unit in it was stored, and failed afterwards: another attempt would store it twice.
-    stored: bool = False
-
-
 _unit_of: Callable[[Running], object] = attrgetter("unit")
 _units: ContextVar[tuple[Running, ...]] = ContextVar("optilock_units", default=())
-_attempt: ContextVar[RunningAttempt | None] = ContextVar("optilock_attempt", default=None)
 
 
 def enter(key: object, unit: object) -> Running:
@@ -97,19 +86,20 @@ def inside_unit() -> bool:
 
 def begin_attempt(number: int, started: float) -> tuple[RunningAttempt, RunningAttempt | None]:
     """An attempt begins here; gives it, and the one around it, for :func:`end_attempt`."""
-    begun, around = RunningAttempt(number, started, _here()), _attempt.get()
-    _attempt.set(begun)
+    begun, around = RunningAttempt(number, started, _here()), attempt_here.get()
+    attempt_here.set(begun)
     return begun, around
 
 
-def end_attempt(around: RunningAttempt | None) -> None:
+def end_attempt(over: RunningAttempt, around: RunningAttempt | None) -> None:
     """The attempt is over, and the one around it is the current one again."""
-    _attempt.set(around)
+    over.over()
+    attempt_here.set(around)
 
 
 def current_attempt() -> RunningAttempt | None:
     """The attempt that runs here; ``None`` without a retry."""
-    found = _attempt.get()
+    found = attempt_here.get()
     return found if found is not None and found.owner is _here() else None
 
 

@@ -145,7 +145,12 @@ class OwnTransaction:
             error = raised
             raise
         finally:
-            self._close(error)
+            try:
+                self._close(error)
+            except BaseException as raised:
+                if error is None and self._open:
+                    self._note_stored(raised)
+                raise
 
     def _go_on_with(self, relay: Relay) -> None:
         try:
@@ -256,11 +261,14 @@ class OwnTransaction:
     def _leave_stored(self, error: BaseException) -> None:
         """Somebody who hears of COMMIT has failed: another attempt would store the unit twice."""
         self._roll_back(error)
+        self._note_stored(error)
+        events.emit(self._committed)
+
+    def _note_stored(self, error: BaseException) -> None:
         error.add_note("optilock: this came after COMMIT; the unit is stored, and is not run again")
         attempt = running.current_attempt()
         if attempt is not None:
             attempt.stored = True
-        events.emit(self._committed)
 
     def _explain_commit(self, error: BaseException) -> None:
         """COMMIT had been asked for. Is it certain that nothing is stored?"""

@@ -184,7 +184,9 @@ def unit_of_work(sessions: Any, **options: Any) -> Any:
     unit, runs once and lets the error out.
 
     Takes the options of :class:`UnitOfWork` and of :func:`optilock.retry` (``attempts=5``,
-    ``on``, ``deadline``, ``wait_initial``, ``wait_max``, ``before_retry``).
+    ``on``, ``deadline``, ``wait_initial``, ``wait_max``, ``before_retry``, ``repeat_values``).
+    What is computed from what it reads is computed anew; what a person has typed is not, and needs
+    a tag (:func:`optilock.expect`).
 
     Raises:
         ConfigurationError: (on decorating) an option cannot work, the function is a method, or it

@@ -25,7 +25,7 @@ bad-precondition                 400     BadPrecondition
 bad-entity                       400     BadEntity; ``names`` has the members that it is about
 not-found                        404     NotFound; PreconditionFailed of a row that is gone
 already-exists                   409     AlreadyExists; with ``If-None-Match: *`` 412
-conflict                         409     ConcurrencyError (LinkGone), SQLAlchemy's StaleDataError
+conflict                         409     ConcurrencyError (LinkGone, WouldOverwrite), StaleDataError
 lease-held, lease-lost           412     LeaseHeld, LeaseLost; of the lease itself 409
 sharing-violation                409     SharingViolation
 delete-pending                   409     DeletePending

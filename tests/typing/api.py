@@ -264,6 +264,14 @@ async def asynchronous(number: int) -> str:
     return str(number)
 
 
+@retry(repeat_values="refuse")
+def refusing() -> None: ...
+
+
+@retry(repeat_values="ask")  # type: ignore[call-overload, untyped-decorator, unused-ignore]
+def asking() -> None: ...
+
+
 assert_type(plain(1), str)
 assert_type(with_options(1), str)
 plain("1")  # type: ignore[arg-type]

@@ -62,6 +62,7 @@ NAMES = {
     "Unique",
     "UnitOfWork",
     "Versioned",
+    "WouldOverwrite",
     "add_delta",
     "apply",
     "attempt_number",

@@ -293,16 +293,20 @@ class TestOn:
 
         assert policy.call(Work(CommitOutcomeUnknown("lost in COMMIT"))) == "done"
 
-    def test_a_predicate_that_breaks_is_logged_and_the_first_error_comes_out(
-        self, time: Time, caplog: pytest.LogCaptureFixture
+    async def test_a_predicate_that_breaks_is_an_error_of_the_program(
+        self, shape: Shape, time: Time
     ) -> None:
+        """C9: its own error comes out, with the one that it was asked about behind it."""
+
         def broken(error: BaseException) -> bool:
             raise ZeroDivisionError
 
-        with pytest.raises(ConcurrencyError):
-            time.policy(on=broken).call(Work(ConcurrencyError()))
+        first = ConcurrencyError()
+        with pytest.raises(ZeroDivisionError) as caught:
+            await shape(time.policy(on=broken), Work(first))
 
-        assert "on=" in caplog.text
+        assert caught.value.__context__ is first
+        assert time.waits == []
 
 
 class TestHooks:
@@ -329,16 +333,37 @@ class TestHooks:
 
         assert [event.attempt for event in heard] == [1]
 
-    def test_a_hook_that_raises_is_logged_and_the_work_goes_on(
-        self, time: Time, caplog: pytest.LogCaptureFixture
+    async def test_a_hook_that_raises_is_an_error_of_the_program(
+        self, shape: Shape, time: Time
     ) -> None:
+        """C9: its own error comes out, and no attempt follows."""
+
         def broken(event: events.Retry) -> None:
             raise ZeroDivisionError
 
-        with caplog.at_level(logging.ERROR, "optilock"):
-            assert time.policy(before_retry=broken).call(Work(*conflicts(1))) == "done"
+        errors = conflicts(1)
+        with pytest.raises(ZeroDivisionError) as caught:
+            await shape(time.policy(before_retry=broken), Work(*errors))
 
-        assert "ZeroDivisionError" in caplog.text
+        assert caught.value.__context__ is errors[0]
+        assert time.waits == []
+
+    def test_a_listener_that_raises_is_logged_and_the_work_goes_on(
+        self, time: Time, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """C9: who only listens has no word in it, whatever he raises."""
+
+        def broken(event: events.Event) -> None:
+            raise ConcurrencyError
+
+        events.listen(broken)
+        try:
+            with caplog.at_level(logging.ERROR, "optilock"):
+                assert time.policy().call(Work(*conflicts(1))) == "done"
+        finally:
+            events.unlisten(broken)
+
+        assert "a listener failed on Retry" in caplog.text
 
     def test_listeners_hear_the_same_event(self, time: Time) -> None:
         heard: list[events.Event] = []

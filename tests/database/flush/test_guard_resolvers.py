@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import inspect, select
-from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.exc import InvalidRequestError, OperationalError, PendingRollbackError
+from sqlalchemy.orm.exc import ObjectDeletedError
 
 from optilock import (
+    CannotMerge,
     ConcurrencyError,
     ConfigurationError,
     Resolution,
     add_delta,
     client_wins,
     events,
+    is_transient,
     merge_fields,
     merge_json,
     merge_set,
@@ -418,10 +421,17 @@ def test_a_resolver_is_asked_once_for_each_row(store, watched, other):
 
 
 @rows
-def test_a_resolver_that_raises_leaves_the_conflict_as_the_error(
-    store, watched, other, refused, count
-):
-    mine = KeyError("mine")
+@pytest.mark.parametrize(
+    "mine",
+    [
+        KeyError("mine"),
+        OperationalError("SELECT", {}, OSError("of the resolver's own session")),
+        ObjectDeletedError(None, "of an object that the resolver has looked at"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_resolver_raises_comes_out(store, watched, other, stored, count, mine):
+    """C9: it is an error of the program, and the flush fails as by any other."""
 
     def broken(entry):
         raise mine
@@ -429,11 +439,33 @@ def test_a_resolver_that_raises_leaves_the_conflict_as_the_error(
     session, account = prepared(store, watched, broken, count)
     account.balance = 10
     other(Account, 0, owner="theirs")
+    with pytest.raises(type(mine)) as caught:
+        session.flush()
+
+    assert caught.value is mine
+    assert not is_transient(mine)
+    with pytest.raises(PendingRollbackError):
+        session.get_one(Account, 0)
+    session.rollback()
+    session.refresh(account)
+    account.balance = 11
+    session.commit()
+    assert (stored(Account, 0)["owner"], stored(Account, 0)["balance"]) == ("theirs", 11)
+
+
+def test_a_resolver_may_say_that_it_cannot_merge(store, watched, other, refused):
+    """C9: that is a refusal, and no error of the resolver."""
+
+    def merged(entry):
+        raise CannotMerge("not these two")
+
+    session, account = prepared(store, watched, merged, 1)
+    account.balance = 10
+    other(Account, 0, balance=5)
     error = refused(session)
 
-    assert [entry.identity for entry in error.entries] == [(0,)]
-    assert error.__cause__ is mine
-    assert session.is_active
+    assert isinstance(error.__cause__, CannotMerge)
+    assert "not these two" in error.__notes__[0]
     assert (account.balance, account.version) == (10, 1)
 
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from optilock import ConfigurationError
+from optilock import ConfigurationError, WouldOverwrite
 from optilock.queue import (
     Draft,
     MessageNotFound,
@@ -160,6 +160,18 @@ def test_after_n_deliveries_a_message_is_a_dead_letter_with_its_last_error(queue
     assert not queue.send("again", dedup="k").duplicate
     assert queue.redrive(10) == 1
     assert [one.receives for one in queue.receive(5) if one.id == letter.id] == [1]
+
+
+def test_one_whose_handling_would_overwrite_is_a_dead_letter_at_once(queue):
+    """A1: handled anew, it would put its value over an edit that its sender has not seen."""
+    queue.send("typed")
+    (message,) = queue.receive()
+    assert queue.fail(message, WouldOverwrite())
+    assert queue.receive() == []
+    (letter,) = queue.dead_letters.peek()
+    assert letter.receives == 1
+    assert letter.last_error is not None
+    assert letter.last_error.startswith("WouldOverwrite: ")
 
 
 def test_one_that_kills_its_workers_is_a_dead_letter_too(engine):
