@@ -23,6 +23,10 @@ no error.
 connection leads to the wrong server. SQLAlchemy is told that it is lost, and its pool's others with
 it: the next attempt connects anew, and may find one that can do it.
 
+**Old plans.** A migration that alters a table makes each connection of the pool refuse, once, the
+statements that its driver has prepared. The one that has said so goes on after a rollback; the
+pool's others are made anew when they are next asked for, or a unit would meet them one by one.
+
 **Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
 is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
 that swallows the error and commits would believe that its work is stored. So from the first error
@@ -42,7 +46,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented.connections import demand_rollback
+from optilock.undocumented.connections import demand_rollback, renew_pool
 from optilock.undocumented.older import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
@@ -75,6 +79,8 @@ def watch_errors(connection: Connection, database: Database) -> bool:
         if database.is_out(given, context.original_exception):
             context.is_disconnect = True  # the pool connects anew, perhaps to another server
             return
+        if database.has_old_plans(context.original_exception):
+            renew_pool(given)
         outside = context.statement is not None and not given.in_nested_transaction()
         if database.commits_in_silence and outside:
             _look_at_commit(given, database, context.original_exception)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import CodeType
+from typing import NoReturn
+
 from sqlalchemy import Connection, Engine
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.pool.base import _ConnectionRecord
 
 
@@ -11,15 +16,51 @@ def while_connecting(error: BaseException) -> bool:
 
     Asyncpg raises the operating system's own errors there, and nothing else tells them from others.
     """
+    return _connects in _passed_through(error)
+
+
+def while_setting_options(error: BaseException) -> bool:
+    """Did it come out of a level that SQLAlchemy was setting on a connection?
+
+    It sets one with the driver alone, whose error it leaves as it is.
+    """
+    return _sets_options in _passed_through(error)
+
+
+def not_from_commit(error: BaseException) -> bool:
+    """Is it certain that SQLAlchemy was not sending COMMIT, or PREPARE, when this was raised?
+
+    For errors that name no statement: so do those of a ROLLBACK, of a result that was still being
+    read, and of the question at which level a transaction runs. An error that was sent from another
+    process does not show where it was raised, so nothing is certain.
+    """
+    passed = set(_passed_through(error))
+    return _handles_errors in passed and passed.isdisjoint(_commits)
+
+
+def raise_as_of(connection: Connection, error: Exception) -> NoReturn:
+    """Raise what the driver raised as SQLAlchemy raises the errors of a statement.
+
+    A connection that is lost is thrown away, and with it all that the pool has made before it.
+    """
+    connection._handle_dbapi_exception(error, None, None, None, None)
+
+
+def _passed_through(error: BaseException) -> Iterator[CodeType]:
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code is _connects:
-            return True
+        yield trace.tb_frame.f_code
         trace = trace.tb_next
-    return False
 
 
 _connects = vars(_ConnectionRecord)["_ConnectionRecord__connect"].__code__
+_sets_options = DefaultDialect._set_connection_characteristics.__code__
+_handles_errors = Connection._handle_dbapi_exception.__code__
+_commits = {
+    Connection._commit_impl.__code__,
+    Connection._commit_twophase_impl.__code__,
+    Connection._prepare_twophase_impl.__code__,
+}
 
 
 def demand_rollback(connection: Connection) -> None:
@@ -30,6 +71,11 @@ def demand_rollback(connection: Connection) -> None:
     transaction = connection.get_transaction()
     if transaction is not None:
         transaction.is_active = False
+
+
+def renew_pool(connection: Connection) -> None:
+    """Let the pool make its connections anew, each when it is next asked for."""
+    connection.engine.pool._invalidate(connection.connection, _checkin=False)
 
 
 def is_over(connection: Connection) -> bool:

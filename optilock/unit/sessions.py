@@ -19,6 +19,7 @@ from optilock.errors import ConfigurationError
 from optilock.guard.watching import guard_class
 from optilock.session.connections import bind_to_write, refuse_shards
 from optilock.session.watched import KNOWN, Owner, Watched
+from optilock.undocumented.connections import raise_as_of
 from optilock.undocumented.queries import locks_rows
 from optilock.writes.send import require_row_counts_of
 
@@ -114,7 +115,9 @@ def with_options(engine: Engine, options: Mapping[str, Any]) -> Engine:
 
     SQLAlchemy sets an isolation level while it makes the ``Connection``. What ends it there (a task
     that is cancelled, an error of the server) leaves nobody who could give the driver's connection
-    back to the pool, and it would wait there for the garbage collector.
+    back to the pool, and it would wait there for the garbage collector. Nor does it look at the
+    driver's error: of a pool whose server has been away, each attempt would meet one more dead
+    connection.
     """
     routed: Engine = engine.execution_options()
 
@@ -122,9 +125,13 @@ def with_options(engine: Engine, options: Mapping[str, Any]) -> Engine:
     def engine_connect(connection: Connection) -> None:
         try:
             connection.execution_options(**options)
+        except Exception as error:
+            try:
+                raise_as_of(connection, error)
+            finally:
+                connection.close()
         except BaseException as error:
-            if not isinstance(error, Exception):  # the answer of the server may be half read
-                connection.invalidate(error)
+            connection.invalidate(error)  # the answer of the server may be half read
             connection.close()
             raise
 
