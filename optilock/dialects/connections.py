@@ -19,6 +19,9 @@ So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for 
 back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
 no error.
 
+**Lost.** The first error with which a connection was lost is kept: a program that catches it inside
+of a unit of work meets SQLAlchemy's refusals, which do not tell why, and do not pass.
+
 **Elsewhere.** A write that a standby refuses, or a node that has lost its cluster, says that the
 connection leads to the wrong server. SQLAlchemy is told that it is lost, and its pool's others with
 it: the next attempt connects anew, and may find one that can do it.
@@ -74,10 +77,14 @@ def watch_errors(connection: Connection, database: Database) -> bool:
     @event.listens_for(connection.engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:
         given = context.connection
-        if given is None or _ENDED not in given.__dict__ or context.is_disconnect:
+        if given is None or _ENDED not in given.__dict__:
+            return
+        if context.is_disconnect:
+            _note_lost(given, context.sqlalchemy_exception)
             return
         if database.is_out(given, context.original_exception):
             context.is_disconnect = True  # the pool connects anew, perhaps to another server
+            _note_lost(given, context.sqlalchemy_exception)
             return
         if database.has_old_plans(context.original_exception):
             renew_pool(given)
@@ -108,6 +115,24 @@ def ended_by(connection: Connection) -> BaseException | None:
     transaction, error = getattr(connection, _ENDED, (None, None))
     same = transaction is not None and transaction is connection.get_transaction()
     return error if same else None
+
+
+#: An attribute of a connection: the error with which it was lost.
+_LOST = "_optilock_lost"
+
+
+def _note_lost(connection: Connection, error: BaseException | None) -> None:
+    if error is not None:
+        connection.__dict__.setdefault(_LOST, error)
+
+
+def lost_by(connection: Connection) -> BaseException | None:
+    """The first error with which the connection was lost, as SQLAlchemy has raised it.
+
+    What comes after it is refused in SQLAlchemy's words, which do not tell why.
+    """
+    error: BaseException | None = connection.__dict__.get(_LOST)
+    return error
 
 
 #: An attribute of a connection: the transaction in which there was an error, and the first error.

@@ -164,9 +164,9 @@ def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> Conc
     """The conflict behind a database error in a flush, or ``None`` if there is none.
 
     A row that had already missed explains the error better than the error does where that is about
-    the values of rows: a child's foreign key fails because its parent is gone. A full disk or a lost
-    connection would have come without the conflict as well, and so would what is refused of a row
-    that a resolver has decided about: those are judged as ever.
+    the values of rows: a child's foreign key fails because its parent is gone. A full disk or a
+    lost connection would have come without the conflict as well, and so would what is refused of a
+    row that a resolver has decided about: those are judged as ever.
     """
     found = [missed.entry for missed in flush.misses if not missed.restored]
     if not ended_by_conflict(error):

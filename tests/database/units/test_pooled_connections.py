@@ -1,4 +1,4 @@
-"""What a unit finds in its pool: connections that the server has ended, and old plans.
+"""Connections that the server ends: those that a unit finds in its pool, and its own; old plans.
 
 A server that was restarted ends all connections, and a unit that gets one of them has done nothing:
 it is run again. So it is when a migration has altered a table under statements that the driver has
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
@@ -27,6 +28,7 @@ from optilock import (
     unit_of_work,
     watch,
 )
+from optilock.asyncio import AsyncUnitOfWork
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")
 
@@ -359,3 +361,131 @@ def test_a_unit_is_run_again_when_its_snapshot_is_older_than_the_table(database,
     read()
     engine.dispose()
     assert len(runs) == 2
+
+
+# -- lost inside of a unit, where the program catches what is raised -------------------------------
+
+
+def lose(session: Session, meters: Engine) -> None:
+    number = session.connection().exec_driver_sql(KILL[meters.dialect.name][0]).scalar_one()
+    kill(meters, [number])
+
+
+def in_a_savepoint(session: Session, lost: Callable[[], None]) -> None:
+    with suppress(DBAPIError), session.begin_nested():
+        lost()
+        session.get_one(Meter, 2).count += 1
+        session.flush()
+
+
+def at_release(session: Session, lost: Callable[[], None]) -> None:
+    with suppress(DBAPIError), session.begin_nested():
+        session.get_one(Meter, 2).count += 1
+        session.flush()
+        lost()
+
+
+def without_a_savepoint(session: Session, lost: Callable[[], None]) -> None:
+    lost()
+    session.get_one(Meter, 2).count += 1
+    with suppress(DBAPIError):
+        session.flush()
+
+
+def while_an_inner_unit_is_undone(session: Session, lost: Callable[[], None]) -> None:
+    with suppress(LookupError), UnitOfWork(session.info["engine"], savepoint=True) as inner:
+        assert inner is session
+        inner.get_one(Meter, 2).count += 1
+        inner.flush()
+        lost()
+        raise LookupError("of the program, which catches it")
+
+
+def in_an_inner_unit(session: Session, lost: Callable[[], None]) -> None:
+    for options in ({"savepoint": True}, {}):
+        with (
+            suppress(DBAPIError, PendingRollbackError),
+            UnitOfWork(session.info["engine"], **options) as inner,
+        ):
+            lost()
+            inner.get_one(Meter, 2).count += 1
+            inner.flush()
+
+
+AFTERWARDS: list[Callable[[Session], object]] = [
+    lambda session: None,
+    lambda session: session.get_one(Meter, 2, populate_existing=True),
+    lambda session: session.flush(),
+]
+
+
+@pytest.mark.parametrize("afterwards", AFTERWARDS, ids=["commit", "read", "write"])
+@pytest.mark.parametrize(
+    "swallow",
+    [
+        in_a_savepoint,
+        at_release,
+        without_a_savepoint,
+        while_an_inner_unit_is_undone,
+        in_an_inner_unit,
+    ],
+)
+def test_a_lost_connection_that_the_program_has_caught_is_still_what_ends_the_unit(
+    database, meters, swallow, afterwards
+):
+    """G4, G6: not SQLAlchemy's refusal of what came after it, nor the program's own error."""
+    engine = create_engine(database.url, pool_size=1, **database.options)
+    errors: list[BaseException] = []
+
+    @unit_of_work(engine, attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error))
+    def edit(session: Session) -> None:
+        session.info["engine"] = engine
+        session.get_one(Meter, 1).count += 1
+        session.flush()
+        swallow(session, lambda: None if errors else lose(session, meters))
+        afterwards(session)
+
+    edit()
+    engine.dispose()
+    [error] = errors
+    assert isinstance(error, DBAPIError)
+    assert error.connection_invalidated
+    assert count(meters) == 1
+
+
+def test_an_error_of_the_programs_own_is_not_hidden_by_a_lost_connection(database, meters):
+    """G4: when it is what leaves the unit."""
+    engine = create_engine(database.url, pool_size=1, **database.options)
+    with pytest.raises(LookupError, match="mine"), UnitOfWork(engine) as session:
+        in_a_savepoint(session, lambda: lose(session, meters))
+        raise LookupError("mine")
+    engine.dispose()
+
+
+def test_an_async_unit_is_ended_by_the_lost_connection_too(async_database, async_meters):
+    """G4."""
+
+    async def test() -> None:
+        engine = create_async_engine(async_database.async_url, pool_size=1)
+        errors: list[BaseException] = []
+        sessions = async_sessionmaker(engine)
+
+        @unit_of_work(
+            sessions, attempts=2, wait_initial=0, before_retry=lambda e: errors.append(e.error)
+        )
+        async def edit(session: AsyncSession) -> None:
+            (await session.get_one(Meter, 1)).count += 1
+            with suppress(LookupError):
+                async with AsyncUnitOfWork(sessions, savepoint=True) as inner:
+                    (await inner.get_one(Meter, 2)).count += 1
+                    await inner.flush()
+                    if not errors:
+                        await inner.run_sync(lose, async_meters)
+                    raise LookupError("of the program, which catches it")
+
+        await edit()
+        await engine.dispose()
+        assert [type(one).__mro__.count(DBAPIError) for one in errors] == [1]
+
+    asyncio.run(test())
+    assert count(async_meters) == 1
