@@ -41,6 +41,7 @@ not looked at: RELEASE of a failed one is refused by the server.
 from __future__ import annotations
 
 import logging
+import select
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -165,6 +166,35 @@ _FAILED = (
     " back, without a word. Nothing is stored. Let the error out and roll back, or try the"
     " statement in a savepoint (session.begin_nested()), which can be undone alone."
 )
+
+
+def give_back(connection: Connection) -> None:
+    """Close it; that it is dead by now is no news for whoever needs it no more."""
+    try:
+        connection.close()
+    except Exception:
+        _log.warning("a connection could not be given back and is thrown away", exc_info=True)
+        if not connection.closed:
+            connection.invalidate()
+            connection.close()
+
+
+def has_ended_idle(connection: Connection) -> bool:
+    """Has the server said something, such as goodbye, on a connection that has asked for nothing?
+
+    Asked of the operating system, without a trip; where the driver shows no socket, ``False``.
+    """
+    driver: Any = connection.connection.driver_connection
+    if callable(closed := getattr(driver, "is_closed", None)):  # asyncpg
+        return bool(closed())
+    line = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
+    if not hasattr(line, "fileno") or line.fileno() < 0:
+        return False
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    asked = select.poll()
+    asked.register(line, select.POLLIN)
+    return bool(asked.poll(0))
 
 
 _UNDO = "optilock.undo"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import CodeType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool.base import _ConnectionRecord
+
+_log = logging.getLogger("optilock")
 
 
 def while_connecting(error: BaseException) -> bool:
@@ -38,7 +43,7 @@ def not_from_commit(error: BaseException) -> bool:
     return _handles_errors in passed and passed.isdisjoint(_commits)
 
 
-def raise_as_of(connection: Connection, error: Exception) -> NoReturn:
+def _raise_as_of(connection: Connection, error: Exception) -> NoReturn:
     """Raise what the driver raised as SQLAlchemy raises the errors of a statement.
 
     A connection that is lost is thrown away, and with it all that the pool has made before it.
@@ -71,6 +76,45 @@ def demand_rollback(connection: Connection) -> None:
     transaction = connection.get_transaction()
     if transaction is not None:
         transaction.is_active = False
+
+
+def set_options(connection: Connection, options: Mapping[str, Any]) -> None:
+    """``connection.execution_options(...)`` on a new connection, which is closed when that fails.
+
+    SQLAlchemy sets a level with the driver alone. What ends it there (a task that is cancelled, an
+    error of the server) leaves nobody who could give the driver's connection back to the pool, and
+    it would wait there for the garbage collector. Nor does SQLAlchemy look at the driver's error:
+    of a pool whose server has been away, each attempt would meet one more dead connection.
+
+    It puts a level back while the connection returns to its pool. Where the connection is dead by
+    then, the driver's error would hide the program's own, or a COMMIT that has succeeded, and the
+    pool would count the connection as in use for ever.
+    """
+    try:
+        connection.execution_options(**options)
+    except Exception as error:
+        try:
+            _raise_as_of(connection, error)
+        finally:
+            connection.close()
+    except BaseException as error:
+        connection.invalidate(error)  # the answer of the server may be half read
+        connection.close()
+        raise
+    record = connection.connection._connection_record
+    if record is not None and record.finalize_callback:
+        put_back = record.finalize_callback.pop()
+        record.finalize_callback.append(partial(_put_back, record, put_back))
+
+
+def _put_back(
+    record: _ConnectionRecord, put_back: Callable[[DBAPIConnection], None], driver: DBAPIConnection
+) -> None:
+    try:
+        put_back(driver)
+    except Exception:
+        _log.warning("a connection could not be put right and is thrown away", exc_info=True)
+        record.invalidate()
 
 
 def renew_pool(connection: Connection) -> None:
