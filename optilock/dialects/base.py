@@ -300,6 +300,13 @@ class Database(RowLocks, Values):
         """
         return False
 
+    def has_old_plans(self, error: BaseException) -> bool:
+        """Does it say that a statement was prepared before its table was altered?
+
+        Each of the pool's connections has prepared it, and would say so once.
+        """
+        return False
+
     def see_all(self, connection: Connection) -> None:
         """Let the reads that follow show what was committed before them on any of the servers."""
 

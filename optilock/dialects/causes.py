@@ -25,6 +25,8 @@ class Cause(Enum):
     LOCK_TIMEOUT = "lock timeout"
     #: There is no connection any more. Before COMMIT was sent that is a rollback.
     CONNECTION_LOST = "connection lost"
+    #: A table was altered after the driver, or the snapshot, had looked at it: look again.
+    ALTERED_TABLE = "altered table"
     #: The database itself says that it does not know whether the work is stored.
     UNKNOWN_OUTCOME = "unknown outcome"
     #: Anything else: running the same work again would end the same way.

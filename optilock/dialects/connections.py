@@ -19,9 +19,16 @@ So it is where PostgreSQL fails at RELEASE: SQLAlchemy takes that savepoint for 
 back to it, and PostgreSQL would answer the COMMIT of the transaction around it with ROLLBACK, and
 no error.
 
+**Lost.** The first error with which a connection was lost is kept: a program that catches it inside
+of a unit of work meets SQLAlchemy's refusals, which do not tell why, and do not pass.
+
 **Elsewhere.** A write that a standby refuses, or a node that has lost its cluster, says that the
 connection leads to the wrong server. SQLAlchemy is told that it is lost, and its pool's others with
 it: the next attempt connects anew, and may find one that can do it.
+
+**Old plans.** A migration that alters a table makes each connection of the pool refuse, once, the
+statements that its driver has prepared. The one that has said so goes on after a rollback; the
+pool's others are made anew when they are next asked for, or a unit would meet them one by one.
 
 **Failed.** PostgreSQL refuses every statement after an error, until the transaction or a savepoint
 is rolled back. It does not refuse COMMIT: that is answered with ROLLBACK, and no error. A program
@@ -34,6 +41,7 @@ not looked at: RELEASE of a failed one is refused by the server.
 from __future__ import annotations
 
 import logging
+import select
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -42,7 +50,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented.connections import demand_rollback
+from optilock.undocumented.connections import demand_rollback, renew_pool
 from optilock.undocumented.older import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
@@ -70,11 +78,17 @@ def watch_errors(connection: Connection, database: Database) -> bool:
     @event.listens_for(connection.engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:
         given = context.connection
-        if given is None or _ENDED not in given.__dict__ or context.is_disconnect:
+        if given is None or _ENDED not in given.__dict__:
+            return
+        if context.is_disconnect:
+            _note_lost(given, context.sqlalchemy_exception)
             return
         if database.is_out(given, context.original_exception):
             context.is_disconnect = True  # the pool connects anew, perhaps to another server
+            _note_lost(given, context.sqlalchemy_exception)
             return
+        if database.has_old_plans(context.original_exception):
+            renew_pool(given)
         outside = context.statement is not None and not given.in_nested_transaction()
         if database.commits_in_silence and outside:
             _look_at_commit(given, database, context.original_exception)
@@ -102,6 +116,24 @@ def ended_by(connection: Connection) -> BaseException | None:
     transaction, error = getattr(connection, _ENDED, (None, None))
     same = transaction is not None and transaction is connection.get_transaction()
     return error if same else None
+
+
+#: An attribute of a connection: the error with which it was lost.
+_LOST = "_optilock_lost"
+
+
+def _note_lost(connection: Connection, error: BaseException | None) -> None:
+    if error is not None:
+        connection.__dict__.setdefault(_LOST, error)
+
+
+def lost_by(connection: Connection) -> BaseException | None:
+    """The first error with which the connection was lost, as SQLAlchemy has raised it.
+
+    What comes after it is refused in SQLAlchemy's words, which do not tell why.
+    """
+    error: BaseException | None = connection.__dict__.get(_LOST)
+    return error
 
 
 #: An attribute of a connection: the transaction in which there was an error, and the first error.
@@ -134,6 +166,35 @@ _FAILED = (
     " back, without a word. Nothing is stored. Let the error out and roll back, or try the"
     " statement in a savepoint (session.begin_nested()), which can be undone alone."
 )
+
+
+def give_back(connection: Connection) -> None:
+    """Close it; that it is dead by now is no news for whoever needs it no more."""
+    try:
+        connection.close()
+    except Exception:
+        _log.warning("a connection could not be given back and is thrown away", exc_info=True)
+        if not connection.closed:
+            connection.invalidate()
+            connection.close()
+
+
+def has_ended_idle(connection: Connection) -> bool:
+    """Has the server said something, such as goodbye, on a connection that has asked for nothing?
+
+    Asked of the operating system, without a trip; where the driver shows no socket, ``False``.
+    """
+    driver: Any = connection.connection.driver_connection
+    if callable(closed := getattr(driver, "is_closed", None)):  # asyncpg
+        return bool(closed())
+    line = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
+    if not hasattr(line, "fileno") or line.fileno() < 0:
+        return False
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    asked = select.poll()
+    asked.register(line, select.POLLIN)
+    return bool(asked.poll(0))
 
 
 _UNDO = "optilock.undo"

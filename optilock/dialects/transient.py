@@ -25,7 +25,9 @@ there; it counts, and an ``OSError`` from anywhere else does not.
 
 Edges: an error that COMMIT may have raised, and that leaves open whether the work is stored, is
 not transient: running it again could apply it twice. SQLAlchemy names no statement in the errors
-of COMMIT, so that is what such an error is known by.
+of COMMIT, so that is what such an error is known by. Nor does it in some others (a ROLLBACK, a
+result that was still being read, the question at which level a transaction runs): these are known
+by where they were raised.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ from sqlalchemy.orm.exc import StaleDataError
 from optilock.dialects import database_of_error
 from optilock.dialects.causes import Cause
 from optilock.errors import NotWritten, PreconditionFailed, WouldOverwrite
-from optilock.undocumented.connections import while_connecting
+from optilock.undocumented.connections import (
+    not_from_commit,
+    while_connecting,
+    while_setting_options,
+)
 
 __all__ = [
     "Cause",
@@ -47,24 +53,25 @@ __all__ = [
     "is_transient",
 ]
 
-_PASSING = frozenset({Cause.CONFLICT, Cause.DEADLOCK, Cause.LOCK_TIMEOUT, Cause.CONNECTION_LOST})
+_PASSING = frozenset(Cause) - {Cause.UNKNOWN_OUTCOME, Cause.OTHER}
 
 
 def is_transient(error: BaseException) -> bool:
     """Is it worth running the whole unit of work again?
 
     True for conflicts (``ConcurrencyError``, SQLAlchemy's ``StaleDataError``), deadlocks, lock
-    timeouts, connections lost before COMMIT, and connects that found no server. False for
-    everything else, among it a password or a database that the server does not know,
-    ``PreconditionFailed``, ``NotWritten``, ``WouldOverwrite``, ``CommitOutcomeUnknown``, a
-    statement timeout and a violated constraint.
+    timeouts, connections lost before COMMIT, connects that found no server, and tables that were
+    altered under a prepared statement. False for everything else, among it a password or a
+    database that the server does not know, ``PreconditionFailed``, ``NotWritten``,
+    ``WouldOverwrite``, ``CommitOutcomeUnknown``, a statement timeout and a violated constraint.
     """
     if isinstance(error, (PreconditionFailed, NotWritten, WouldOverwrite)):
         return False
     if isinstance(error, StaleDataError):
         return True
     if not isinstance(error, DBAPIError):
-        return while_connecting(error) and cause_of(_wrapped(error)) in _PASSING
+        begun = while_connecting(error) or while_setting_options(error)
+        return begun and cause_of(_wrapped(error)) in _PASSING
     return cause_of(error) in _PASSING and not _may_be_stored(error)
 
 
@@ -127,4 +134,6 @@ def _from_commit(error: DBAPIError) -> bool:
 
     That of a transaction in two phases is a statement like any other.
     """
-    return error.statement is None or error.statement.lstrip().upper().startswith("COMMIT")
+    if error.statement is None:
+        return not not_from_commit(error)
+    return error.statement.lstrip().upper().startswith("COMMIT")

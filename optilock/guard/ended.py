@@ -35,6 +35,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
     DBAPIError,
     IllegalStateChangeError,
+    IntegrityError,
     ResourceClosedError,
     SQLAlchemyError,
 )
@@ -162,19 +163,26 @@ def attempt_of_write(write: Write) -> Attempt:
 def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> ConcurrencyError | None:
     """The conflict behind a database error in a flush, or ``None`` if there is none.
 
-    A row that had already missed explains the error better than the error does: a child's foreign
-    key fails because its parent is gone.
+    A row that had already missed explains the error better than the error does where that is about
+    the values of rows: a child's foreign key fails because its parent is gone. A full disk or a
+    lost connection would have come without the conflict as well, and so would what is refused of a
+    row that a resolver has decided about: those are judged as ever.
     """
     found = [missed.entry for missed in flush.misses if not missed.restored]
     if not ended_by_conflict(error):
         if flush.unadded is not None and flush.unadded.error is error:
             return _refused_sum(session, flush, error)
-        if not found:
+        if not found or flush.correcting or not _is_about_values(error):
             return None
         return in_sqlalchemys_words(conflict_of(found, flush.known.promises), flush.short)
     attempts = [*flush.wanted, *_promised(flush.known)]
     found = _moved_on_held(session, attempts, found, newest=True)
     return conflict_of(found, flush.known.promises)
+
+
+def _is_about_values(error: DBAPIError) -> bool:
+    database = database_of_error(error.orig)
+    return isinstance(error, IntegrityError) or database.refuses_values(error)
 
 
 def _refused_sum(session: Session, flush: Flush, error: DBAPIError) -> ConcurrencyError | None:

@@ -79,6 +79,8 @@ class Flush:
     last = False
     #: Raised by ``flush()`` once SQLAlchemy has finished.
     error: Exception | None = None
+    #: What resolvers have decided is being written.
+    correcting = False
     #: Reported by the database before SQLAlchemy could see it: raised by the first statement.
     broken: DBAPIError | None = None
     #: Reported for what the flush around this one held, on a connection of both; or raised by a

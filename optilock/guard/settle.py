@@ -173,6 +173,7 @@ def _half_written(flush: Flush, missed: Missed) -> bool:
 
 def _carry_out(flush: Flush, misses: list[Missed]) -> None:
     """Write what was decided about these rows, and make their objects equal to it."""
+    flush.correcting = True  # and stays so when it fails
     for (connection, mapper), some in _grouped(misses).items():
         _apply_updates(flush, connection, mapper, [m for m in some if _stays(m)])
         doomed = [m for m in some if not m.gone and not _stays(m)]
@@ -183,6 +184,7 @@ def _carry_out(flush: Flush, misses: list[Missed]) -> None:
         for missed in some:
             if missed.gone:
                 _apply_gone(flush, missed)
+    flush.correcting = False
 
 
 def _grouped(misses: Iterable[Missed]) -> dict[tuple[Connection, Mapper[Any]], list[Missed]]:
@@ -296,9 +298,11 @@ def restore_gone(flush: Flush, some: list[Missed]) -> None:
         return
     if _decided(flush, gone) is not None:
         return  # refused: said at the end, when all conflicts of the flush are known
+    flush.correcting = True
     for missed in gone:
         if missed.resolution is not None and missed.resolution.decision != "keep_database":
             _restore(flush, missed)
+    flush.correcting = False
 
 
 def _may_be_referred_to(flush: Flush, missed: Missed) -> bool:

@@ -11,15 +11,17 @@ from typing import Any, Self, TypeVar
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
-from optilock.errors import ConfigurationError, OptilockError, described
+from optilock.dialects.connections import give_back, has_ended_idle
+from optilock.errors import CommitOutcomeUnknown, ConfigurationError, OptilockError, described
 from optilock.queue.async_waiting import AsyncAsking, AsyncListening
 from optilock.queue.async_worker import AsyncWorker
 from optilock.queue.calls import ATTEMPTS, Calls, Work
-from optilock.queue.connections import FEW
+from optilock.queue.connections import ALONE, FEW
 from optilock.queue.holding import Settings, backoff, seconds
 from optilock.queue.limits import Duration, count, milliseconds
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.operations import KEEP
+from optilock.undocumented.connections import set_options
 
 __all__ = ["AsyncQueue"]
 
@@ -37,28 +39,37 @@ class AsyncConnections:
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[AsyncConnection]:
-        connection = self._taken() or await self._opened()
+        connection = await self._taken() or await self._opened()
         try:
             yield connection
-        except OptilockError:
-            await self._put(connection)
+        except OptilockError as error:
+            if isinstance(error, CommitOutcomeUnknown):
+                await connection.run_sync(give_back)
+            else:
+                await self._put(connection)
             raise
         except BaseException as error:
             if not isinstance(error, Exception):  # cancelled in the middle of a statement
                 await asyncio.shield(connection.invalidate())
-            await asyncio.shield(connection.close())
+            await asyncio.shield(connection.run_sync(give_back))
             raise
         await self._put(connection)
 
-    def _taken(self) -> AsyncConnection | None:
+    async def _taken(self) -> AsyncConnection | None:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # they belong to a loop that is over
             self._idle, self._loop = [], loop
-        return self._idle.pop() if self._idle else None
+        while self._idle:
+            connection = self._idle.pop()
+            if not has_ended_idle(connection.sync_connection):
+                return connection
+            await connection.invalidate()
+            await connection.run_sync(give_back)
+        return None
 
     async def _opened(self) -> AsyncConnection:
         connection = await self._engine.connect()
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.run_sync(set_options, ALONE)
         await connection.run_sync(self._store.prepare)
         return connection
 
@@ -66,12 +77,12 @@ class AsyncConnections:
         if self._keeps and not connection.invalidated and len(self._idle) < FEW:
             self._idle.append(connection)
         else:
-            await connection.close()
+            await connection.run_sync(give_back)
 
     async def close(self) -> None:
         idle, self._idle = self._idle, []
         for connection in idle:
-            await connection.close()
+            await connection.run_sync(give_back)
 
 
 class AsyncQueue(Calls):
@@ -91,7 +102,7 @@ class AsyncQueue(Calls):
             try:
                 return await self._once(work)
             except DBAPIError as error:
-                if not self._again(error):
+                if not self._again(error, work):
                     raise
         return await self._once(work)
 

@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optilock.dialects.messages import Messages
+from optilock.queue.connections import ALONE
 from optilock.queue.waiting import Ear, after, first_pause, pause
+from optilock.undocumented.connections import set_options
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -71,7 +73,7 @@ class AsyncListening:
         if not store.notifies:
             return None
         connection = await engine.connect()
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.run_sync(set_options, ALONE)
         if not await connection.run_sync(store.can_listen):
             await connection.close()
             return None

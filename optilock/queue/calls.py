@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError
@@ -16,8 +16,14 @@ from sqlalchemy.pool import QueuePool
 
 from optilock.dialects import Cause, database_of
 from optilock.dialects.messages import Place
-from optilock.dialects.transient import cause_of
-from optilock.errors import ConfigurationError, WouldOverwrite, described
+from optilock.dialects.messages.parts import was_undone
+from optilock.dialects.transient import answer_unknown, cause_of
+from optilock.errors import (
+    CommitOutcomeUnknown,
+    ConfigurationError,
+    WouldOverwrite,
+    described,
+)
 from optilock.queue.errors import QueueNotFound
 from optilock.queue.limits import WEEK, Duration, Limits, count, milliseconds, ttl, word
 from optilock.queue.messages import Draft, Message, Received, Sent, receipt_of
@@ -32,6 +38,47 @@ Work = Callable[[Connection, bool], R]
 #: Conflicts of the queue's own statements, after which they are run again.
 _AGAIN = frozenset({Cause.CONFLICT, Cause.DEADLOCK})
 ATTEMPTS = 5
+
+
+class Repeatable(NamedTuple):
+    """Work that finds out whether it was done before."""
+
+    work: Work[Any]
+
+    def __call__(self, connection: Connection, inside: bool) -> Any:
+        return self.work(connection, inside)
+
+
+def _once_only(unknown: str, work: Work[R]) -> Work[R]:
+    """The same work; an answer that is lost is told, because a second run would do it twice."""
+
+    def run(connection: Connection, inside: bool) -> R:
+        try:
+            return work(connection, inside)
+        except DBAPIError as error:
+            if inside or not _is_unanswered(error):
+                raise
+            raise CommitOutcomeUnknown(unknown) from error
+
+    return run
+
+
+def _is_unanswered(error: DBAPIError) -> bool:
+    """May a statement that commits itself be stored all the same?"""
+    return not was_undone(error) and answer_unknown(error)
+
+
+_SENDING = (
+    "the connection was lost while messages were sent to the queue {name!r}, which commits by"
+    " itself, so they are either sent or not, and nobody can tell from here. Send each with a"
+    " dedup= of its own, and it can be sent again; or send in a transaction (session=)."
+)
+_ENDING = (
+    "the connection was lost while messages of the queue {name!r} were deleted, changed or handed"
+    " back, which commits by itself, so that is either done or not, and nobody can tell from here."
+    " A message that is not done comes again when it is visible; call again, and what is done is"
+    " told as MessageNotFound or ReceiptExpired."
+)
 
 
 class Calls:
@@ -108,7 +155,13 @@ class Calls:
         ready = [self._operations.ready(draft) for draft in made]
         if not ready:
             return lambda connection, inside: []
-        return lambda connection, inside: self._operations.send(connection, ready, inside)
+
+        def work(connection: Connection, inside: bool) -> list[Sent]:
+            return self._operations.send(connection, ready, inside)
+
+        if all(one.dedup is not None for one in ready):
+            return Repeatable(work)
+        return _once_only(_SENDING.format(name=self.name), work)
 
     def _receiving(
         self, n: int, visibility: Duration | None, done: Iterable[Message]
@@ -131,7 +184,10 @@ class Calls:
         if not messages:
             return lambda connection, inside: None
         end = operations.archive if archive else operations.delete
-        return lambda connection, inside: end(connection, messages, inside)
+        return self._ending(lambda connection, inside: end(connection, messages, inside))
+
+    def _ending(self, work: Work[R]) -> Work[R]:
+        return _once_only(_ENDING.format(name=self.name), work)
 
     def _updating(self, message: Any, visibility: Any, body: Any) -> Work[Any]:
         _require_receipt(message)
@@ -143,14 +199,16 @@ class Calls:
             changed = {} if body is KEEP or isinstance(message, Sent) else {"body": body}
             return replace(message, receipt=receipt_of(message.id, token), **changed)
 
-        return work
+        return self._ending(work)
 
     def _failing(self, message: Any, error: object, delay: Duration) -> Work[bool]:
         _require_receipt(message)
         text, length = error_text(error), milliseconds("delay", delay)
         operations, final = self._operations, isinstance(error, WouldOverwrite)
-        return lambda connection, inside: operations.fail(
-            connection, message, text, length, inside, final=final
+        return self._ending(
+            lambda connection, inside: operations.fail(
+                connection, message, text, length, inside, final=final
+            )
         )
 
     def _beating(self, messages: Iterable[Any], visibility: Duration | None) -> Work[set[int]]:
@@ -168,8 +226,10 @@ class Calls:
 
     # -- errors ----------------------------------------------------------------------------------
 
-    def _again(self, error: DBAPIError) -> bool:
-        """Would the same work, which is undone, have a chance?"""
+    def _again(self, error: DBAPIError, work: Work[Any]) -> bool:
+        """Would the same work, which is undone or finds itself done, have a chance?"""
+        if isinstance(work, Repeatable) and _is_unanswered(error):
+            return True
         return not error.connection_invalidated and cause_of(error) in _AGAIN
 
     def _require_tables(self, connection: Connection, error: DBAPIError) -> None:

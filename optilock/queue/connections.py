@@ -14,12 +14,22 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine
 
+from optilock.dialects.connections import give_back, has_ended_idle
 from optilock.dialects.messages import Messages
-from optilock.errors import OptilockError
+from optilock.errors import CommitOutcomeUnknown, OptilockError
+from optilock.undocumented.connections import set_options
 
 __all__ = ["Connections"]
 
 FEW = 4
+ALONE = {"isolation_level": "AUTOCOMMIT"}
+
+
+def opened_alone(engine: Engine) -> Connection:
+    """A new one in AUTOCOMMIT mode."""
+    connection = engine.connect()
+    set_options(connection, ALONE)
+    return connection
 
 
 class Connections:
@@ -38,22 +48,34 @@ class Connections:
         connection = self._taken() or self._opened()
         try:
             yield connection
-        except OptilockError:
-            self._put(connection)
+        except OptilockError as error:
+            if isinstance(error, CommitOutcomeUnknown):
+                give_back(connection)
+            else:
+                self._put(connection)
             raise
         except BaseException:
-            connection.close()
+            give_back(connection)
             raise
         self._put(connection)
 
     def _taken(self) -> Connection | None:
+        """One that is kept, and is alive: what is sent on a dead one may have got there, or not."""
+        while (connection := self._popped()) is not None:
+            if not has_ended_idle(connection):
+                return connection
+            connection.invalidate()
+            give_back(connection)
+        return None
+
+    def _popped(self) -> Connection | None:
         with self._lock:
             if self._process != os.getpid():  # a fork: they are the parent's
                 self._idle, self._process = [], os.getpid()
             return self._idle.pop() if self._idle else None
 
     def _opened(self) -> Connection:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = opened_alone(self._engine)
         self._store.prepare(connection)
         return connection
 
@@ -62,10 +84,10 @@ class Connections:
             if self._keeps and not connection.invalidated and len(self._idle) < FEW:
                 self._idle.append(connection)
                 return
-        connection.close()
+        give_back(connection)
 
     def close(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
-            connection.close()
+            give_back(connection)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.transient import commit_outcome_unknown, is_transient
-from optilock.errors import ConfigurationError
+from optilock.errors import CommitOutcomeUnknown, ConfigurationError
 from optilock.queue.errors import QueueError
 from optilock.queue.limits import WEEK, Duration, count, milliseconds
 from optilock.queue.messages import Message
@@ -38,7 +38,7 @@ def passes(error: BaseException) -> bool:
 
     So is a COMMIT whose answer was lost: what a worker itself sends may be sent twice.
     """
-    if is_transient(error):
+    if is_transient(error) or isinstance(error, CommitOutcomeUnknown):
         return True
     if not isinstance(error, DBAPIError):
         return False

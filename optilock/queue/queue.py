@@ -43,7 +43,7 @@ class Queue(Calls):
             try:
                 return self._once(work)
             except DBAPIError as error:
-                if not self._again(error):
+                if not self._again(error, work):
                     raise
         return self._once(work)
 

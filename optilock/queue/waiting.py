@@ -22,8 +22,9 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 
+from optilock.dialects.connections import give_back
 from optilock.dialects.messages import Messages
-from optilock.queue.connections import Connections
+from optilock.queue.connections import Connections, opened_alone
 
 __all__ = ["AGAIN", "Asking", "Ear", "Listening", "Silent", "Waiter", "after", "pause"]
 
@@ -179,7 +180,7 @@ class Listening:
         """``None`` where nothing is heard."""
         if not store.notifies:
             return None
-        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = opened_alone(engine)
         driver = connection.connection.driver_connection
         if not hasattr(driver, "add_notify_handler") or not store.can_listen(connection):
             connection.close()
@@ -213,5 +214,5 @@ class Listening:
 
     def close(self) -> None:
         self._ear.close()
-        self._connection.close()
+        give_back(self._connection)
         self._alarm.close()

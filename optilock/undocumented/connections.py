@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import CodeType
+from typing import Any, NoReturn
+
 from sqlalchemy import Connection, Engine
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool.base import _ConnectionRecord
+
+_log = logging.getLogger("optilock")
 
 
 def while_connecting(error: BaseException) -> bool:
@@ -11,15 +21,51 @@ def while_connecting(error: BaseException) -> bool:
 
     Asyncpg raises the operating system's own errors there, and nothing else tells them from others.
     """
+    return _connects in _passed_through(error)
+
+
+def while_setting_options(error: BaseException) -> bool:
+    """Did it come out of a level that SQLAlchemy was setting on a connection?
+
+    It sets one with the driver alone, whose error it leaves as it is.
+    """
+    return _sets_options in _passed_through(error)
+
+
+def not_from_commit(error: BaseException) -> bool:
+    """Is it certain that SQLAlchemy was not sending COMMIT, or PREPARE, when this was raised?
+
+    For errors that name no statement: so do those of a ROLLBACK, of a result that was still being
+    read, and of the question at which level a transaction runs. An error that was sent from another
+    process does not show where it was raised, so nothing is certain.
+    """
+    passed = set(_passed_through(error))
+    return _handles_errors in passed and passed.isdisjoint(_commits)
+
+
+def _raise_as_of(connection: Connection, error: Exception) -> NoReturn:
+    """Raise what the driver raised as SQLAlchemy raises the errors of a statement.
+
+    A connection that is lost is thrown away, and with it all that the pool has made before it.
+    """
+    connection._handle_dbapi_exception(error, None, None, None, None)
+
+
+def _passed_through(error: BaseException) -> Iterator[CodeType]:
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code is _connects:
-            return True
+        yield trace.tb_frame.f_code
         trace = trace.tb_next
-    return False
 
 
 _connects = vars(_ConnectionRecord)["_ConnectionRecord__connect"].__code__
+_sets_options = DefaultDialect._set_connection_characteristics.__code__
+_handles_errors = Connection._handle_dbapi_exception.__code__
+_commits = {
+    Connection._commit_impl.__code__,
+    Connection._commit_twophase_impl.__code__,
+    Connection._prepare_twophase_impl.__code__,
+}
 
 
 def demand_rollback(connection: Connection) -> None:
@@ -30,6 +76,50 @@ def demand_rollback(connection: Connection) -> None:
     transaction = connection.get_transaction()
     if transaction is not None:
         transaction.is_active = False
+
+
+def set_options(connection: Connection, options: Mapping[str, Any]) -> None:
+    """``connection.execution_options(...)`` on a new connection, which is closed when that fails.
+
+    SQLAlchemy sets a level with the driver alone. What ends it there (a task that is cancelled, an
+    error of the server) leaves nobody who could give the driver's connection back to the pool, and
+    it would wait there for the garbage collector. Nor does SQLAlchemy look at the driver's error:
+    of a pool whose server has been away, each attempt would meet one more dead connection.
+
+    It puts a level back while the connection returns to its pool. Where the connection is dead by
+    then, the driver's error would hide the program's own, or a COMMIT that has succeeded, and the
+    pool would count the connection as in use for ever.
+    """
+    try:
+        connection.execution_options(**options)
+    except Exception as error:
+        try:
+            _raise_as_of(connection, error)
+        finally:
+            connection.close()
+    except BaseException as error:
+        connection.invalidate(error)  # the answer of the server may be half read
+        connection.close()
+        raise
+    record = connection.connection._connection_record
+    if record is not None and record.finalize_callback:
+        put_back = record.finalize_callback.pop()
+        record.finalize_callback.append(partial(_put_back, record, put_back))
+
+
+def _put_back(
+    record: _ConnectionRecord, put_back: Callable[[DBAPIConnection], None], driver: DBAPIConnection
+) -> None:
+    try:
+        put_back(driver)
+    except Exception:
+        _log.warning("a connection could not be put right and is thrown away", exc_info=True)
+        record.invalidate()
+
+
+def renew_pool(connection: Connection) -> None:
+    """Let the pool make its connections anew, each when it is next asked for."""
+    connection.engine.pool._invalidate(connection.connection, _checkin=False)
 
 
 def is_over(connection: Connection) -> bool:

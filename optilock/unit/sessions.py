@@ -20,6 +20,7 @@ from optilock.guard.releases import check_release
 from optilock.guard.watching import guard_class
 from optilock.session.connections import bind_to_write, refuse_shards
 from optilock.session.watched import KNOWN, Owner, Watched
+from optilock.undocumented.connections import set_options
 from optilock.undocumented.queries import locks_rows
 from optilock.writes.send import require_row_counts_of
 
@@ -112,23 +113,12 @@ def choose_no_more(session: Session) -> None:
 
 
 def with_options(engine: Engine, options: Mapping[str, Any]) -> Engine:
-    """``engine.execution_options(**options)``, and no connection is lost on the way.
-
-    SQLAlchemy sets an isolation level while it makes the ``Connection``. What ends it there (a task
-    that is cancelled, an error of the server) leaves nobody who could give the driver's connection
-    back to the pool, and it would wait there for the garbage collector.
-    """
+    """``engine.execution_options(**options)``, and no connection is lost on the way."""
     routed: Engine = engine.execution_options()
 
     @event.listens_for(routed, "engine_connect")
     def engine_connect(connection: Connection) -> None:
-        try:
-            connection.execution_options(**options)
-        except BaseException as error:
-            if not isinstance(error, Exception):  # the answer of the server may be half read
-                connection.invalidate(error)
-            connection.close()
-            raise
+        set_options(connection, options)
 
     return routed
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from optilock import events
 from optilock.dialects import Database, database_of
-from optilock.dialects.connections import ended_by
+from optilock.dialects.connections import ended_by, lost_by
 from optilock.dialects.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.errors import (
     CommitOutcomeUnknown,
@@ -67,6 +67,8 @@ class OwnTransaction:
         self.options = options
         self.parts = options.all_parts
         self.doomed_by: BaseException | None = None
+        #: The database's error with which a savepoint could not be undone.
+        self.broken_by: BaseException | None = None
         #: The session in whose place of a scope this one is.
         self.beside: Beside | None = None
         self.connections: list[Connection] = []
@@ -245,6 +247,8 @@ class OwnTransaction:
         self._roll_back(error)
         if self._committing:
             self._explain_commit(error)
+        if isinstance(error, InvalidRequestError):  # SQLAlchemy has refused what came after it
+            self._raise_what_broke()
         if conflict and isinstance(error, DBAPIError):
             raise conflict_after_rollback(self.session, error) from error
         if ended is not None:  # SQLAlchemy has refused what came after it
@@ -311,6 +315,7 @@ class OwnTransaction:
     # -- questions ---------------------------------------------------------------------------------
 
     def _refuse_because_of(self, error: BaseException) -> None:
+        self._raise_what_broke()
         if isinstance(error, ConfigurationError):
             raise error
         raise OptilockError(
@@ -318,6 +323,15 @@ class OwnTransaction:
             " error was caught outside of it. Let the error out, catch it inside the inner unit,"
             " or give the inner unit savepoint=True, so that only its own work is undone."
         ) from error
+
+    def _raise_what_broke(self) -> None:
+        """Raise the first error after which nothing could be done, though the program caught it."""
+        for connection in self._may_end:
+            error = lost_by(connection)
+            if error is not None:
+                raise error
+        if self.broken_by is not None:
+            raise self.broken_by
 
     def _ended_by(self) -> BaseException | None:
         """The error with which the database ended the transaction."""
@@ -328,6 +342,7 @@ class OwnTransaction:
         return None
 
     def _refuse_if_ended(self) -> None:
+        self._raise_what_broke()
         error = self._ended_by()
         if error is not None:
             raise OptilockError(f"{_ENDED}.") from error
@@ -385,8 +400,10 @@ class Savepoint:
     def _undo(self, error: BaseException) -> None:
         try:
             self._nested.rollback()
-        except Exception:
+        except Exception as broken:
             self.outer.doom(error)
+            if isinstance(broken, DBAPIError):
+                self.outer.broken_by = self.outer.broken_by or broken
 
 
 def _is_of_closed_transaction(error: BaseException) -> bool:

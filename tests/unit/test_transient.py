@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -72,6 +73,15 @@ def asyncpg(sqlstate: str) -> Exception:
     return driver_error("sqlalchemy.dialects.postgresql.asyncpg", "text", sqlstate=sqlstate)
 
 
+#: The function of the server that finds that a prepared statement's table was altered (D4).
+STALE = "RevalidateCachedQuery"
+RAISED_IN = SimpleNamespace(source_function=STALE, server_source_function=STALE)
+
+
+def cached_plan(module: str, **told: object) -> Exception:
+    return driver_error(module, "text in any language", sqlstate="0A000", **told)
+
+
 def mariadb(number: int) -> Exception:
     error: Exception = pymysql.err.OperationalError(number, "text in any language")
     return error
@@ -105,6 +115,11 @@ CAUSES: list[tuple[Exception, Cause]] = [
     (postgresql("23505"), Cause.OTHER),
     (postgresql("25P02"), Cause.OTHER),
     (postgresql("25006"), Cause.OTHER),
+    (postgresql("0A000"), Cause.OTHER),
+    (cached_plan("psycopg.errors", diag=RAISED_IN), Cause.ALTERED_TABLE),
+    (cached_plan("asyncpg.exceptions", **vars(RAISED_IN)), Cause.ALTERED_TABLE),
+    (driver_error("pg8000.exceptions", {"C": "0A000", "R": STALE}), Cause.ALTERED_TABLE),
+    (driver_error("pg8000.exceptions", {"C": "0A000", "R": "transformStmt"}), Cause.OTHER),
     (asyncpg("40001"), Cause.CONFLICT),
     (asyncpg("40P01"), Cause.DEADLOCK),
     (driver_error("psycopg2.errors", "text", pgcode="40001"), Cause.CONFLICT),
@@ -114,6 +129,8 @@ CAUSES: list[tuple[Exception, Cause]] = [
     (mariadb(1020), Cause.CONFLICT),
     (mariadb(1213), Cause.DEADLOCK),
     (mariadb(1205), Cause.LOCK_TIMEOUT),
+    (mariadb(1412), Cause.ALTERED_TABLE),
+    (mariadb(1615), Cause.ALTERED_TABLE),
     (mariadb(2006), Cause.CONNECTION_LOST),
     (mariadb(2013), Cause.CONNECTION_LOST),
     (mariadb(1040), Cause.CONNECTION_LOST),
@@ -192,8 +209,7 @@ def test_the_code_of_the_driver_names_the_cause(orig: Exception, cause: Cause) -
 def test_conflicts_deadlocks_lock_timeouts_and_lost_connections_deserve_another_run(
     orig: Exception, cause: Cause
 ) -> None:
-    passing = {Cause.CONFLICT, Cause.DEADLOCK, Cause.LOCK_TIMEOUT, Cause.CONNECTION_LOST}
-    assert is_transient(wrapped(orig)) is (cause in passing)
+    assert is_transient(wrapped(orig)) is (cause not in {Cause.OTHER, Cause.UNKNOWN_OUTCOME})
 
 
 @pytest.mark.parametrize("wrapper", [DBAPIError, InternalError, OperationalError, IntegrityError])

@@ -205,6 +205,9 @@ class MariaDB(Database):
             1205: Cause.LOCK_TIMEOUT,
             1613: Cause.LOCK_TIMEOUT,
             3572: Cause.LOCK_TIMEOUT,
+            # the snapshot, or the prepared statement, is older than the table's newest form
+            1412: Cause.ALTERED_TABLE,
+            1615: Cause.ALTERED_TABLE,
             1180: Cause.UNKNOWN_OUTCOME,
             2002: Cause.CONNECTION_LOST,
             2003: Cause.CONNECTION_LOST,

@@ -23,6 +23,7 @@ from sqlalchemy import (
     bindparam,
     or_,
 )
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from optilock.conditions.clock import Clock, later
@@ -30,7 +31,7 @@ from optilock.errors import ConfigurationError
 from optilock.tables.queue import RECEIPT, MessageTables
 from optilock.tokens.timestamp import UtcDateTime
 
-__all__ = ["Parts", "Place", "Row", "StatementTime", "by_id", "milliseconds"]
+__all__ = ["Parts", "Place", "Row", "StatementTime", "by_id", "milliseconds", "was_undone"]
 
 #: A message as it is read; the order is that of :meth:`Parts.columns`.
 Row = Any
@@ -73,6 +74,23 @@ class Place:
         return StatementTime() if self.clock is None else self.clock
 
 
+#: An attribute of an error: it came before COMMIT was sent.
+_UNDONE = "_optilock_undone"
+
+
+def was_undone(error: BaseException) -> bool:
+    """Did it leave :meth:`Parts.atomic` before COMMIT was sent?"""
+    return bool(vars(error).get(_UNDONE))
+
+
+def _roll_back(connection: Connection) -> None:
+    """The error that is under way is the news: a connection that cannot is thrown away."""
+    try:
+        connection.exec_driver_sql("ROLLBACK")
+    except DBAPIError as error:
+        connection.invalidate(error)
+
+
 def milliseconds(name: str = "length") -> Any:
     """A number of them, as a parameter."""
     return bindparam(name, type_=BigInteger())
@@ -98,12 +116,17 @@ class Parts:
     @contextmanager
     def atomic(self, connection: Connection) -> Iterator[None]:
         """All or nothing, on a connection in AUTOCOMMIT mode."""
-        connection.exec_driver_sql(self.begin)
+        try:
+            connection.exec_driver_sql(self.begin)
+        except DBAPIError as error:
+            vars(error)[_UNDONE] = True
+            raise
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            vars(error)[_UNDONE] = True
             if not connection.invalidated:
-                connection.exec_driver_sql("ROLLBACK")
+                _roll_back(connection)
             raise
         connection.exec_driver_sql("COMMIT")
 

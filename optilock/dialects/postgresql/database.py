@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, time, timedelta
@@ -75,6 +75,20 @@ _OF_OTHERS = replace(
 _OF_PSYCOPG = replace(
     _OF_OTHERS, bools=(types.Integer,), no_bools=(types.SmallInteger, types.BigInteger)
 )
+
+#: The function of the server that says "cached plan must not change result type", in whatever
+#: language; a feature that is not supported has the same SQLSTATE.
+_ALTERED = "RevalidateCachedQuery"
+
+
+def _raised_in(error: BaseException, fields: Mapping[str, Any]) -> Any:
+    """The function of the server that raised it, as psycopg, asyncpg and pg8000 tell it."""
+    told = (
+        getattr(getattr(error, "diag", None), "source_function", None),
+        getattr(error, "server_source_function", None),
+        fields.get("R"),
+    )
+    return next(filter(None, told), None)
 
 
 @register
@@ -178,6 +192,8 @@ class PostgreSQL(Database):
             # too many connections, of all or of this role: others come to their end
             "53300": Cause.CONNECTION_LOST,
             "08": Cause.CONNECTION_LOST,
+            # a prepared statement whose table was altered; the driver prepares it again
+            _ALTERED: Cause.ALTERED_TABLE,
             # transaction_timeout: a limit that was set on purpose, as 57014 is
             "25P04": Cause.OTHER,
         }
@@ -209,6 +225,8 @@ class PostgreSQL(Database):
         named = (getattr(error, "sqlstate", None), getattr(error, "pgcode", None))
         for found in (*named, fields.get("C")):
             if isinstance(found, str):
+                if found == "0A000" and _raised_in(error, fields) == _ALTERED:
+                    yield _ALTERED
                 yield from (found, found[:2])
                 return
 
@@ -310,6 +328,9 @@ class PostgreSQL(Database):
                 return True
             raise
         return False
+
+    def has_old_plans(self, error: BaseException) -> bool:
+        return _ALTERED in self.codes(error)
 
     def is_out(self, connection: Connection, error: BaseException) -> bool:
         """A standby, which reports itself as one (from PostgreSQL 14).
