@@ -23,8 +23,9 @@ from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.errors import ConfigurationError, described
 from optilock.http.errors import NotFound
-from optilock.http.etags import identity_given
+from optilock.http.identities import identity_given
 from optilock.mapped import facts, identity_of
+from optilock.preconditions.values import refuse_impossible_key
 from optilock.session.connections import connection_to_write, session_given
 from optilock.shares.locked import Row, Shares, checked
 
@@ -61,6 +62,7 @@ def name_and_row(
         return checked(given), None
     mapper, identity = _row_given(given, call)
     session = session_given(session, call, f"await optilock.asyncio.shares.{call}(...)")
+    refuse_impossible_key(session, mapper, identity)
     connection = connection_to_write(session, mapper)
     keys = facts(mapper).root.primary_key
     query = select(name_in_sql(mapper)).where(
