@@ -14,13 +14,14 @@ for the COMMIT of whoever is writing it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, String, Table, cast, inspect, literal, select
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from optilock.dialects import database_of
-from optilock.dialects.rows import native
+from optilock.dialects.rows import native, with_hint
 from optilock.errors import ConfigurationError, described
 from optilock.http.errors import NotFound
 from optilock.http.identities import identity_given
@@ -72,8 +73,10 @@ def name_and_row(
         database, table = database_of(connection.dialect), facts(mapper).root.local_table
         assert isinstance(table, Table)
         database.begin_writing(connection, table)
-        query = database.lock(query, table, deleting=False)
-    name = native(connection, query).scalar()
+        locked = partial(database.lock, query, table, deleting=False)
+        name = with_hint(database, table, lambda: native(connection, locked()).scalar())
+    else:
+        name = native(connection, query).scalar()
     if name is None:
         raise NotFound(mapper.class_, identity)
     return checked(name), (mapper, identity)
