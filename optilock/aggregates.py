@@ -45,6 +45,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.dialects import database_of
+from optilock.dialects.rows import with_hint
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of
 from optilock.mapping.compared import changed_names
@@ -186,7 +187,10 @@ def _by_key(session: Session, root: Mapper[Any], values: Values) -> Any:
     table = facts(root).table
     database.begin_writing(connection, table)
     query = select(root.class_).where(*(column == value for column, value in values.items()))
-    return session.scalars(database.lock(query, table, deleting=False)).first()
+    found: Any = with_hint(
+        database, table, lambda: session.scalars(database.lock(query, table, deleting=False))
+    )
+    return found.first()
 
 
 @dataclass(frozen=True, eq=False)

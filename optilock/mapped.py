@@ -17,7 +17,7 @@ Which row is meant is said by the values of the mapper's primary key, in its ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -33,7 +33,6 @@ from sqlalchemy import (
     Table,
     bindparam,
     select,
-    tuple_,
 )
 from sqlalchemy.orm import InstanceState, Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
@@ -490,15 +489,6 @@ State = InstanceState[Any]
 Identity = tuple[Any, ...]
 #: A row, whatever class of the hierarchy it was read as.
 Place = tuple[Mapper[Any], Identity]
-
-
-def key_in(
-    columns: Sequence[ColumnElement[Any]], keys: Sequence[Identity] | Select[Any]
-) -> ColumnElement[bool]:
-    """``key IN (…)``, of one column or of several."""
-    if len(columns) > 1:
-        return tuple_(*columns).in_(keys)
-    return columns[0].in_(keys if isinstance(keys, Select) else [key for (key,) in keys])
 
 
 def identity_of(state: State) -> Identity:

@@ -4,6 +4,7 @@
 base            all questions, with the answers for a database that nobody knows
 causes          what the codes of an error mean
 rows            rows found, locked, judged and written by their keys
+keys            several keys in one WHERE
 counted         the rows of one ``executemany``, each with its count
 messages        the statements of a queue; a folder, with a file for each thing done to messages
 catalogue       what the database has of tables, read for all of them together

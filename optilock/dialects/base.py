@@ -20,6 +20,7 @@ from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import error_chain, raised_by
+from optilock.dialects.keys import key_in
 from optilock.dialects.locks import RowLocks
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
@@ -28,7 +29,7 @@ from optilock.dialects.values import Values
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
 from optilock.http.limits import Limits
-from optilock.mapped import Identity, key_in
+from optilock.mapped import Identity
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
 Changes = Callable[[Any], Mapping[str, Any]]

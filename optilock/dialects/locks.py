@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Dialect, Select, Table
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause, ErrorCodes
-from optilock.dialects.rows import require_locks, sends_for_update
+from optilock.dialects.rows import require_locks, sends_for_update, with_hint
 from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 
@@ -74,6 +74,18 @@ class RowLocks(ErrorCodes):
         """``query`` with its rows locked against writers, and open to other readers."""
         return query.with_for_update(of=table, read=True)
 
+    def has_hint(self, table: Table) -> bool:
+        """Does :meth:`lock` say how rows of the table are found?"""
+        return False
+
+    def refused_hint(self, table: Table, error: DBAPIError) -> bool:
+        """Was a locking read refused for what :meth:`lock` adds to it? It does so no more, then."""
+        return False
+
+    def refuses_many(self, error: DBAPIError) -> bool:
+        """Does the server refuse a statement for several rows, and the transaction goes on?"""
+        return False
+
     def lock_at_once(self, connection: Connection, query: Select[Any], table: Table) -> bool:
         """Lock the row of ``query``, or wait for nobody: ``False`` if somebody has it, or none is.
 
@@ -83,7 +95,10 @@ class RowLocks(ErrorCodes):
         try:
             with self.waiting(connection, wait):
                 self.begin_writing(connection, table)
-                return connection.execute(self.lock_within(query, table, wait)).first() is not None
+                found = with_hint(
+                    self, table, lambda: connection.execute(self.lock_within(query, table, wait))
+                )
+                return found.first() is not None
         except DBAPIError as error:
             if self.one_lock and self.classify(error) is Cause.LOCK_TIMEOUT:
                 return False  # there is no row to skip

@@ -11,22 +11,49 @@ thing. There a row could change between the look and the write: :func:`require_l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Select, Table, literal_column, select
+from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.condition import Match, demanded_of
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, NotWritten
 
 Key = tuple[Any, ...]
+T = TypeVar("T")
 
 
 def native(connection: Connection, statement: Any, params: Any = None) -> Any:
     """Execute past the guard."""
     return type(connection).execute(connection, statement, params)
+
+
+def with_hint(database: Hints, table: Table, ask: Callable[[], T]) -> T:
+    """The answer to a locking read that ``ask`` makes and sends; again, if its hint was refused."""
+    try:
+        return ask()
+    except DBAPIError as error:
+        if not database.refused_hint(table, error):
+            raise
+    return ask()
+
+
+def found_in_turn(
+    database: Hints, table: Table, keys: Sequence[Key], ask: Callable[[Sequence[Key]], Iterable[T]]
+) -> Iterable[T]:
+    """The rows with these keys, locked: together, or in turn where the server refuses that."""
+    try:
+        return with_hint(database, table, lambda: ask(keys))
+    except DBAPIError as error:
+        if len(keys) == 1 or not database.refuses_many(error):
+            raise
+    in_turn = (with_hint(database, table, partial(ask, [key])) for key in keys)
+    return chain.from_iterable(in_turn)
 
 
 class EachAlone:
@@ -51,10 +78,10 @@ class LockAndLook:
         """Write the rows; return those that were changed by others or are gone."""
         matched, missed = judge(self._database, connection, writes)
         for same in by_shape(matched):
-            missed = [*missed, *self._write(connection, same[0].shape, same)]
+            missed = [*missed, *self.write(connection, same[0].shape, same)]
         return missed
 
-    def _write(self, connection: Connection, shape: Shape, writes: list[Write]) -> list[Write]:
+    def write(self, connection: Connection, shape: Shape, writes: list[Write]) -> list[Write]:
         """Write them; return those of which something is not true any more."""
         rows = [write.params for write in writes]
         kept = not self._database.autocommits(connection)  # is what we looked at still locked?
@@ -140,19 +167,20 @@ def looked_at(
     values = demanded_of(params) if shape.demanded else None
     width = len(shape.keys)
     step = database.keys_at_once(width)
+
+    def ask(some: Sequence[Key]) -> Any:
+        query = _where_key_in(database, select(*columns), shape, some)
+        locked = database.lock(query, shape.table, deleting=shape.deletes)
+        return native(connection, locked, values)
+
     for some in (keys[start : start + step] for start in range(0, len(keys), step)):
-        query = database.lock(
-            _where_key_in(database, select(*columns), shape, some),
-            shape.table,
-            deleting=shape.deletes,
-        )
-        for row in native(connection, query, values):
+        for row in found_in_turn(database, shape.table, some, ask):
             found[tuple(row[:width])] = tuple(row[width:])
     return found
 
 
 def _where_key_in(
-    database: Locks, query: Select[Any], shape: Shape, keys: list[Key]
+    database: Locks, query: Select[Any], shape: Shape, keys: Sequence[Key]
 ) -> Select[Any]:
     columns = [key.column for key in shape.keys]
     return query.where(database.at_keys(columns, keys)).order_by(*columns)
@@ -177,6 +205,13 @@ def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> 
 _known: WeakKeyDictionary[Dialect, bool] = WeakKeyDictionary()
 
 
+class Hints(Protocol):
+    """Does a database take what locking reads say of how rows are found?"""
+
+    def refused_hint(self, table: Table, error: DBAPIError) -> bool: ...
+    def refuses_many(self, error: DBAPIError) -> bool: ...
+
+
 class Keeps(Protocol):
     """Does a database keep rows as they are?"""
 
@@ -184,7 +219,7 @@ class Keeps(Protocol):
     def autocommits(self, connection: Connection) -> bool: ...
 
 
-class Locks(Keeps, Protocol):
+class Locks(Keeps, Hints, Protocol):
     """What is asked of a database by whoever locks rows and looks at them."""
 
     def keys_at_once(self, width: int) -> int: ...

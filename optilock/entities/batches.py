@@ -35,7 +35,8 @@ from optilock.entities.resent import SentBefore, Whole, whole
 from optilock.entities.tags import only_if_absent
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.http.errors import BadEntity, BatchFailed
-from optilock.http.etags import PLAIN, ETags, identity_given
+from optilock.http.etags import PLAIN, ETags
+from optilock.http.identities import identity_given, identity_of_new_row
 from optilock.mapped import Place, facts
 from optilock.session.connections import connection_to_write, session_given
 
@@ -72,7 +73,8 @@ class Operation:
         mapper = mapper_of(self.model, self.do.__name__)
         if self.key is None:
             return None
-        return facts(mapper).root, identity_given(self.do.__name__, mapper, self.key)
+        read = identity_given if self.do in _CONDITIONAL else identity_of_new_row
+        return facts(mapper).root, read(self.do.__name__, mapper, self.key)
 
     def request(self, session: Session, idempotency: Idempotency, index: int) -> Request:
         """What it wants; a new row without a key gets one by the operation's place."""

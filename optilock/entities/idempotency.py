@@ -44,7 +44,8 @@ from optilock.entities.classes import mapper_of
 from optilock.entities.fingerprints import body_bytes, counted
 from optilock.errors import ConfigurationError, described
 from optilock.http.errors import BadPrecondition
-from optilock.http.etags import ETags, identity_given
+from optilock.http.etags import ETags
+from optilock.http.identities import identity_of_new_row
 from optilock.http.keys import secret_keys
 from optilock.http.texts import text_of
 from optilock.mapped import Identity, facts
@@ -246,10 +247,11 @@ def identity_of_new(
     """The key of a new row; ``None``: the database makes it.
 
     Raises:
+        BadEntity: no row can have the key that was given.
         ConfigurationError: it does, and one request could make two rows.
     """
     if key is not None:
-        return identity_given(f"entities.{call}", mapper, key)
+        return identity_of_new_row(f"entities.{call}", mapper, key)
     if idempotency is None:
         return None
     _look_at(call, idempotency)

@@ -52,10 +52,11 @@ from optilock.entities.tags import (
     versions,
 )
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.http.errors import AlreadyExists, NotFound
-from optilock.http.etags import PLAIN, ETags, identity_given
+from optilock.http.errors import AlreadyExists
+from optilock.http.etags import PLAIN, ETags
+from optilock.http.identities import identity_given, identity_of_new_row
 from optilock.mapped import Identity, facts
-from optilock.preconditions.values import can_be_key, refuse_unfit_key
+from optilock.preconditions.values import refuse_impossible_key, refuse_unfit_key
 from optilock.session.connections import connection_to_write, session_given
 from optilock.statements.new_row import NewRow, insert_row, upsert_row
 from optilock.statements.one_form import Change
@@ -319,7 +320,8 @@ def _row(session: Any, call: str, model: Any, key: Any) -> tuple[Session, Mapper
     session = _session(session, call)
     mapper = mapper_of(model, call)
     refuse_still(session, mapper, call)
-    return session, mapper, identity_given(f"entities.{call}", mapper, key)
+    read = identity_of_new_row if call.startswith("insert_or_") else identity_given
+    return session, mapper, read(f"entities.{call}", mapper, key)
 
 
 def _session(session: Any, call: str) -> Session:
@@ -348,8 +350,7 @@ def _known_again(row: T, idempotency: Idempotency | None, *asked: Any) -> T:
 
 
 def _write(session: Session, change: Change, etags: ETags) -> Stored:
-    if not can_be_key(session, change.mapper, change.identity):
-        raise NotFound(change.mapper.class_, change.identity)
+    refuse_impossible_key(session, change.mapper, change.identity)
     with _telling(change.mapper, etags):
         return _stored(change.mapper, write_row(session, change), etags)
 

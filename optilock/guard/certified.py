@@ -20,8 +20,9 @@ from typing import Any
 from sqlalchemy import Column, Connection, DateTime, Table, and_, case, literal, update
 from sqlalchemy.orm import Mapper
 
+from optilock.dialects.keys import key_in
 from optilock.errors import ConfigurationError
-from optilock.mapped import facts, key_in
+from optilock.mapped import facts
 from optilock.session.records import Promise
 
 __all__ = ["write_as_they_are"]

@@ -23,9 +23,10 @@ from sqlalchemy.orm import Mapper, PassiveFlag, RelationshipDirection
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conflicts.resolution import OnDelete, policy_for
+from optilock.dialects.keys import key_in
 from optilock.errors import LinkGone
 from optilock.guard.records import Flush
-from optilock.mapped import State, facts, key_in
+from optilock.mapped import State, facts
 from optilock.rows.sides import Missed
 from optilock.rows.stored import Values
 from optilock.undocumented.objects import belongs_to

@@ -4,6 +4,7 @@
 :mod:`~optilock.http.request` is the request that is served, and whether that was compared.
 :mod:`~optilock.http.fields` reads the fields of those conditions: lines, lists of tags, dates.
 :mod:`~optilock.http.etags` makes the tag of a row, and finds the version in a tag that comes back.
+:mod:`~optilock.http.identities` reads the key of a row.
 :mod:`~optilock.http.keys` looks at the secret keys that sign them.
 :mod:`~optilock.http.columns` knows what a column can hold of what a client sends, and
 :mod:`~optilock.http.limits` what of that differs between databases.

@@ -41,26 +41,25 @@ a text that is no version of the class, a number that its column cannot hold. It
 from __future__ import annotations
 
 import hmac
-import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import NoneType
 from typing import Any
-from uuid import UUID
 
-from sqlalchemy import Integer, inspect
+from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, Mapper
 
 from optilock.errors import ConfigurationError, described
 from optilock.http.errors import BadPrecondition
 from optilock.http.fields import STAR, tags
+from optilock.http.identities import identity_given
 from optilock.http.keys import secret_keys
 from optilock.http.texts import key_text, text_of, version_in
 from optilock.mapped import GIVE_ONE, Identity, State, facts, identity_of
 
-__all__ = ["PLAIN", "ETags", "identity_given", "not_null", "sent_tags", "state_of"]
+__all__ = ["PLAIN", "ETags", "not_null", "sent_tags", "state_of"]
 
 _LABEL = b"optilock.etag"
 _TEXT = b"optilock.seen"
@@ -115,6 +114,7 @@ class ETags:
         Raises:
             BadPrecondition: these are no tags; or they name no version, as ``*`` does not.
             ConfigurationError: ``model`` has no version, or ``key`` is none of its keys.
+            NotFound: no row can have the key (:mod:`optilock.http.identities`).
         """
         mapper = inspect(model, raiseerr=False)
         if not isinstance(mapper, Mapper) or not facts(mapper).token:
@@ -263,35 +263,3 @@ def sent_tags(name: str, given: Any) -> tuple[str, ...]:
             428,
         )
     return tuple(tag.opaque for tag in found if not tag.weak)
-
-
-def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
-    """The key that the function ``call`` was given, in the order of the primary key's columns."""
-    names = facts(mapper).keys
-    if isinstance(key, Mapping):
-        given = tuple(key[name] for name in names) if set(key) == set(names) else ()
-    else:
-        given = tuple(key) if isinstance(key, (tuple, list)) else (key,)
-    if len(given) != len(names) or any(value is None for value in given):
-        raise ConfigurationError(
-            f"{call}() got a primary key that {mapper.class_.__name__} cannot have: give"
-            f" {' and '.join(names)}, each with a value, as session.get() takes them."
-        )
-    return tuple(map(_as_loaded, mapper.primary_key, given))
-
-
-def _as_loaded(column: Any, value: Any) -> Any:
-    """A UUID or a whole number that was given as text, as a URL has it."""
-    if not isinstance(value, str):
-        return value
-    if isinstance(column.type, Integer):
-        return int(value) if _WHOLE.fullmatch(value) else value
-    try:
-        if column.type.python_type is UUID:
-            return UUID(value)
-    except (NotImplementedError, ValueError):
-        pass
-    return value
-
-
-_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)

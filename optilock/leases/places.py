@@ -16,10 +16,12 @@ from optilock.dialects.rows import native
 from optilock.entities.tags import versions
 from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.http.errors import NotFound
-from optilock.http.etags import PLAIN, identity_given
+from optilock.http.etags import PLAIN
+from optilock.http.identities import identity_given
 from optilock.leases.columns import LeaseColumns, columns_of
 from optilock.leases.values import Lease
 from optilock.mapped import Identity, facts, identity_of
+from optilock.preconditions.values import refuse_impossible_key
 from optilock.rows.sides import Attempt, entry_of
 from optilock.rows.stored import read_stored
 from optilock.session.connections import autocommits, connection_to_write
@@ -52,6 +54,8 @@ class Place:
         return [key == bindparam(f"{KEY}{i}", type_=key.type) for i, key in enumerate(self.keys)]
 
     def connection(self, session: Session) -> Connection:
+        if self.mapper is not None:
+            refuse_impossible_key(session, self.mapper, self.identity)
         return connection_to_write(session, self._mapper())
 
     def _mapper(self) -> Mapper[Any]:

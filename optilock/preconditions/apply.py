@@ -36,12 +36,12 @@ from sqlalchemy.orm.attributes import instance_state
 from optilock.errors import ConfigurationError
 from optilock.guard.promises import promise
 from optilock.http.columns import surely_holds
-from optilock.http.etags import identity_given
+from optilock.http.errors import NotFound
 from optilock.mapped import GIVE_ONE, Identity, State, facts, is_expression
 from optilock.preconditions.etag import NOT_GIVEN, Wanted, matches, wanted
 from optilock.preconditions.expect import failed, gone, loaded_version, seen_values
 from optilock.preconditions.names import check_names, columns_of
-from optilock.preconditions.values import can_be_key, refuse_unfit
+from optilock.preconditions.values import key_of_row, refuse_unfit
 from optilock.session.connections import session_given
 from optilock.session.watched import is_watched
 
@@ -84,10 +84,11 @@ def apply(
     mapper = checked(session, model, "apply")
     check_names(mapper, changes, "changed")
     known = seen_values(mapper, seen)
-    identity = identity_given("apply", mapper, pk)
     want = wanted("apply", model.__name__, expected, version)
-    if not can_be_key(session, mapper, identity):
-        raise gone(mapper, identity, "update", want, changes, known)
+    try:
+        identity = key_of_row(session, "apply", mapper, pk)
+    except NotFound as error:
+        raise gone(mapper, error.identity, "update", want, changes, known) from None
     obj = row_to_edit(session, mapper, identity, want)
     if obj is None:
         raise gone(mapper, identity, "update", want, changes, known)

@@ -42,7 +42,8 @@ from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFa
 from optilock.guard.corrections import plan_update
 from optilock.guard.decide import decide
 from optilock.guard.promises import promise
-from optilock.http.etags import ETags, identity_given
+from optilock.http.etags import ETags
+from optilock.http.identities import identity_given
 from optilock.mapped import State, facts, identity_of, is_expression, place_of
 from optilock.preconditions.apply import checked, row_to_edit, set_all
 from optilock.preconditions.etag import GONE, Wanted

@@ -15,11 +15,12 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.dialects import database_of
 from optilock.http.columns import holds, surely_holds, takes
-from optilock.http.errors import BadEntity
+from optilock.http.errors import BadEntity, NotFound
+from optilock.http.identities import identity_given
 from optilock.mapped import Identity, facts
 from optilock.session.connections import engine_to_write
 
-__all__ = ["can_be_key", "refuse_unfit", "refuse_unfit_key"]
+__all__ = ["key_of_row", "refuse_impossible_key", "refuse_unfit", "refuse_unfit_key"]
 
 
 def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -> None:
@@ -45,9 +46,26 @@ def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -
     )
 
 
-def can_be_key(session: Session, mapper: Mapper[Any], identity: Identity) -> bool:
-    """Can a row of the class have this key?"""
-    return _unfit(session, mapper, identity) is None
+def key_of_row(session: Session, call: str, mapper: Mapper[Any], key: Any) -> Identity:
+    """The key that the function ``call`` was given, of a row that there may be.
+
+    Raises:
+        NotFound: no row of the class can have it.
+        ConfigurationError: there are more values than columns, or fewer.
+    """
+    identity = identity_given(call, mapper, key)
+    refuse_impossible_key(session, mapper, identity)
+    return identity
+
+
+def refuse_impossible_key(session: Session, mapper: Mapper[Any], identity: Identity) -> None:
+    """Ask the database for no key that no row of it can have.
+
+    Raises:
+        NotFound: it is one.
+    """
+    if _unfit(session, mapper, identity) is not None:
+        raise NotFound(mapper.class_, identity)
 
 
 def refuse_unfit_key(session: Session, mapper: Mapper[Any], identity: Identity | None) -> None:

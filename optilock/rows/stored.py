@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, select
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import parameter
 from optilock.dialects import Database, database_of
+from optilock.dialects.rows import found_in_turn, with_hint
 from optilock.dialects.waiting import Wait
 from optilock.mapped import Identity, facts
 
@@ -45,12 +47,38 @@ def read_stored(
     names: Mapping[str, ColumnElement[Any]] = how.columns(mapper)
     if also:
         names = {**names, **also}
-    keys = facts(mapper).rows[0]
-    query = how.query(mapper, database, names, wait)
-    return {
+    keys, table = facts(mapper).rows[0], facts(mapper).table
+
+    def query() -> Select[Any]:
+        return how.query(mapper, database, names, wait)
+
+    several = identities if len(identities) > 1 else []
+    found = {
         tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
-        for row in rows_at(connection, query, keys, identities, params)
+        for row in rows_at(connection, query, table, keys, several, params)
     }
+    for identity in identities:
+        if identity not in found and not (several and (how.briefly or wait)):
+            plain = _by_plain_key(query, keys, identity)
+            for row in with_hint(database, table, partial(_sent, connection, plain, params)):
+                found[identity] = dict(zip(names, row[len(keys) :], strict=True))
+    return found
+
+
+def _by_plain_key(
+    query: Callable[[], Select[Any]], keys: list[Any], identity: Identity
+) -> Callable[[], Select[Any]]:
+    """The query of one row, compared as the statement that writes it does.
+
+    A row that is missing among several is not called gone before: a row of values is compared in
+    another way (:func:`~optilock.dialects.keys.key_is_one_of`), a setting may cut what is read, and the
+    database may give a key back as another value than it was asked for.
+    """
+    return lambda: query().where(*(key == value for key, value in zip(keys, identity, strict=True)))
+
+
+def _sent(connection: Connection, make: Callable[[], Select[Any]], params: Any) -> Any:
+    return type(connection).execute(connection, make(), params)
 
 
 class _How(NamedTuple):
@@ -98,7 +126,22 @@ class _One(NamedTuple):
 def _read_one(
     connection: Connection, mapper: Mapper[Any], database: Database, identity: Identity, how: _How
 ) -> dict[Identity, Values]:
-    shapes, place = facts(mapper).shapes, ("one row", database, how)
+    table = facts(mapper).table
+
+    def ask() -> Any:
+        one = _query_of_one(mapper, database, how)
+        given = dict(zip(one.keys, identity, strict=True))
+        return one.names, type(connection).execute(connection, one.query, given)
+
+    names, found = with_hint(database, table, ask)
+    width = len(identity)
+    rows = [dict(zip(names, row[width:], strict=True)) for row in found]
+    return {identity: rows[0]} if rows else {}
+
+
+def _query_of_one(mapper: Mapper[Any], database: Database, how: _How) -> _One:
+    shapes = facts(mapper).shapes
+    place = "one row", database, how, database.has_hint(facts(mapper).table)
     one: _One | None = shapes.get(place)
     if one is None:
         columns, (keys, _) = how.columns(mapper), facts(mapper).rows
@@ -108,16 +151,13 @@ def _read_one(
         ]
         query = how.query(mapper, database, columns).where(*same)
         one = shapes[place] = _One(query, given, tuple(columns))
-    width = len(one.keys)
-    found = type(connection).execute(
-        connection, one.query, dict(zip(one.keys, identity, strict=True))
-    )
-    return {tuple(row[:width]): dict(zip(one.names, row[width:], strict=True)) for row in found}
+    return one
 
 
 def rows_at(
     connection: Connection,
-    query: Select[Any],
+    query: Callable[[], Select[Any]],
+    table: Table,
     keys: list[Any],
     identities: list[Identity],
     params: Mapping[str, Any] | None = None,
@@ -125,6 +165,10 @@ def rows_at(
     """The rows of ``query`` with these keys, in as many statements as that takes."""
     database = database_of(connection.dialect)
     step = database.keys_at_once(len(keys))
+
+    def ask(some: Sequence[Identity]) -> Any:
+        return _sent(connection, lambda: query().where(database.at_keys(keys, some)), params)
+
     for start in range(0, len(identities), step):
-        some = query.where(database.at_keys(keys, identities[start : start + step]))
-        yield from type(connection).execute(connection, some, params)
+        some = identities[start : start + step]
+        yield from found_in_turn(database, table, some, ask)

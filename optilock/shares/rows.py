@@ -14,17 +14,19 @@ for the COMMIT of whoever is writing it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, String, Table, cast, inspect, literal, select
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from optilock.dialects import database_of
-from optilock.dialects.rows import native
+from optilock.dialects.rows import native, with_hint
 from optilock.errors import ConfigurationError, described
 from optilock.http.errors import NotFound
-from optilock.http.etags import identity_given
+from optilock.http.identities import identity_given
 from optilock.mapped import facts, identity_of
+from optilock.preconditions.values import refuse_impossible_key
 from optilock.session.connections import connection_to_write, session_given
 from optilock.shares.locked import Row, Shares, checked
 
@@ -61,6 +63,7 @@ def name_and_row(
         return checked(given), None
     mapper, identity = _row_given(given, call)
     session = session_given(session, call, f"await optilock.asyncio.shares.{call}(...)")
+    refuse_impossible_key(session, mapper, identity)
     connection = connection_to_write(session, mapper)
     keys = facts(mapper).root.primary_key
     query = select(name_in_sql(mapper)).where(
@@ -70,8 +73,10 @@ def name_and_row(
         database, table = database_of(connection.dialect), facts(mapper).root.local_table
         assert isinstance(table, Table)
         database.begin_writing(connection, table)
-        query = database.lock(query, table, deleting=False)
-    name = native(connection, query).scalar()
+        locked = partial(database.lock, query, table, deleting=False)
+        name = with_hint(database, table, lambda: native(connection, locked()).scalar())
+    else:
+        name = native(connection, query).scalar()
     if name is None:
         raise NotFound(mapper.class_, identity)
     return checked(name), (mapper, identity)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Connection,
     Delete,
     FunctionElement,
+    Select,
     Table,
     TextClause,
     Update,
@@ -26,6 +27,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.sql import operators, visitors
 
 from optilock.dialects import database_of
+from optilock.dialects.rows import with_hint
 from optilock.mapped import Identity
 from optilock.rows.stored import rows_at
 from optilock.undocumented.statements import criteria_of, loader_options_of, prefixes_of
@@ -53,11 +55,16 @@ def rows_found(
         bound = {**(params or {}), **bound}
     database = database_of(connection.dialect)
     database.begin_writing(connection, table)
-    query = database.lock(query, table, deleting=isinstance(statement, Delete))
+
+    def locked() -> Select[Any]:
+        return database.lock(query, table, deleting=isinstance(statement, Delete))
+
     if wanted is None:
-        found: Iterable[Any] = connection.execute(query.order_by(*keys), bound).all()
+        found: Iterable[Any] = with_hint(
+            database, table, lambda: connection.execute(locked().order_by(*keys), bound).all()
+        )
     else:
-        found = rows_at(connection, query, keys, sorted(wanted, key=repr), bound)
+        found = rows_at(connection, locked, table, keys, sorted(wanted, key=repr), bound)
     return {tuple(row[: len(keys)]): tuple(row[len(keys) :]) for row in found}
 
 

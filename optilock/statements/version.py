@@ -27,8 +27,9 @@ from typing import Any, NoReturn
 from sqlalchemy import Column, ColumnElement, Connection, Delete, Update, and_, inspect, or_, select
 from sqlalchemy.orm import InstanceState, Mapper, Session
 
+from optilock.dialects.keys import key_in
 from optilock.errors import ConfigurationError, described
-from optilock.mapped import GIVE_ONE, facts, key_in
+from optilock.mapped import GIVE_ONE, facts
 from optilock.mapping.tables import joined_tables, moved_by_flushes, owner_of, versioned_tables
 from optilock.session.connections import refuse_autocommit
 from optilock.session.watched import watched

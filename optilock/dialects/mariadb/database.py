@@ -37,7 +37,7 @@ from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.mariadb import galera
 from optilock.dialects.mariadb.catalogue import MariaDBCatalogue
-from optilock.dialects.mariadb.keys import at_keys
+from optilock.dialects.mariadb.keys import BY_PRIMARY, at_keys, forget_primary, has_primary
 from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import (
     MariaDBGuard,
@@ -45,7 +45,7 @@ from optilock.dialects.mariadb.migrations import (
     note_what_moves,
     version_trigger,
 )
-from optilock.dialects.mariadb.rows import joined_rows
+from optilock.dialects.mariadb.rows import is_refused, joined_rows
 from optilock.dialects.mariadb.weak import weak_settings
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
@@ -125,7 +125,7 @@ class MariaDB(Database):
 
     def lock(self, query: Select[Any], table: Table, *, deleting: bool) -> Select[Any]:
         """FOR UPDATE through the primary key: a scan of the table would lock every row."""
-        return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update()
+        return _through_key(query, table).with_for_update()
 
     def lock_within(self, query: Select[Any], table: Table, wait: Wait) -> Select[Any]:
         """NOWAIT, SKIP LOCKED, or ``WAIT n``: MariaDB counts whole seconds.
@@ -150,7 +150,16 @@ class MariaDB(Database):
 
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         """LOCK IN SHARE MODE, through the primary key as well."""
-        return query.with_hint(table, "FORCE INDEX (PRIMARY)").with_for_update(read=True)
+        return _through_key(query, table).with_for_update(read=True)
+
+    def refuses_many(self, error: DBAPIError) -> bool:
+        return is_refused(error)
+
+    def has_hint(self, table: Table) -> bool:
+        return has_primary(table)
+
+    def refused_hint(self, table: Table, error: DBAPIError) -> bool:
+        return forget_primary(table, error)
 
     def insert_if_absent(self, table: Table) -> Insert | None:
         """INSERT IGNORE would pass over any other rule of a table as well."""
@@ -357,6 +366,10 @@ class MariaDB(Database):
     def see_all(self, connection: Connection) -> None:
         if galera.is_node(connection):
             galera.see_what_others_have_committed(connection)
+
+
+def _through_key(query: Select[Any], table: Table) -> Select[Any]:
+    return query.with_hint(table, BY_PRIMARY) if has_primary(table) else query
 
 
 def _refuse_writes_over_the_snapshot(connection: Connection) -> None:

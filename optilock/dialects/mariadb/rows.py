@@ -28,18 +28,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import BindParameter, Column, Connection, Dialect, Integer, Null
+from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.mariadb.keys import delete_at
-from optilock.dialects.rows import LockAndLook, Locks, judge, mixed, must_match
+from optilock.dialects.mariadb.galera import number_of
+from optilock.dialects.mariadb.keys import BY_PRIMARY, delete_at, has_primary
+from optilock.dialects.rows import LockAndLook, Locks, by_shape, judge, looked_at, mixed
 from optilock.undocumented.dialects import has_bind_expression
 
 #: One statement stays well below ``max_allowed_packet`` (16 MiB by default).
 _ROWS = 1000
 _BYTES = 1 << 20
+#: The server does not take such a statement here, where it takes that of a single row: it is no
+#: SQL of it (1064, 1221, 1235), reads too many rows (1104), finds none by a key in "safe updates"
+#: (1175), names a key that is not there (1176), or a view that no join changes (1288, 1356, 1393 to
+#: 1395), compares what it cannot (1267, 1270, 1271), has too many parameters (1390), or the user
+#: may not do that much (1142, 1143).
+_REFUSED = {1064, 1104, 1142, 1143, 1175, 1176, 1221, 1235, 1267, 1270, 1271, 1288}
+_REFUSED |= {1356, 1390, 1393, 1394, 1395}
 #: The rows' name in the statement, which no table of an application should have.
 _GIVEN = "optilock_given"
+
+
+def is_refused(error: DBAPIError) -> bool:
+    """Is a statement for many rows refused, and none written, where that of one may go?"""
+    return error.orig is not None and number_of(error.orig) in _REFUSED
 
 
 class JoinedRows:
@@ -70,12 +84,33 @@ class JoinedRows:
             return LockAndLook(self._database).send(connection, writes)
         matched, missed = judge(self._database, connection, writes)
         for some in _portions(matched):
-            written = (
-                self._delete(connection, some)
-                if self.shape.deletes
-                else self._update(connection, some)
-            )
-            must_match(self.shape.table, len(some), written, deleting=self.shape.deletes)
+            if self._together(connection, some) != len(some):
+                missed += self._plainly(connection, some)
+        return missed
+
+    def _together(self, connection: Connection, some: list[Write]) -> int | None:
+        """How many were written; ``None``: the server refuses such a statement, and wrote none."""
+        try:
+            if self.shape.deletes:
+                return self._delete(connection, some)
+            return self._update(connection, some)
+        except DBAPIError as error:
+            if not is_refused(error):
+                raise
+        return None
+
+    def _plainly(self, connection: Connection, some: list[Write]) -> list[Write]:
+        """The rows that are as they were, each in its own statement."""
+        form, database = LockAndLook(self._database), self._database
+        kept, missed = [], []
+        for write in some:  # a look at several may show less
+            found = looked_at(database, connection, [write])
+            if not found and not self.shape.deletes:
+                missed.append(write)
+            elif any(_is_as_read(write, stored) for stored in found.values()):
+                kept.append(write)
+        for same in by_shape(kept):
+            missed += form.write(connection, same[0].shape, same)
         return missed
 
     def _mixed(self, writes: list[Write]) -> bool:
@@ -134,10 +169,11 @@ class JoinedRows:
                 value = f"CASE WHEN {mask[name]} THEN {value} ELSE {target} END"
             changes.append(f"{target} = {value}")
         changes += [f"{table}.{quote.format_column(c)} = {sql}" for c, sql in self._computed()]
+        by_key = f" {BY_PRIMARY}" if has_primary(self.shape.table) else ""
         return (
             f"UPDATE (SELECT {head} FROM DUAL WHERE 1 = 0 UNION ALL VALUES "
-            f"{', '.join([row] * rows)}) AS {_GIVEN} STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY)"
-            f" ON {matches} SET {', '.join(changes)}"
+            f"{', '.join([row] * rows)}) AS {_GIVEN} STRAIGHT_JOIN {table}"
+            f"{by_key} ON {matches} SET {', '.join(changes)}"
         )
 
     def _computed(self) -> Iterator[tuple[Column[Any], str]]:
@@ -146,6 +182,13 @@ class JoinedRows:
         for column in self.shape.postfetch:
             if column.onupdate is not None:
                 yield column, _compiled(column, self.dialect) or ""
+
+
+def _is_as_read(write: Write, found: tuple[Any, ...]) -> bool:
+    """It has its version still; of compared rows, that have none, it is there."""
+    matches = write.shape.matches
+    read = tuple(write.params[one.parameter] for one in matches)
+    return found[: len(matches)] == read
 
 
 def _compiled(column: Column[Any], dialect: Dialect) -> str | None:

@@ -13,6 +13,7 @@ the unit has decided on what is no longer true, and gets the conflict at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -279,9 +280,10 @@ class Reading:
             self._begin(session, mapper)
             columns, rows = facts(mapper).rows
             query = select(*columns).select_from(rows).order_by(*columns)
-            query = database_of(connection.dialect).lock(query, facts(mapper).table, deleting=False)
+            database, table = database_of(connection.dialect), facts(mapper).table
+            locked = partial(database.lock, query, table, deleting=False)
             identities = [key.identity for key in keys if key.identity is not None]
-            for _ in rows_at(connection, query, columns, identities):
+            for _ in rows_at(connection, locked, table, columns, identities):
                 pass
 
     # -- what came of it ---------------------------------------------------------------------------
