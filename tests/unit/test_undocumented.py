@@ -110,7 +110,12 @@ from optilock.undocumented.statements import (
     upsert_of,
     values_of,
 )
-from optilock.undocumented.transactions import inserted_by, nested_transaction, transaction_of
+from optilock.undocumented.transactions import (
+    expired_with,
+    inserted_by,
+    nested_transaction,
+    transaction_of,
+)
 
 
 class Base(DeclarativeBase):
@@ -182,6 +187,20 @@ def test_an_error_of_a_pool_that_was_making_a_connection_is_known():
     with pytest.raises(OSError) as of_another:  # noqa: PT011
         refuse()
     assert not while_connecting(of_another.value)
+
+
+def test_a_savepoint_that_is_undone_expires_what_a_flush_has_looked_at(session):
+    """A11: also an object whose edit has changed nothing, so that no row was written."""
+    page = session.get_one(Page, 1)
+    page.views = 7
+    session.flush()
+    savepoint = session.begin_nested()
+    assert inspect(page) not in expired_with(savepoint)
+    page.views = 7
+    session.flush()
+    assert inspect(page) in expired_with(savepoint)
+    savepoint.rollback()
+    assert "views" not in page.__dict__
 
 
 def test_what_is_kept_with_a_mapping_goes_when_it_changes():
