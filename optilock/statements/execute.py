@@ -259,6 +259,8 @@ def _following(
             return native(statement, parameters, **options)
         cache = (options.get("execution_options") or {}).get("compiled_cache")
         bulk = type(cache) is MappersCache  # seen to elsewhere
+        if not bulk and type(statement) is Update:
+            refuse_update_of_table(statement, parameters)
         if bulk or not known.follows(connection):
             return native(statement, parameters, **options)
         if known.demands is not None and not known.asked:
