@@ -52,7 +52,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.plain import ReadOnly, as_json
+from optilock.plain import ReadOnly, as_json, plus
 
 __all__ = [
     "CannotMerge",
@@ -122,9 +122,12 @@ class Entry(Generic[T]):
     token: str | None = None
     #: Attributes of ``CompareValues`` that are stored with other values than we had read.
     compared: frozenset[str] = field(default_factory=frozenset)
+    #: Of columns that writers add to (``__version_commutes__``): how much we add to what is stored,
+    #: whatever a resolver decides about the other columns.
+    added: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in _MAPPINGS:
+        for name in (*_MAPPINGS, "added"):
             value = getattr(self, name)
             if value is not None and type(value) is not ReadOnly:
                 object.__setattr__(self, name, ReadOnly(dict(value)))
@@ -147,7 +150,7 @@ class Entry(Generic[T]):
 
         Of columns that belong together (``__merge_together__``) and conflict, all are set. Raises
         ``ConfigurationError``, before anything is set, when a change is a SQL expression, or when
-        one of these columns was never loaded.
+        one of these columns was never loaded. To columns that writers add to, as much is added.
         """
         unknown = self.conflicting - self.current.keys()
         if unknown:
@@ -164,7 +167,8 @@ class Entry(Generic[T]):
                 )
         # The object may change its values in place; the entry must not change with them.
         for name, value in copy.deepcopy(wanted).items():
-            setattr(obj, name, value)
+            total = plus(getattr(obj, name), self.added[name]) if name in self.added else None
+            setattr(obj, name, value if total is None else total)
         return obj
 
     def as_dict(self, *, values: bool = False) -> dict[str, Any]:

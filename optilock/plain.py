@@ -1,8 +1,8 @@
-"""Values for other programs and for logs: mappings that nobody changes, and what JSON can take.
+"""Plain values: mappings that nobody changes, what JSON can take, and exact differences and sums.
 
 ``optilock.errors.Entry`` carries its sides as :class:`ReadOnly` mappings. ``as_dict()`` of entries,
 conflicts and events, and the problem documents of :mod:`optilock.web`, show values by
-:func:`as_json`.
+:func:`as_json`. What a writer adds to a column (``__version_commutes__``) is a :func:`difference`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import copy
 from base64 import b64encode
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import date, time
+from decimal import Context, Decimal, Inexact
 from enum import Enum
 from math import isfinite
 from typing import Any
 
-__all__ = ["ReadOnly", "alone", "as_json"]
+__all__ = ["ReadOnly", "alone", "as_json", "difference", "plus"]
+
+#: Python's own context rounds to 28 digits, and columns may have more.
+_EXACTLY = Context(prec=10_000, traps=[Inexact])
 
 
 class ReadOnly(Mapping[str, Any]):
@@ -102,3 +106,25 @@ def alone(error: BaseException, handled: BaseException | None) -> BaseException:
             one.__context__ = None
         one = one.__cause__ or one.__context__
     return error
+
+
+def difference(before: Any, now: Any) -> Any:
+    """By how much ``now`` is more than ``before``, exactly; ``None`` where that is not known."""
+    if type(before) is int and type(now) is int:
+        return now - before
+    if {type(before), type(now)} <= {int, Decimal}:
+        return plus(Decimal(now), Decimal(before).copy_negate())
+    return None
+
+
+def plus(value: Any, more: Any) -> Any:
+    """The sum, exactly; ``None`` where there is none."""
+    if type(value) is int and type(more) is int:
+        return value + more
+    if not {type(value), type(more)} <= {int, Decimal}:
+        return None
+    try:
+        found = _EXACTLY.add(Decimal(value), Decimal(more))
+    except Inexact:
+        return None
+    return found if found.is_finite() else None

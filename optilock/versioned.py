@@ -289,6 +289,7 @@ def _load_version(mapper: Mapper[Any], cls: type[Any]) -> None:
     if mapper.version_id_col is not None:
         checks.check_parents(mapper, cls)
         moves.check_post_update(mapper, cls)
+        moves.move_by_key(mapper)
         attribute.load_always(mapper)
     originals.follow_committed(mapper)
     if cls.__version_commutes__:

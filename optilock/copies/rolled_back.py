@@ -39,7 +39,12 @@ from optilock.rows.unknown_versions import BEFORE, hold, hold_nothing, note_unre
 from optilock.session.records import Before, Departed, Doubt, Point
 from optilock.session.watched import KNOWN, Watched
 from optilock.undocumented.sessions import expire_with_savepoint
-from optilock.undocumented.transactions import deleted_in, inserted_in
+from optilock.undocumented.transactions import (
+    deleted_in,
+    expired_with,
+    inserted_in,
+    nested_transaction,
+)
 
 #: In the place of a version: the row was not written, and what the object holds is stored.
 _STORED = object()
@@ -79,7 +84,8 @@ def remember_rolled_back(
     ``written`` are the objects of compared rows that it wrote: what they hold was never stored. So
     it may be with objects that were read after an UPDATE statement: ``doubts`` has those.
     """
-    nested = session.in_nested_transaction()
+    savepoint = nested_transaction(session)
+    nested, expiring = savepoint is not None, () if savepoint is None else expired_with(savepoint)
     expired = []
     manager = None
     for state in session.identity_map.all_states():
@@ -106,7 +112,7 @@ def remember_rolled_back(
             note_unread(session, state)
             expired.append(state)
             continue
-        if version is NO_VALUE and not (nested and not state.modified):
+        if version is NO_VALUE and (not nested or state.modified or state in expiring):
             version = state.committed_state.get(token, state.dict.get(token, NO_VALUE))
         if version is not NO_VALUE and version is not None:
             remember_version(state, version)

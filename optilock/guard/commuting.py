@@ -2,7 +2,9 @@
 
 Where nothing else of an object has changed, :func:`commutes` notes how much its write adds. A row
 that is sent alone is then written in whatever version it is; of rows that are sent together, and
-missed, the difference is added to what is stored (:mod:`optilock.writes.commuting`).
+missed, the difference is added to what is stored (:mod:`optilock.writes.commuting`). Beside another
+change the version counts; what a resolver decides about that, the difference is added all the same
+(:mod:`optilock.guard.corrections`).
 
 Whoever adds has not read the row in the version that he writes it in. So the object moves along
 only if nobody else was there. Otherwise it goes back to the version that was read, when the flush
@@ -175,6 +177,14 @@ def name_what_was_read(flush: Flush, write: Write) -> None:
     state = flush.state_of(write)
     if flush.overtaken is not None and state in flush.overtaken:
         params[shape.token.parameter] = flush.overtaken[state]
+
+
+def take_sums_as_stored(flush: Flush, state: State) -> None:
+    """The second UPDATE of a row has missed: what the first one has added is not added again."""
+    if flush.overtaken is not None and state in flush.overtaken:
+        known = facts(state.mapper)
+        for column in known.commuting:
+            state.committed_state.pop(known.names[column], None)
 
 
 def back_to_what_was_read(flush: Flush) -> None:

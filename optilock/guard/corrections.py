@@ -20,7 +20,7 @@ from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
 from optilock.errors import Computed, ConcurrencyError
 from optilock.mapped import facts
-from optilock.rows.sides import Missed
+from optilock.rows.sides import Missed, sums_of
 from optilock.rows.stored import Values, read_stored
 from optilock.session.watched import watched
 from optilock.writes.answers import fill_in
@@ -52,14 +52,19 @@ class Correction:
 
 
 def plan_update(missed: Missed) -> Correction:
-    """Each column from the side that changed it, then what the resolver named."""
+    """Each column from the side that changed it, then what the resolver named.
+
+    What we add to a column is added in any case, as it is where the row has no other change.
+    """
     resolution, entry = missed.resolution, missed.entry
     assert resolution is not None and missed.stored is not None
-    if resolution.decision == "keep_database":
-        return Correction(missed)
-    values: Values = dict(entry.changes) if entry.action == "update" else {}
+    kept = resolution.decision == "keep_database"
+    updates = entry.action == "update"
+    values: Values = dict(entry.changes) if updates and not kept else {}
     if values and resolution.decision == "overwrite":  # all of what belongs together is ours
         values.update((name, entry.current[name]) for name in entry.conflicting)
+    if updates and entry.added:
+        values.update(sums_of(entry, missed.stored))
     values.update(resolution.values)
     known = facts(missed.state.mapper)
     wanted = {
@@ -75,7 +80,7 @@ def plan_update(missed: Missed) -> Correction:
         missed,
         changed,
         {name: missed.stored[name] for name in changed},
-        touched=entry.action == "update" and not entry.changes,
+        touched=updates and not kept and not entry.changes,
     )
 
 

@@ -18,6 +18,7 @@ from optilock.copies.members import notice_orphans
 from optilock.copies.rolled_back import tell_pickles
 from optilock.mapped import facts
 from optilock.mapping.attribute import load_always
+from optilock.mapping.moves import move_by_key
 from optilock.mapping.tables import know_tables, share_table
 from optilock.rows.seen import watch_loads
 from optilock.undocumented.mappers import mapped_by, registries
@@ -41,6 +42,8 @@ def _configured(mapper: Mapper[Any], cls: type[Any]) -> None:
         return
     if facts(mapper).kind is None:  # the mixin has looked at its classes
         check_declared(mapper, cls)
+        if isinstance(version, Column):
+            move_by_key(mapper)
     load_always(mapper)
     watch_loads(mapper)
     tell_pickles(mapper)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapper
 
 from optilock.conditions.condition import explained
 from optilock.conditions.write import Lost, Write
-from optilock.guard.commuting import add_to_stored, send_adding
+from optilock.guard.commuting import add_to_stored, send_adding, take_sums_as_stored
 from optilock.guard.records import Flush, Short
 from optilock.guard.settle import restore_gone, settle_children
 from optilock.mapped import facts
@@ -155,6 +155,8 @@ def _missed(flush: Flush, connection: Connection, write: Write) -> Missed:
     state = flush.state_of(write)
     shape, params = write
     untouched(state, shape.touches)
+    if flush.overtaken:
+        take_sums_as_stored(flush, state)
     attempt = attempt_of(
         state,
         flush.action_on(state),

@@ -10,6 +10,10 @@ table change it writes the version as it is, and what the database would do by i
 (``onupdate``) does not happen, or what a trigger does is not read back. :func:`move_with_joined`
 sees to both.
 
+It does another for all of them that are no trigger's: an UPDATE by primary key sets the version
+that its row names, which is the one that was read, so that ``onupdate`` does nothing
+(:func:`move_by_key`).
+
 A ``RowVersion`` moves by a trigger. Where the trigger is missing every write would pass, and every
 lost update too; so each UPDATE's version is compared with the one before it, which costs nothing:
 both are here. SQLite's RETURNING shows the row before the trigger changed it
@@ -20,7 +24,9 @@ again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, event, select
@@ -32,6 +38,7 @@ from optilock.mapped import State, facts
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import is_watched, stands_still
 from optilock.tokens import Token
+from optilock.undocumented.mappers import compare_by_key
 from optilock.undocumented.objects import mark_changed
 
 #: In the ``info`` of an object: the attribute that is written again as it is, and its value.
@@ -68,6 +75,58 @@ def move_with_joined(mapper: Mapper[Any]) -> None:
             if stands_still(session, state.obj()) or not _any_changed(state, counts):
                 return
         act(state)
+
+
+#: Somebody moves the versions of rows of which only columns of joined tables are written by key.
+_seen_to: ContextVar[bool] = ContextVar("optilock_joined", default=False)
+
+
+def move_by_key(mapper: Mapper[Any]) -> None:
+    """Let UPDATEs by primary key move a version that the database makes in the statement.
+
+    Also those of plain sessions. Where only columns of a joined table are written by key,
+    SQLAlchemy writes the version as it is, whatever it is told: a plain session is refused there.
+    So is whoever writes rows by key whose version is made from their values.
+    """
+    known, cls = facts(mapper), mapper.class_.__name__
+    if known.by_values:
+        ask = functools.partial(_refuse_values, cls)
+    elif not known.by_database or known.by_itself or known.version.system:
+        return
+    else:
+        ask = functools.partial(_refuse_joined, cls) if len(mapper.tables) > 1 else _nothing
+    compare_by_key(mapper, known.token, known.version.table, ask)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _refuse_values(cls: str) -> None:
+    raise ConfigurationError(
+        f"The UPDATE of {cls} by primary key would leave its version, which is made from the values"
+        " of the row: the next writer would overwrite them unseen. Change the objects."
+    )
+
+
+def _refuse_joined(cls: str) -> None:
+    if not _seen_to.get():
+        raise ConfigurationError(
+            f"The UPDATE of {cls} by primary key was sent by a session that nobody watches: where"
+            " only columns of its joined table are written, the version would stay, and the next"
+            " writer would overwrite them unseen. Use optilock.watch() on the session factory, or"
+            " change the objects."
+        )
+
+
+@contextmanager
+def moving_joined() -> Iterator[None]:
+    """Whoever asks moves the versions of these rows by itself."""
+    before = _seen_to.set(True)
+    try:
+        yield
+    finally:
+        _seen_to.reset(before)
 
 
 def _is_in(table: Any, columns: list[Any]) -> bool:

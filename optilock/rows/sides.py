@@ -32,7 +32,7 @@ from optilock.dialects import database_of
 from optilock.errors import Action, Computed, Entry, NotWritten
 from optilock.mapped import Identity, Place, State, facts, identity_of, is_expression
 from optilock.mapping.compared import as_read, changed_names, compared_names
-from optilock.plain import ReadOnly
+from optilock.plain import ReadOnly, difference, plus
 from optilock.rows.seen import younger_names
 from optilock.rows.stored import Values, read_stored
 from optilock.session.connections import connection_to_write
@@ -220,10 +220,29 @@ def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
         conflicting=_conflicting(attempt, stored),
         token=facts(attempt.mapper).token or None,
         compared=_stored_otherwise(attempt, stored),
+        added=_NONE if not facts(attempt.mapper).commuting else ReadOnly(_added(attempt)),
     )
 
 
 _NOTHING: frozenset[str] = frozenset()
+_NONE = ReadOnly({})
+
+
+def _added(attempt: Attempt) -> Values:
+    """By how much we change columns that writers add to, as far as it is known."""
+    known, original = facts(attempt.mapper), attempt.original
+    found = {
+        name: difference(original[name], ours)
+        for name, ours in attempt.changes.items()
+        if name in original and known.columns.get(name) in known.commuting
+    }
+    return {name: more for name, more in found.items() if more is not None}
+
+
+def sums_of(entry: Entry[Any], stored: Values) -> Values:
+    """What we add to columns of a row, on top of what is stored."""
+    found = {name: plus(stored[name], more) for name, more in entry.added.items()}
+    return {name: total for name, total in found.items() if total is not None}
 
 
 def _stored_otherwise(attempt: Attempt, stored: Values | None) -> frozenset[str]:
@@ -237,11 +256,12 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
     """What both sides changed to different values, and what belongs together with it.
 
     Of an attribute that was set without having been loaded nobody can say that the other side
-    left it alone, so it counts as changed by both.
+    left it alone, so it counts as changed by both. What both only add to is no conflict.
     """
     if stored is None:
         return _NOTHING
     known, original = facts(attempt.mapper), attempt.original
+    added = _added(attempt) if known.commuting else ()
     both = [
         name
         for name, ours in attempt.changes.items()
@@ -249,6 +269,7 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
         and known.columns[name] not in known.ignored
         and not (name in original and known.same(name, original[name], stored[name]))
         and (isinstance(ours, Computed) or not known.same(name, ours, stored[name]))
+        and not (name in added and plus(stored[name], added[name]) is not None)
     ]
     if known.together and attempt.changes:
         both += as_one(known.together, attempt, stored, known.same)

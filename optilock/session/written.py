@@ -177,8 +177,9 @@ class Written:
     def take_back_to(self, point: Point) -> list[Write]:
         """The writes since ``point``, which are undone."""
         start, moved, stated = point
-        for place, version in self.versions_before(point, self.now()).items():
-            self.undone_before.setdefault(place, version)
+        # The last one counts. Of savepoints inside each other that is the outermost: the versions
+        # before the inner ones were never stored. Of two in a row it is what was read last.
+        self.undone_before.update(self.versions_before(point, self.now()))
         self._move_back(moved)
         undone = self.sent[start:]
         self.undone += undone

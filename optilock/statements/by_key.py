@@ -6,9 +6,10 @@
     session.bulk_update_mappings(Account, rows)       # optilock.statements.legacy_bulk
     session.bulk_save_objects(objects)
 
-Every row must say its version. One that has moved is a ``ConcurrencyError`` with entries, as in a
-flush; SQLAlchemy stops there, so other rows may be written already: roll back, or use
-:func:`~optilock.bulk_update`, which writes all rows that are in their version and reports the rest.
+Every row must say its version, which moves by the write. One that has moved is a
+``ConcurrencyError`` with entries, as in a flush; SQLAlchemy stops there, so other rows may be
+written already: roll back, or use :func:`~optilock.bulk_update`, which writes all rows that are in
+their version and reports the rest.
 A version that is given for a new row is refused where SQLAlchemy would store the first one instead.
 So is a class whose values are compared (``CompareValues``): these calls compare none.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.orm.exc import StaleDataError
@@ -34,6 +35,7 @@ from optilock.errors import (
     preceded_by,
 )
 from optilock.mapped import Identity, State, facts
+from optilock.mapping.moves import moving_joined
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import Attempt, entry_of, has_moved
 from optilock.rows.stored import Values, read_stored
@@ -41,6 +43,7 @@ from optilock.session.connections import connection_to_write, engine_to_write, r
 from optilock.session.watched import watched
 from optilock.statements.call import Call
 from optilock.statements.own import keep_promises, promised_rows, take_over, versions_kept
+from optilock.statements.version import column_in, columns_set
 from optilock.statements.version_types import VersionType
 
 WRITING = "Writing rows by primary key"
@@ -59,6 +62,7 @@ def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
             " then SQLAlchemy cannot check the versions of the rows: leave it out, use"
             " optilock.bulk_update(), or execute an update() for each row. Nothing was sent."
         )
+    refuse_assigned(mapper, "an UPDATE by primary key")
     refuse_unversioned(mapper, call.params)
     refuse_autocommit(call.connection(mapper), WRITING)
     with telling(call.session, lambda: attempts_of(mapper, call.params)):
@@ -71,8 +75,12 @@ def _send(call: Call, mapper: Mapper[Any]) -> Any:
     session, rows = call.session, call.params
     key = facts(mapper).token
     held = _objects_of_rows(session, mapper, rows)
-    with versions_kept(mapper, [state for state, _ in held]):
+    with versions_kept(mapper, [state for state, _ in held]), moving_joined():
         result = call.send()
+    if leaves_versions(mapper):
+        columns = columns_set(mapper, call.statement, None)
+        beside = {name: None for name, one in facts(mapper).columns.items() if one in columns}
+        move_left(call.connection(mapper), mapper, [{**beside, **row} for row in rows])
     matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
     promised = promised_rows(session, mapper)
     if promised:
@@ -82,6 +90,36 @@ def _send(call: Call, mapper: Mapper[Any]) -> Any:
     if matched and call.synchronizes:
         take_over(session, call.connection(mapper), mapper, matched, certain=True)
     return result
+
+
+def leaves_versions(mapper: Mapper[Any]) -> bool:
+    """May a row be written by key without a column of the table that has its version?"""
+    known = facts(mapper)
+    return len(mapper.tables) > 1 and known.by_database and not known.by_itself
+
+
+def move_left(connection: Connection, mapper: Mapper[Any], rows: list[Any]) -> None:
+    """Move the versions that SQLAlchemy has left: it wrote no other column of their table.
+
+    That it compared them has locked the rows.
+    """
+    known = facts(mapper)
+    token, table = known.version, known.version.table
+    own = {name for name, column in known.columns.items() if column.table is table}
+    beside = {*known.keys, known.token}
+    sets = [(row, row.keys() - beside) for row in rows]
+    left = [row for row, names in sets if names and own.isdisjoint(names)]
+    if not left:
+        return
+    keys = [column_in(mapper, key, table) for key in mapper.primary_key]
+    made = [token == bindparam("optilock_expected", type_=token.type)]
+    made += [one == bindparam(f"optilock_key_{n}", type_=one.type) for n, one in enumerate(keys)]
+    moved = token.onupdate.arg if token.onupdate.is_clause_element else token
+    statement = table.update().where(*made).values({token: moved})
+    for row in left:
+        named = {f"optilock_key_{n}": row[name] for n, name in enumerate(known.keys)}
+        params = {**named, "optilock_expected": row[known.token]}
+        type(connection).execute(connection, statement, params)
 
 
 def _objects_of_rows(
@@ -131,6 +169,20 @@ def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
 
 
 _NO_ROW = object()
+
+
+def refuse_assigned(mapper: Mapper[Any], call: str) -> None:
+    """Refuse to write rows by key whose next version only the program can say.
+
+    Raises:
+        ConfigurationError: the version is the application's (``Manual``).
+    """
+    if facts(mapper).by_application:
+        raise ConfigurationError(
+            f"Your program makes the versions of {mapper.class_.__name__} (Manual), and {call} has"
+            " no place for the next one: the rows would change under a version that others have"
+            " read. Change the objects instead. Nothing was sent."
+        )
 
 
 def refuse_compared(mapper: Mapper[Any], call: str) -> None:

@@ -263,6 +263,8 @@ def _following(
         bulk = type(cache) is MappersCache or is_of_mappers(  # seen to elsewhere
             statement, parameters, cache, (owner_of(statement.table),)
         )
+        if not bulk and type(statement) is Update:
+            refuse_update_of_table(statement, parameters)
         if bulk or not known.follows(connection):
             return native(statement, parameters, **options)
         if known.demands is not None and not known.asked:

@@ -16,6 +16,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts, identity_of, place_of
+from optilock.mapping.moves import moving_joined
 from optilock.rows.seen import moved_back, recall, version_seen
 from optilock.rows.sides import Attempt
 from optilock.session.connections import connection_to_write, refuse_autocommit
@@ -23,6 +24,9 @@ from optilock.session.watched import is_strict, watched
 from optilock.statements.by_key import (
     WRITING,
     attempts_of,
+    leaves_versions,
+    move_left,
+    refuse_assigned,
     refuse_compared,
     refuse_first_versions,
     refuse_unversioned,
@@ -51,11 +55,14 @@ def guarded_bulk_update(original: Execute) -> Execute:
         if not isinstance(found, Mapper) or not facts(found).token:
             original(self, mapper, rows)
             return
+        refuse_assigned(found, "bulk_update_mappings()")
         refuse_unversioned(found, rows)
         refuse_autocommit(connection_to_write(self, found), WRITING)
         note(self, found)
-        with telling(self, lambda: attempts_of(found, rows)):
+        with telling(self, lambda: attempts_of(found, rows)), moving_joined():
             original(self, mapper, rows)
+        if leaves_versions(found):
+            move_left(connection_to_write(self, found), found, rows)
 
     return bulk_update_mappings
 
@@ -107,11 +114,24 @@ def guarded_bulk_save(original: Execute) -> Execute:
             if facts(mapper).guarded:
                 _note_added(self, mapper)
         _refuse_undemanded(self, written)
-        with telling(self, lambda: _attempts_saved(written)):
+        with telling(self, lambda: _attempts_saved(written)), moving_joined():
             original(self, saved, *args, **options)
+        _move_left(self, written, all_columns=all_columns)
         _follow(self, states)
 
     return bulk_save_objects
+
+
+def _move_left(session: Session, written: Iterable[State], *, all_columns: bool) -> None:
+    """The versions of rows of which only columns of joined tables were written."""
+    for state in written:
+        known = facts(state.mapper)
+        if state.key is not None and leaves_versions(state.mapper):
+            names = state.dict if all_columns else state.committed_state
+            row = {name: None for name in names if name in known.columns}
+            row |= dict(zip(known.keys, identity_of(state), strict=True))
+            row[known.token] = version_seen(state, known.token)
+            move_left(connection_to_write(session, state.mapper), state.mapper, [row])
 
 
 def _refuse_undemanded(session: Session, written: Iterable[State]) -> None:

@@ -174,7 +174,8 @@ def refuse_update_of_table(statement: Update, params: Any) -> None:
 
     Raises:
         ConfigurationError: it is an UPDATE of an alias, of a table with SQLAlchemy's own
-            ``version_id_col``, or of one whose rows have their version in another table.
+            ``version_id_col``, of one whose rows have their version in another table, or of values
+            that the version is made from.
     """
     named = statement.table
     table: Any = getattr(named, "element", named)  # an alias of it
@@ -184,9 +185,18 @@ def refuse_update_of_table(statement: Update, params: Any) -> None:
         if not _are_ignored(mapper, table, _names_set(statement, params)):
             raise _apart(table, mapper)
     elif version is not None and version.key not in _names_set(statement, params):
+        owner = owner_of(table)
+        if owner is not None and facts(owner).by_values:
+            _is_moved_by(owner, table, _names_set(statement, params))
         native = moved_by_flushes(version)
         if native is not None or (table is not named and version.onupdate is not None):
             raise _left(table, version, native)
+
+
+def _is_moved_by(mapper: Mapper[Any], table: Any, names: set[str]) -> None:
+    """Refuse to change values that the version is made from."""
+    if any(column.table is table and column.key in names for column in facts(mapper).made_of):
+        raise say_it(mapper, "it is made from values, which only their object knows")
 
 
 def _apart(table: Any, mapper: Mapper[Any]) -> ConfigurationError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, Connection
@@ -37,6 +37,30 @@ def names_in_composite(mapper: Mapper[Any], name: str) -> list[str]:
 def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
     """The columns that no ``load_only()`` and no ``defer("*")`` leaves out."""
     mapper.__dict__["_should_undefer_in_wildcard"] = columns
+
+
+class _Asking(dict[Any, frozenset[str]]):
+    """The attributes of each table's key, for UPDATEs by primary key, which may be refused."""
+
+    ask: Callable[[], None]
+
+    def __getitem__(self, table: Any) -> frozenset[str]:
+        self.ask()
+        return super().__getitem__(table)
+
+
+def compare_by_key(mapper: Mapper[Any], name: str, table: Any, ask: Callable[[], None]) -> None:
+    """Let UPDATEs by primary key compare the attribute, which is in ``table``, and not set it.
+
+    SQLAlchemy uses this list of the attributes of the key for them alone; it ``ask``s first.
+    """
+    keys = mapper._pk_attr_keys_by_table
+    found = _Asking(
+        {one: names | ({name} if one is table else set()) for one, names in keys.items()}
+    )
+    found.ask = ask
+    mapper._memoized_keys -= {"_pk_attr_keys_by_table"}  # or the next subclass would drop it
+    mapper.__dict__["_pk_attr_keys_by_table"] = found
 
 
 def leave_out(mapper: Mapper[Any], columns: Collection[Column[Any]]) -> None:

@@ -36,6 +36,11 @@ def deleted_in(transaction: SessionTransaction) -> Collection[State]:
     return transaction._deleted
 
 
+def expired_with(savepoint: SessionTransaction) -> Collection[State]:
+    """The objects that its rollback expires, beside those that are changed and not flushed."""
+    return savepoint._dirty
+
+
 def was_committing(transaction: SessionTransaction) -> bool:
     """Did the transaction, which failed, get to COMMIT? A flush that fails ends it before."""
     return transaction._state is SessionTransactionState.PREPARED

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Context, Decimal, Inexact
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -46,6 +45,7 @@ from optilock.conditions.write import Lost, Shape, Write
 from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.mapped import State, facts
+from optilock.plain import difference, plus
 from optilock.rows.stored import read_stored
 
 #: By the parameter of the new value: how much that is more than what was read.
@@ -66,33 +66,10 @@ def differences(write: Write, state: State) -> Differences | None:
     """By how much the write changes the row; ``None`` where that is not known exactly."""
     names = facts(state.mapper).names
     found = {
-        name: _difference(state.committed_state.get(names[column], NO_VALUE), write.params[name])
+        name: difference(state.committed_state.get(names[column], NO_VALUE), write.params[name])
         for name, column in write.shape.commuting.items()
     }
     return None if None in found.values() else found
-
-
-def _difference(before: Any, now: Any) -> Any:
-    if type(before) is int and type(now) is int:
-        return now - before
-    if {type(before), type(now)} <= {int, Decimal}:
-        return _plus(Decimal(now), Decimal(before).copy_negate())
-    return None
-
-
-#: Python's own context rounds to 28 digits, and columns may have more.
-_EXACTLY = Context(prec=10_000, traps=[Inexact])
-
-
-def _plus(value: Any, more: Any) -> Any:
-    """The sum, exactly; ``None`` where there is none."""
-    if type(value) is int and type(more) is int:
-        return value + more
-    try:
-        found = _EXACTLY.add(Decimal(value), Decimal(more))
-    except Inexact:
-        return None
-    return found if found.is_finite() else None
 
 
 # -- one row, in whatever version it is ------------------------------------------------------------
@@ -207,7 +184,7 @@ def rebased(lost: Lost, more: Differences) -> Lost | None:
     before = {name: stored[known.names[column]] for name, column in shape.commuting.items()}
     if None in before.values():
         return None
-    sums = {name: _plus(value, more[name]) for name, value in before.items()}
+    sums = {name: plus(value, more[name]) for name, value in before.items()}
     if None in sums.values():
         return None
     params = {**params, **sums, shape.token.parameter: stored[known.token]}

@@ -31,8 +31,8 @@ from sqlalchemy.types import TypeDecorator
 
 from optilock import CompareValues, ConfigurationError, Counter, Unique, Versioned
 from optilock.mapped import facts
+from optilock.plain import difference
 from optilock.tokens import Manual, RowVersion, Timestamp
-from optilock.writes.commuting import _difference
 from tests.hash_token import Hash
 
 
@@ -181,4 +181,4 @@ def test_a_subclass_names_its_own_columns_in_the_table_of_the_version() -> None:
     ],
 )
 def test_a_difference_is_exact_or_there_is_none(before: Any, now: Any, more: Any) -> None:
-    assert _difference(before, now) == more
+    assert difference(before, now) == more

@@ -7,6 +7,7 @@ import functools
 import inspect as inspect_python
 import re
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ from optilock.undocumented.mappers import (
     AskingListeners,
     always_load,
     ask_listeners,
+    compare_by_key,
     keep_with_mapping,
     leave_out,
     mapped_by,
@@ -116,7 +118,12 @@ from optilock.undocumented.statements import (
     upsert_of,
     values_of,
 )
-from optilock.undocumented.transactions import inserted_by, nested_transaction, transaction_of
+from optilock.undocumented.transactions import (
+    expired_with,
+    inserted_by,
+    nested_transaction,
+    transaction_of,
+)
 
 
 class Base(DeclarativeBase):
@@ -161,6 +168,14 @@ def session():
     engine.dispose()
 
 
+@contextmanager
+def capture(engine):
+    """The statements that are sent."""
+    sent = []
+    event.listen(engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+    yield sent
+
+
 def test_nothing_else_of_it_is_used():
     """A name of SQLAlchemy that begins with an underscore stands in this one folder."""
     ours, found = {"_optilock"}, set()
@@ -188,6 +203,47 @@ def test_an_error_of_a_pool_that_was_making_a_connection_is_known():
     with pytest.raises(OSError) as of_another:  # noqa: PT011
         refuse()
     assert not while_connecting(of_another.value)
+
+
+def test_an_update_by_key_compares_an_attribute_and_leaves_it():
+    """A3: also once a subclass was mapped; whoever asks may refuse."""
+
+    class Own(DeclarativeBase):
+        pass
+
+    class Shape(Own):
+        __tablename__ = "shapes"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        name: Mapped[str]
+        edges: Mapped[int] = mapped_column()
+        __mapper_args__ = {"version_id_col": edges, "version_id_generator": False}
+
+    asked = []
+    compare_by_key(inspect(Shape), "edges", Shape.__table__, lambda: asked.append("asked"))
+    type("Circle", (Shape,), {})
+    engine = create_engine("sqlite://")
+    Own.metadata.create_all(engine)
+    with Session(engine) as session, capture(engine) as sent:
+        session.add(Shape(id=1, name="a", edges=3))
+        session.commit()
+        session.bulk_update_mappings(Shape, [{"id": 1, "edges": 3, "name": "b"}])
+    assert "SET name=? WHERE shapes.id = ? AND shapes.edges = ?" in sent[-1]
+    assert asked
+    engine.dispose()
+
+
+def test_a_savepoint_that_is_undone_expires_what_a_flush_has_looked_at(session):
+    """A11: also an object whose edit has changed nothing, so that no row was written."""
+    page = session.get_one(Page, 1)
+    page.views = 7
+    session.flush()
+    savepoint = session.begin_nested()
+    assert inspect(page) not in expired_with(savepoint)
+    page.views = 7
+    session.flush()
+    assert inspect(page) in expired_with(savepoint)
+    savepoint.rollback()
+    assert "views" not in page.__dict__
 
 
 def test_what_is_kept_with_a_mapping_goes_when_it_changes():

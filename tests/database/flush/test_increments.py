@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 import threading
 import time
+import uuid
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, sessionmaker
 from optilock import (
     ConcurrencyError,
     PreconditionFailed,
+    Resolution,
     Unique,
     Versioned,
     add_delta,
@@ -26,6 +29,7 @@ from optilock import (
     expect,
     is_transient,
     merge_fields,
+    merge_text,
     no_bump,
     per_field,
     store_wins,
@@ -91,6 +95,7 @@ class LikedWide(Versioned, Base):
 
 
 ALL = [Liked, LikedUniquely, LikedInTime, LikedByTrigger]
+alive = pytest.mark.needs("resolves-in-place")
 kinds = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 
 
@@ -581,6 +586,153 @@ def test_another_column_beside_it_conflicts(store, watched, other, refused, stor
         liked.title = "mine"
         session.commit()
     assert (stored(Liked, 1)["likes"], stored(Liked, 1)["title"]) == (21, "mine")
+
+
+def no_policy(entry):
+    """A resolver of the application, which names nothing."""
+    return Resolution.write()
+
+
+RESOLVERS = [client_wins, store_wins, merge_fields, per_field(title=merge_text), no_policy]
+
+
+@alive
+@kinds
+@pytest.mark.parametrize("resolver", RESOLVERS, ids=str)
+@pytest.mark.parametrize("theirs", [1, 10])
+def test_whatever_resolver_settles_the_other_column_the_sum_is_exact(
+    store, watched, other, stored, kind, resolver, theirs
+):
+    """A2: equal changes of both sides, too, are two changes."""
+    store(kind(id=1, title="a"), kind(id=2, title="a"))
+    with watched(on_conflict=resolver) as session:
+        first, second = session.scalars(select(kind).order_by(kind.id)).all()
+        other(kind, 1, likes=theirs)
+        other(kind, 2, likes=theirs)
+        first.likes += 1
+        second.likes += 1
+        first.title = second.title = "mine"
+        session.flush()
+        assert (first.likes, second.likes) == (theirs + 1, theirs + 1)
+        first.likes += 1  # in another flush of the same unit
+        session.commit()
+        assert first.likes == theirs + 2
+    title = "a" if resolver is store_wins else "mine"
+    assert (stored(kind, 1)["likes"], stored(kind, 1)["title"]) == (theirs + 2, title)
+    assert (stored(kind, 2)["likes"], stored(kind, 2)["title"]) == (theirs + 1, title)
+
+
+@alive
+@pytest.mark.parametrize("resolver", RESOLVERS, ids=str)
+def test_so_it_is_in_a_savepoint_and_after_one(store, watched, other, stored, resolver):
+    """A2"""
+    store(Liked(id=1, title="a"))
+    with watched(on_conflict=resolver) as session:
+        liked = session.get_one(Liked, 1)
+        assert liked.likes == 0
+        other(Liked, 1, likes=1)
+        with pytest.raises(KeyError), session.begin_nested():
+            liked.likes += 1
+            liked.title = "undone"
+            session.flush()
+            raise KeyError
+        with session.begin_nested():
+            liked.likes += 1
+            liked.title = "mine"
+        liked.likes += 1
+        session.commit()
+    assert stored(Liked, 1)["likes"] == 3
+
+
+@alive
+def test_a_touch_or_a_version_held_still_beside_it_merges_to_the_sum(store, watched, other, stored):
+    """A2"""
+    store(Liked(id=1), Liked(id=2))
+    with watched(on_conflict=merge_fields) as session:
+        first, second = session.scalars(select(Liked).order_by(Liked.id)).all()
+        other(Liked, 1, likes=1)
+        other(Liked, 2, likes=1)
+        first.likes += 1
+        touch(first)
+        session.flush()
+        with no_bump(session):
+            second.likes += 1
+            session.flush()
+        session.commit()
+    assert (stored(Liked, 1)["likes"], stored(Liked, 2)["likes"]) == (2, 2)
+
+
+def test_a_refused_edit_is_done_again_on_a_fresh_object(store, watched, other, stored):
+    """A2: the entry says what was added, and adds it."""
+    store(Liked(id=1, title="a"))
+    with watched() as session:
+        liked = session.get_one(Liked, 1)
+        other(Liked, 1, likes=1)
+        liked.likes += 1
+        liked.title = "mine"
+        with pytest.raises(ConcurrencyError) as caught:
+            session.flush()
+        [entry] = pickle.loads(pickle.dumps(caught.value)).entries
+        assert (dict(entry.added), entry.conflicting) == ({"likes": 1}, frozenset())
+        session.rollback()
+        entry.apply_to(session.get_one(Liked, 1, populate_existing=True))
+        session.commit()
+    assert (stored(Liked, 1)["likes"], stored(Liked, 1)["title"]) == (2, "mine")
+
+
+@alive
+def test_what_a_resolver_names_is_what_it_gets(store, watched, other, stored):
+    """A2: a policy sees the three values, and says what the fourth is."""
+    store(Liked(id=1, title="a"), Liked(id=2, title="a"))
+    for number, resolver, total in (
+        (1, per_field(likes=max), 10),
+        (2, lambda entry: Resolution.write({"likes": 7}), 7),
+    ):
+        with watched(on_conflict=resolver) as session:
+            liked = session.get_one(Liked, number)
+            other(Liked, number, likes=10)
+            liked.likes += 1
+            liked.title = "mine"
+            session.commit()
+        assert (stored(Liked, number)["likes"], stored(Liked, number)["title"]) == (total, "mine")
+
+
+@pytest.mark.parametrize("resolver", RESOLVERS[:-1], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"strategy": "adaptive"},
+        {"strategy": "pessimistic"},
+        pytest.param({"pipelined": True}, marks=pytest.mark.engines("postgresql")),
+        pytest.param({"short": True}, marks=pytest.mark.engines("postgresql", "sqlite")),
+    ],
+    ids=str,
+)
+def test_concurrent_increments_beside_a_column_add_up(engine, store, stored, resolver, options):
+    """A2: each strategy, run again where it has to be."""
+    store(Liked(id=1, title="a"))
+    sessions = watch(sessionmaker(engine))
+
+    @unit_of_work(sessions, attempts=50, on_conflict=resolver, **options)
+    def like(session, number, beside):
+        liked = session.get_one(Liked, 1)
+        liked.likes += 1
+        if beside and number % 2:
+            liked.title = uuid.uuid4().hex[:20]  # another one each time
+            session.flush()
+            liked.likes += 1
+
+    def some(number):
+        for one in range(EACH):
+            like(4 * number + one, number % 2 == 0)
+
+    writers = [threading.Thread(target=some, args=(number,)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert stored(Liked, 1)["likes"] == 4 * EACH + 2 * (EACH // 2)
 
 
 def test_a_row_that_is_gone_is_a_conflict(store, watched, gone, stored):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, Integer, String, Uuid, inspect, select
+from sqlalchemy import Engine, String, inspect, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import (
     Mapped,
@@ -30,47 +29,14 @@ from optilock import (
     touch,
     watch,
 )
-from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
-from tests.hash_token import Hash
+from optilock.tokens import Manual, Timestamp
 from tests.models import Base
-from tests.tens_token import Tens
+from tests.token_classes import docs, new, with_version
 
 alive = pytest.mark.needs("resolves-in-place")
 
 
-def model(name: str, token: Any) -> Any:
-    """A class with this token; ``.Letter`` is a subclass whose rows have a joined table."""
-    table = f"tok_{name.lower()}"
-    body = {
-        "__tablename__": table,
-        "__version_token__": token,
-        "__annotations__": {"title": Mapped[str | None], "body": Mapped[str | None]},
-        "id": mapped_column(Integer, primary_key=True, autoincrement=False),
-        "kind": mapped_column(String(10)),
-        "__mapper_args__": {"polymorphic_on": "kind", "polymorphic_identity": "doc"},
-    }
-    doc: Any = type(name + "Doc", (Versioned, Base), body)
-    joined = {
-        "__tablename__": f"{table}_letters",
-        "__annotations__": {"to": Mapped[str | None]},
-        "id": mapped_column(ForeignKey(f"{table}.id"), primary_key=True),
-        "__mapper_args__": {"polymorphic_identity": "letter"},
-    }
-    doc.Letter = type(name + "Letter", (doc,), joined)
-    return doc
-
-
-TOKENS = {
-    "Counter": Counter(),
-    "Unique": Unique(),
-    "Timestamp": Timestamp(),
-    "RowVersion": RowVersion(),
-    "Xmin": RowVersion(xmin=True),
-    "Manual": Manual(Uuid()),
-    "Tens": Tens(),
-    "Hash": Hash("title", "body", "to"),
-}
-DOCS = {name: model(name, token) for name, token in TOKENS.items()}
+DOCS = docs("tok")
 
 
 class Tagged(Versioned, Base):
@@ -97,16 +63,6 @@ ONLY = {"Xmin": [pytest.mark.engines("postgresql")]}
 @pytest.fixture(params=[pytest.param(name, marks=ONLY.get(name, [])) for name in DOCS])
 def doc(request: pytest.FixtureRequest, engine: Engine) -> Any:
     return DOCS[request.param]
-
-
-def with_version(cls: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """An application that makes the versions gives a new one with each edit."""
-    manual = cls.__version_token__.made_by == "application"
-    return {**values, "version": uuid.uuid4()} if manual else values
-
-
-def new(cls: Any, **values: Any) -> Any:
-    return cls(**with_version(cls, values))
 
 
 def shared_by_a_transaction(cls: Any) -> bool:
