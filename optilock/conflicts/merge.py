@@ -37,6 +37,7 @@ from decimal import Overflow as DecimalOverflow
 from typing import Any
 
 from optilock.conflicts.diff3 import Chunk, Effort, TooMuchWork, chunks
+from optilock.conflicts.lines import in_style_of, plain
 from optilock.errors import CannotMerge
 
 FieldPolicy = Callable[[Any, Any, Any], Any]
@@ -168,16 +169,22 @@ def merge_text(original: str, current: str, database: str) -> str:
     Two edits clash when no unchanged line, or inside changed lines no unchanged word, lies between
     them; then ``CannotMerge`` is raised, as it is for anything that is not a ``str``, and for texts
     so long and so repetitive that comparing them would take more than about half a second.
+
+    The ends of lines are no difference, because browsers send CR and LF whatever they were shown;
+    the result has those of ``database`` (:mod:`optilock.conflicts.lines`).
     """
     for value in (original, current, database):
         if not isinstance(value, str):
             raise CannotMerge(f"merge_text cannot merge {_named(value)}")
-    if current in (original, database):
+    before, ours, theirs = plain(original), plain(current), plain(database)
+    if ours in (before, theirs):
         return database
-    if database == original:
-        return current
+    merged = ours if theirs == before else _merged_text(before, ours, theirs)
+    return in_style_of(merged, database, original)
+
+
+def _merged_text(*texts: str) -> str:
     effort = Effort(_STEPS)
-    texts = (original, current, database)
     try:
         return "".join(_merged(_cut(LINES, texts), effort, lambda clash: _by_words(clash, effort)))
     except TooMuchWork:
