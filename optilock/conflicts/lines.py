@@ -57,11 +57,10 @@ def _line_by_line(text: str, stored: str, usual: str) -> str:
     found: list[str] = []
     try:
         for chunk in chunks(before, after, before, Effort(_STEPS)):
-            kept = chunk.original == chunk.current
-            lines = (
-                there[chunk.start : chunk.start + len(chunk.original)] if kept else chunk.current
-            )
-            found += lines if kept else [_ended(str(line), usual) for line in lines]
+            if chunk.original == chunk.current:
+                found += there[chunk.start : chunk.start + len(chunk.original)]
+            else:
+                found += (_ended(str(line), usual) for line in chunk.current)
     except TooMuchWork:
         return _ended(text, usual)
     return "".join(found)

@@ -184,20 +184,41 @@ def merge_text(original: str, current: str, database: str) -> str:
 
 
 def _merged_text(*texts: str) -> str:
-    effort = Effort(_STEPS)
     try:
-        return "".join(_merged(_cut(LINES, texts), effort, lambda clash: _by_words(clash, effort)))
+        return merged_lines(*texts, settle=_refused)
     except TooMuchWork:
         raise CannotMerge("merge_text: the texts are too long and too repetitive") from None
 
 
-def _by_words(clash: Chunk, effort: Effort) -> list[str]:
-    texts = (_joined(clash.original), _joined(clash.current), _joined(clash.database))
+def _refused(clash: Chunk) -> list[str]:
+    raise CannotMerge(f"merge_text: both sides changed the text at line {clash.start + 1}")
 
-    def refuse(_: Chunk) -> list[str]:
-        raise CannotMerge(f"merge_text: both sides changed the text at line {clash.start + 1}")
 
-    return _merged(_cut(WORDS, texts), effort, refuse)
+def merged_lines(
+    original: str, current: str, database: str, *, settle: Callable[[Chunk], list[str]]
+) -> str:
+    """Three texts with LF as one; ``settle`` makes the lines where the same words were changed.
+
+    Raises :class:`~optilock.conflicts.diff3.TooMuchWork`.
+    """
+    effort = Effort(_STEPS)
+
+    def by_words(clash: Chunk) -> list[str]:
+        texts = (_joined(clash.original), _joined(clash.current), _joined(clash.database))
+        try:
+            return _merged(_cut(WORDS, texts), effort, _words_clash)
+        except _WordsClash:
+            return settle(clash)
+
+    return "".join(_merged(_cut(LINES, (original, current, database)), effort, by_words))
+
+
+class _WordsClash(Exception):
+    """No unchanged word lies between two edits."""
+
+
+def _words_clash(_: Chunk) -> list[str]:
+    raise _WordsClash
 
 
 def _cut(pattern: re.Pattern[str], texts: Iterable[str]) -> list[list[str]]:

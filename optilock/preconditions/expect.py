@@ -220,7 +220,7 @@ def gone(
     seen: Values,
 ) -> PreconditionFailed:
     """The error for a row that is not there."""
-    edits = by_column(mapper, changes)
+    edits = normal_values(mapper, by_column(mapper, changes), seen, seen)
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
     current, changes = {**original, **edits}, changed(mapper, edits, seen)
     attempt = Attempt(mapper, identity, action, original, current, changes)
