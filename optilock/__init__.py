@@ -39,6 +39,7 @@ from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
 from optilock.preconditions.expect import expect, verify
+from optilock.preconditions.forms import EditForm, FilledForm, conflict_form
 from optilock.preconditions.lock import lock
 from optilock.preconditions.merge import merge_changes
 from optilock.preconditions.overwrite import overwrite
@@ -79,7 +80,9 @@ __all__ = [
     "Counter",
     "DeletePending",
     "Demand",
+    "EditForm",
     "Entry",
+    "FilledForm",
     "Isolation",
     "LeaseHeld",
     "LeaseLost",
@@ -109,6 +112,7 @@ __all__ = [
     "bulk_delete",
     "bulk_update",
     "client_wins",
+    "conflict_form",
     "demand",
     "etag_of",
     "events",

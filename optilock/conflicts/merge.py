@@ -37,6 +37,7 @@ from decimal import Overflow as DecimalOverflow
 from typing import Any
 
 from optilock.conflicts.diff3 import Chunk, Effort, TooMuchWork, chunks
+from optilock.conflicts.lines import in_style_of, plain
 from optilock.errors import CannotMerge
 
 FieldPolicy = Callable[[Any, Any, Any], Any]
@@ -168,29 +169,56 @@ def merge_text(original: str, current: str, database: str) -> str:
     Two edits clash when no unchanged line, or inside changed lines no unchanged word, lies between
     them; then ``CannotMerge`` is raised, as it is for anything that is not a ``str``, and for texts
     so long and so repetitive that comparing them would take more than about half a second.
+
+    The ends of lines are no difference, because browsers send CR and LF whatever they were shown;
+    the result has those of ``database`` (:mod:`optilock.conflicts.lines`).
     """
     for value in (original, current, database):
         if not isinstance(value, str):
             raise CannotMerge(f"merge_text cannot merge {_named(value)}")
-    if current in (original, database):
+    before, ours, theirs = plain(original), plain(current), plain(database)
+    if ours in (before, theirs):
         return database
-    if database == original:
-        return current
-    effort = Effort(_STEPS)
-    texts = (original, current, database)
+    merged = ours if theirs == before else _merged_text(before, ours, theirs)
+    return in_style_of(merged, database, original)
+
+
+def _merged_text(*texts: str) -> str:
     try:
-        return "".join(_merged(_cut(LINES, texts), effort, lambda clash: _by_words(clash, effort)))
+        return merged_lines(*texts, settle=_refused)
     except TooMuchWork:
         raise CannotMerge("merge_text: the texts are too long and too repetitive") from None
 
 
-def _by_words(clash: Chunk, effort: Effort) -> list[str]:
-    texts = (_joined(clash.original), _joined(clash.current), _joined(clash.database))
+def _refused(clash: Chunk) -> list[str]:
+    raise CannotMerge(f"merge_text: both sides changed the text at line {clash.start + 1}")
 
-    def refuse(_: Chunk) -> list[str]:
-        raise CannotMerge(f"merge_text: both sides changed the text at line {clash.start + 1}")
 
-    return _merged(_cut(WORDS, texts), effort, refuse)
+def merged_lines(
+    original: str, current: str, database: str, *, settle: Callable[[Chunk], list[str]]
+) -> str:
+    """Three texts with LF as one; ``settle`` makes the lines where the same words were changed.
+
+    Raises :class:`~optilock.conflicts.diff3.TooMuchWork`.
+    """
+    effort = Effort(_STEPS)
+
+    def by_words(clash: Chunk) -> list[str]:
+        texts = (_joined(clash.original), _joined(clash.current), _joined(clash.database))
+        try:
+            return _merged(_cut(WORDS, texts), effort, _words_clash)
+        except _WordsClash:
+            return settle(clash)
+
+    return "".join(_merged(_cut(LINES, (original, current, database)), effort, by_words))
+
+
+class _WordsClash(Exception):
+    """No unchanged word lies between two edits."""
+
+
+def _words_clash(_: Chunk) -> list[str]:
+    raise _WordsClash
 
 
 def _cut(pattern: re.Pattern[str], texts: Iterable[str]) -> list[list[str]]:

@@ -12,7 +12,8 @@ the edit as ever, when it flushes, and the version still is a condition of that 
 
 ``changes`` come from outside, so only columns may be named, and neither the key, nor the version,
 nor the column that says which class the row is. Which of the others a client may edit is for the
-application to say: pass it what is allowed, and not the whole form. A mistake of the client is
+application to say: pass it what is allowed, and not the whole form. Texts of a form are read as
+the columns have them (:mod:`optilock.preconditions.normal`). A mistake of the client is
 :class:`~optilock.http.errors.BadEntity`: a wrong name, or a value that its column cannot hold.
 
 ``seen`` is what the client had loaded, attribute -> value, from the fields of a form for example.
@@ -41,7 +42,9 @@ from optilock.mapped import GIVE_ONE, Identity, State, facts, is_expression
 from optilock.preconditions.etag import NOT_GIVEN, Wanted, matches, wanted
 from optilock.preconditions.expect import failed, gone, loaded_version, seen_values
 from optilock.preconditions.names import check_names, columns_of
+from optilock.preconditions.normal import normal_values
 from optilock.preconditions.values import key_of_row, refuse_unfit
+from optilock.rows.stored import Values
 from optilock.session.connections import session_given
 from optilock.session.watched import is_watched
 
@@ -68,7 +71,7 @@ def apply(
             text: as :func:`optilock.expect` takes it.
         version: the version itself, instead of ``expected``.
         seen: attribute -> value that the client had loaded, of columns that may be changed. It is
-            compared with what is stored, as it is, and reaches nothing but the error's entry.
+            compared with what is stored, and reaches nothing but the error's entry.
 
     Raises:
         PreconditionFailed: the row is another version, or gone; its entry holds ``changes``. A
@@ -96,9 +99,28 @@ def apply(
     loaded = loaded_version(state, "apply")
     if not matches(state, loaded, want):
         raise failed(session, state, loaded, want, changes=changes, seen=known)
+    values = as_held(state, changes, known)
     promise(session, state, loaded, demanded=True)
-    set_all(session, obj, changes)
+    set_all(session, obj, values)
     return obj  # type: ignore[no-any-return]
+
+
+def as_held(state: State, changes: Mapping[str, Any], seen: Values) -> Mapping[str, Any]:
+    """The changes as the columns have them, beside what the object holds.
+
+    A value that is not loaded is read, if a text was sent for it: an untouched field is no change.
+    """
+    texts = {name for name, value in changes.items() if isinstance(value, str)}
+    if not texts:
+        return changes
+    mapper = state.mapper
+    columns, obj = facts(mapper).columns, state.obj()
+    names = {name: columns_of(mapper, name)[0] for name in texts if name not in mapper.composites}
+    given = {one: changes[name] for name, one in names.items() if one in columns}
+    held = {one: getattr(obj, one) for one in given}
+    known = normal_values(mapper, {one: seen[one] for one in given if one in seen}, held)
+    found = normal_values(mapper, given, held, known)
+    return {name: found.get(names.get(name, ""), value) for name, value in changes.items()}
 
 
 def checked(session: Session, model: Any, call: str) -> Mapper[Any]:

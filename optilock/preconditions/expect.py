@@ -75,6 +75,7 @@ from optilock.preconditions.etag import (
     wanted,
 )
 from optilock.preconditions.names import by_column, check_names
+from optilock.preconditions.normal import normal_values
 from optilock.rows.sides import Attempt, attempt_of, entry_of, stored_or_loaded
 from optilock.rows.stored import Values, read_stored
 from optilock.rows.unknown_versions import held_before, hold_known, never_read, never_seen
@@ -227,11 +228,14 @@ def failed(
     if version is GONE:
         return gone(mapper, identity, action, want, changes, seen)
     ours = attempt_of(state, action, version)
-    edits = {**ours.changes, **by_column(mapper, changes)}
+    stored = as_loaded(session, state, ours.original)
+    seen = normal_values(mapper, seen, stored)
+    sent = normal_values(mapper, by_column(mapper, changes), {**stored, **seen}, seen)
+    edits = {**ours.changes, **sent}
     current = {**ours.current, **seen, **edits}
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
     attempt = Attempt(mapper, identity, action, original, current, changed(mapper, edits, seen))
-    entry = entry_of(attempt, as_loaded(session, state, ours.original))
+    entry = entry_of(attempt, stored)
     return PreconditionFailed([entry], not_of_row(entry, mapper, want))
 
 
@@ -244,7 +248,7 @@ def gone(
     seen: Values,
 ) -> PreconditionFailed:
     """The error for a row that is not there."""
-    edits = by_column(mapper, changes)
+    edits = normal_values(mapper, by_column(mapper, changes), seen, seen)
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
     current, changes = {**original, **edits}, changed(mapper, edits, seen)
     attempt = Attempt(mapper, identity, action, original, current, changes)

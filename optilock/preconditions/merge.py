@@ -12,7 +12,8 @@
 
 The three sides are those of any conflict (:class:`~optilock.errors.Entry`): ``original`` is what
 the client had seen, ``current`` what it wants, ``database`` what is stored, and a resolver settles
-them. A form may send back every field: what is as it was seen is no change.
+them. A form may send back every field, as texts with a browser's line ends: what is as it was seen
+is no change (:mod:`optilock.preconditions.normal`).
 
 The base of a merge decides whose work is overwritten, so it has to be true. From the client it
 would be whatever the client says; here it is what :func:`~optilock.preconditions.signed.sign_seen`
@@ -45,10 +46,11 @@ from optilock.guard.promises import promise
 from optilock.http.etags import ETags
 from optilock.http.identities import identity_given
 from optilock.mapped import State, facts, identity_of, is_expression, place_of
-from optilock.preconditions.apply import checked, row_to_edit, set_all
+from optilock.preconditions.apply import as_held, checked, row_to_edit, set_all
 from optilock.preconditions.etag import GONE, Wanted
 from optilock.preconditions.expect import as_loaded, changed, gone, loaded_version
 from optilock.preconditions.names import by_column, check_names
+from optilock.preconditions.normal import normal_values
 from optilock.preconditions.signed import read_seen
 from optilock.rows.sides import Attempt, Missed, attempt_of
 from optilock.rows.stored import Values
@@ -112,7 +114,7 @@ def merge_changes(
     if state is None or loaded is GONE:
         raise gone(mapper, identity, "update", want, changes, base)
     missed = _missed(session, state, loaded, {facts(mapper).token: version, **base}, changes)
-    values = dict(changes) if missed is None else _settled(missed, resolver)
+    values = as_held(state, changes, base) if missed is None else _settled(missed, resolver)
     promise(session, state, loaded, demanded=False)
     note_merged(session, place_of(state))
     set_all(session, obj, values)
@@ -130,7 +132,7 @@ def _missed(
     stored = as_loaded(session, state, attempt_of(state, "update", loaded).original)
     if all(n in stored and known.same(n, value, stored[n]) for n, value in original.items()):
         return None
-    edits = by_column(mapper, changes)
+    edits = normal_values(mapper, by_column(mapper, changes), {**stored, **original}, original)
     attempt = Attempt(
         mapper,
         identity_of(state),

@@ -34,7 +34,7 @@ from optilock.preconditions.names import why_not
 from optilock.rows.sides import attempt_of
 from optilock.rows.stored import Values
 
-__all__ = ["LONGEST", "read_seen", "sign_seen"]
+__all__ = ["LONGEST", "read_seen", "sign_seen", "sign_values"]
 
 #: Characters: frameworks take fields of a form up to half a megabyte, or more.
 LONGEST = 256 * 1024
@@ -62,12 +62,25 @@ def sign_seen(obj: object, names: Iterable[str], *, etags: ETags) -> str:
         if reason is not None or name not in facts(mapper).columns:
             raise ConfigurationError(f"sign_seen() got {cls}.{name}: {reason or 'no column'}.")
     version = loaded_version(state, "sign_seen")
-    text = f"{text_of(version, cls)}.{_packed(cls, _loaded(state, version, wanted))}"
-    signed = etags.sign(mapper, identity_of(state), text)
+    values = _loaded(state, version, wanted)
+    return sign_values(mapper, identity_of(state), version, values, etags)
+
+
+def sign_values(
+    mapper: Mapper[Any], identity: Identity, version: Any, values: Values, etags: ETags
+) -> str:
+    """The same of values that were stored in this version.
+
+    Raises:
+        ConfigurationError: as of :func:`sign_seen`.
+    """
+    cls = mapper.class_.__name__
+    _check_keys("sign_seen", etags)
+    signed = etags.sign(mapper, identity, f"{text_of(version, cls)}.{_packed(cls, values)}")
     if len(signed) > LONGEST:
         raise ConfigurationError(
             f"sign_seen(): what was seen of this {cls} is longer than {LONGEST} characters: leave"
-            f" out the longest of {', '.join(wanted)}. What is left out cannot be merged."
+            f" out the longest of {', '.join(values)}. What is left out cannot be merged."
         )
     return signed
 

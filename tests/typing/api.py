@@ -39,7 +39,9 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     Counter,
+    EditForm,
     Entry,
+    FilledForm,
     Isolation,
     Manual,
     OnDelete,
@@ -400,6 +402,8 @@ assert_type(apply(scoped, Page, 1, {"title": "New"}, expected=3), Page)
 assert_type(bulk_update(scoped, Page, []), BulkResult)
 assert_type(apply(sessions(), Page, 1, {}, expected="", seen={"title": "Old"}), Page)
 assert_type(merge_changes(sessions(), Page, 1, {}, seen="", etags=ETags()), Page)
+assert_type(EditForm(Page, ["title"], etags=ETags()).save(sessions(), 1, {}), FilledForm | None)
+assert_type(EditForm(Page, ["title"], etags=ETags()).of(Page()), FilledForm)
 assert_type(sign_seen(Page(), ["title"], etags=ETags()), str)
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 from datetime import timedelta
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optilock.conflicts.diff3 import Effort, TooMuchWork, chunks
+from optilock.conflicts.lines import in_style_of, plain
 from optilock.conflicts.merge import FieldPolicy, add_delta, merge_json, merge_set, merge_text
 from optilock.errors import CannotMerge
 
@@ -454,3 +456,34 @@ def test_json_that_is_nested_too_deeply_is_refused() -> None:
 
     with pytest.raises(CannotMerge, match="too deeply"):
         merge_json(nested(1), nested(2), nested(3))
+
+
+# -- the ends of lines -----------------------------------------------------------------------------
+
+lines = st.lists(st.sampled_from("abc"), max_size=6)
+ends = st.sampled_from(["\n", "\r\n", "\r"])
+
+
+@given(st.tuples(lines, lines, lines), st.tuples(ends, ends, ends))
+def test_the_ends_of_lines_change_no_merge(sides: Any, styles: Any) -> None:
+    """A6: a browser sends CR and LF, whatever it was shown; what is stored keeps its own."""
+    texts = ["\n".join(side) for side in sides]
+    merged = outcome(merge_text, *texts)
+    ended = [end.join(side) for side, end in zip(sides, styles, strict=True)]
+    found = outcome(merge_text, *ended)
+    assert (found is CannotMerge) is (merged is CannotMerge)
+    if isinstance(found, str):
+        assert plain(found) == merged
+        if len(sides[2]) > 1:
+            assert {*re.findall("\r\n|\r|\n", found)} <= {styles[2]}
+
+
+def test_a_text_with_several_kinds_of_line_ends_keeps_each_of_them() -> None:
+    """A6: also where one line in the middle was changed in a browser."""
+    stored = "one\r\ntwo\nthree\rfour"
+    assert in_style_of("one\r\nTWO\r\nthree\r\nfour", stored) == "one\r\nTWO\r\nthree\rfour"
+    assert in_style_of("one\r\ntwo\r\nthree\r\nfour", stored) == stored
+    assert in_style_of("one\r\ntwo", "one") == "one\ntwo"
+    assert in_style_of("one\ntwo", "one", "a\r\nb") == "one\r\ntwo"
+    theirs = "ONE\ntwo\nthree\n"
+    assert merge_text("one\ntwo\nthree\n", "one\r\ntwo\r\n3\r\n", theirs) == "ONE\ntwo\n3\n"

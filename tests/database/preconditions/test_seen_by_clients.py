@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import pickle
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import String
-from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column, synonym
+from sqlalchemy import Engine, Enum, Numeric, String, Text, Uuid
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    composite,
+    mapped_column,
+    sessionmaker,
+    synonym,
+    undefer,
+)
 
 import optilock.asyncio
 from optilock import (
@@ -19,8 +33,15 @@ from optilock import (
     apply,
     client_wins,
     expect,
+    merge_changes,
     merge_fields,
+    merge_text,
+    per_field,
+    sign_seen,
+    watch,
 )
+from optilock.conflicts.lines import plain
+from optilock.http.etags import ETags
 from tests.models import Account, Decided
 from tests.models import Base as Shared
 from tests.two_writers import Do
@@ -193,3 +214,181 @@ async def test_async_sessions_take_it(async_engine: Any) -> None:
             )
     assert caught.value.entries[0].conflicting == frozenset()
     await async_engine.dispose()
+
+
+# -- texts of a form -------------------------------------------------------------------------------
+
+BODY = "one\ntwo\nthree\n"
+
+
+class Color(enum.Enum):
+    RED = "r"
+    BLUE = "b"
+
+
+class Sheets(DeclarativeBase):
+    pass
+
+
+class Sheet(Versioned, Sheets):
+    """A value of each type that a field of a form can have."""
+
+    __tablename__ = "sheets_of_forms"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    body: Mapped[str] = mapped_column(Text)
+    note: Mapped[str | None] = mapped_column(Text)
+    late: Mapped[str | None] = mapped_column(Text, deferred=True)
+    count: Mapped[int]
+    limit: Mapped[int | None]
+    price: Mapped[Decimal] = mapped_column(Numeric(8, 2))
+    share: Mapped[float]
+    done: Mapped[bool]
+    color: Mapped[Color] = mapped_column(Enum(Color, name="colors_of_sheets"))
+    token: Mapped[uuid.UUID] = mapped_column(Uuid)
+    day: Mapped[datetime.date]
+    at: Mapped[datetime.datetime]
+    hour: Mapped[datetime.time]
+
+
+STORED: dict[str, Any] = {
+    "body": BODY,
+    "note": None,
+    "late": BODY.replace("\n", "\r\n"),
+    "count": 2,
+    "limit": None,
+    "price": Decimal("1.50"),
+    "share": 0.25,
+    "done": True,
+    "color": Color.RED,
+    "token": uuid.UUID(int=7),
+    "day": datetime.date(2024, 5, 1),
+    "at": datetime.datetime(2024, 5, 1, 10, 30, 15),
+    "hour": datetime.time(10, 30),
+}
+#: As a browser sends the same again.
+FORM = {
+    "body": BODY.replace("\n", "\r\n"),
+    "note": "",
+    "late": BODY.replace("\n", "\r\n"),
+    "count": "2",
+    "limit": "",
+    "price": "1.5",
+    "share": "0.25",
+    "done": "on",
+    "color": "RED",
+    "token": str(uuid.UUID(int=7)),
+    "day": "2024-05-01",
+    "at": "2024-05-01T10:30",
+    "hour": "10:30",
+}
+SIGNING = ETags(keys=["a secret of sixteen bytes or more"])
+
+
+@pytest.fixture
+def sheets(engine: Engine) -> Iterator[sessionmaker[Session]]:
+    Sheets.metadata.drop_all(engine)
+    Sheets.metadata.create_all(engine)
+    sessions = watch(sessionmaker(engine))
+    with sessions.begin() as session:
+        session.add(Sheet(id=1, **STORED))
+    yield sessions
+    Sheets.metadata.drop_all(engine)
+
+
+def sheet(sessions: sessionmaker[Session]) -> dict[str, Any]:
+    with sessions() as session:
+        found = session.get(Sheet, 1)
+        return {name: getattr(found, name) for name in (*STORED, "version")}
+
+
+def seen_of_sheet(sessions: sessionmaker[Session]) -> str:
+    with sessions() as session:
+        found = session.get(Sheet, 1, options=[undefer(Sheet.late)])
+        return sign_seen(found, STORED, etags=SIGNING)
+
+
+def test_a_form_that_comes_back_untouched_is_no_change(sheets: sessionmaker[Session]) -> None:
+    """A6: line ends and types are those of the columns before anything is compared."""
+    seen = seen_of_sheet(sheets)
+    with sheets.begin() as session:
+        merge_changes(session, Sheet, 1, FORM, seen=seen, etags=SIGNING)
+    with sheets.begin() as session:
+        apply(session, Sheet, 1, {k: v for k, v in FORM.items() if k != "note"}, version=1)
+    with sheets.begin() as session:
+        apply(session, Sheet, 1, FORM, version=1, seen={**FORM, "note": None})
+    assert sheet(sheets) == {**STORED, "version": 1}
+
+
+def test_a_form_whose_other_fields_are_untouched_clashes_with_nobody(
+    sheets: sessionmaker[Session],
+) -> None:
+    """A6: what the other one has written meanwhile stays, field by field."""
+    theirs = {
+        "note": "theirs",
+        "late": "theirs",
+        "count": 3,
+        "limit": 4,
+        "price": Decimal("2.00"),
+        "share": 0.5,
+        "done": False,
+        "color": Color.BLUE,
+        "token": uuid.UUID(int=8),
+        "day": datetime.date(2024, 6, 1),
+        "at": datetime.datetime(2024, 6, 1),
+        "hour": datetime.time(11),
+    }
+    seen = seen_of_sheet(sheets)
+    with sheets.begin() as session:
+        for name, value in {**theirs, "body": BODY.replace("one", "ONE")}.items():
+            setattr(session.get(Sheet, 1), name, value)
+    mine = {**FORM, "body": "one\r\ntwo\r\nTHREE\r\n"}
+
+    with pytest.raises(PreconditionFailed) as caught, sheets.begin() as session:
+        apply(session, Sheet, 1, mine, version=1, seen={**FORM, "note": None})
+    (entry,) = caught.value.entries
+    assert entry.changes == {"body": "one\ntwo\nTHREE\n"}
+    assert entry.conflicting == {"body"}
+
+    with sheets.begin() as session:
+        both = per_field(body=merge_text)
+        merge_changes(session, Sheet, 1, mine, seen=seen, etags=SIGNING, on_conflict=both)
+    assert sheet(sheets) == {**STORED, **theirs, "body": "ONE\ntwo\nTHREE\n", "version": 3}
+
+
+def test_expect_compares_what_was_seen_as_the_columns_have_it(
+    sheets: sessionmaker[Session],
+) -> None:
+    """A6: ``seen`` of a form is text, too."""
+    with sheets.begin() as session:
+        session.get(Sheet, 1).count = 3
+    with pytest.raises(PreconditionFailed) as caught, sheets.begin() as session:
+        found = session.get(Sheet, 1)
+        found.body = "mine"
+        expect(found, version=1, seen={"count": "2", "body": FORM["body"]})
+    (entry,) = caught.value.entries
+    assert entry.original == {"version": 1, "count": 2, "body": BODY}
+    assert (entry.changes, entry.conflicting) == ({"body": "mine"}, frozenset())
+
+
+@pytest.mark.parametrize("stored", ["one\r\ntwo", "one\rtwo", "one\r\ntwo\nthree", ""])
+def test_the_stored_line_ends_win(sheets: sessionmaker[Session], stored: str) -> None:
+    """A6: what was added in a browser has them, too, and LF where none are stored."""
+    with sheets.begin() as session:
+        session.get(Sheet, 1).body = stored
+    end = "\r\n" if "\r\n" in stored else "\r" if "\r" in stored else "\n"
+    with sheets.begin() as session:
+        sent = plain(stored).replace("\n", "\r\n") + "\r\nmine"
+        apply(session, Sheet, 1, {"body": sent}, version=2)
+    assert sheet(sheets)["body"] == stored + end + "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("count", "two"), ("count", ""), ("price", "1,5"), ("done", "?"), ("day", "1.5.2024")],
+)
+def test_a_text_of_no_such_value_is_refused_as_ever(
+    sheets: sessionmaker[Session], name: str, text: str
+) -> None:
+    """A6: what cannot be read is no value of the column."""
+    with pytest.raises(BadEntity), sheets.begin() as session:
+        apply(session, Sheet, 1, {name: text}, version=1)

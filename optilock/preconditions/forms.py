@@ -1,0 +1,265 @@
+"""A form that somebody edits for minutes, saved so that nobody's edit is lost.
+
+::
+
+    page_form = EditForm(
+        Page, ["title", "body"], etags=ETags(keys=[SECRET]), on_conflict=per_field(body=merge_text)
+    )
+
+    form = page_form.of(page)                       # to show: form.texts, form.seen
+    again = page_form.save(session, 7, sent)        # None: stored; or the form to show again
+
+Edits of different fields, and of different places of a text, are merged
+(:func:`optilock.merge_changes`). Where both have changed the same, nothing is saved, and the form
+is shown again. :func:`conflict_form` makes its values: **theirs, and over it only what I have
+changed**. So what I have not touched, and not seen, is not written back when I press Save again.
+Of a field that both have changed, it has mine, and theirs stands beside it (``theirs``); in a text
+that is merged, both stand between marks (:mod:`optilock.conflicts.open_text`), and it is not saved
+before they are settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import Session, scoped_session
+
+from optilock.conflicts.merge import merge_text
+from optilock.conflicts.open_text import merge_open, open_lines
+from optilock.conflicts.resolution import Resolver
+from optilock.conflicts.resolvers import PerField, check_resolver_for, merge_fields
+from optilock.errors import CannotMerge, Computed, ConcurrencyError, Entry
+from optilock.http.etags import ETags, identity_given
+from optilock.mapped import Identity, facts
+from optilock.preconditions.merge import merge_changes
+from optilock.preconditions.signed import read_seen, sign_seen, sign_values
+
+__all__ = ["EditForm", "FilledForm", "conflict_form"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FilledForm:
+    """What a form shows."""
+
+    #: Attribute -> what its field holds.
+    values: Mapping[str, Any]
+    #: For the hidden field: what its reader now has seen, signed.
+    seen: str = ""
+    #: Attribute -> what is stored, where both have changed it and the field has ours.
+    theirs: Mapping[str, Any] = field(default_factory=dict)
+    #: Attribute -> the lines of its text, from 1, that mark a place which is still open.
+    open: Mapping[str, list[int]] = field(default_factory=dict)
+    #: Is the row gone? Then there is nothing to save it to.
+    deleted: bool = False
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The values as a field of HTML holds them, so that an untouched one is no change."""
+        return {name: _as_text(value) for name, value in self.values.items()}
+
+    @property
+    def areas(self) -> dict[str, str]:
+        """The same inside of ``<textarea>``, from which a browser takes the first newline away."""
+        return {
+            name: f"\n{text}" if text.startswith(("\n", "\r")) else text
+            for name, text in self.texts.items()
+        }
+
+    @property
+    def sentence(self) -> str:
+        """Why the form is shown again, in plain English; for :meth:`EditForm.save` alone."""
+        said = ["Nothing is saved yet, and nothing is lost."]
+        if self.deleted:
+            said.append("Somebody else has deleted it meanwhile.")
+        said += [
+            f"Both of you have changed {name}. Meanwhile it says: {_as_text(value)}"
+            for name, value in self.theirs.items()
+        ]
+        said += [
+            f"In {name} both of you have changed the same lines. Yours and theirs stand between"
+            f" marks ({', '.join(map(str, lines))} are their lines): keep what you want of both,"
+            " and delete the marks."
+            for name, lines in self.open.items()
+        ]
+        if len(said) == 1:
+            said.append("The form has the edits of both: look at it, and save.")
+        return " ".join(said)
+
+
+def _as_text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case Enum():
+            return value.name
+        case datetime() | date() | time():
+            return value.isoformat()
+    return str(value)
+
+
+def conflict_form(entry: Entry[Any], on_conflict: Resolver = merge_fields) -> FilledForm:
+    """The values of a form after a conflict: theirs, and over it only what I have changed.
+
+    Args:
+        entry: of the error. Where its ``original`` says what I had seen (as that of
+            :func:`optilock.merge_changes` does), what came back as it was is no change.
+        on_conflict: whose policies make a value where both have changed one
+            (:func:`optilock.per_field`). With ``merge_text`` the places of the text that both have
+            changed are left open, with both sides between marks.
+    """
+    stored = entry.database
+    if stored is None:
+        return FilledForm({**entry.original, **_plain(entry.changes)}, deleted=True)
+    policies = on_conflict.policies if isinstance(on_conflict, PerField) else {}
+    values, theirs, still_open = dict(stored), {}, {}
+    for name, ours in _plain(entry.changes).items():
+        values[name] = ours
+        before = entry.original.get(name)
+        if name in policies and name in entry.original and before != stored.get(name):
+            values[name] = found = _by_policy(policies[name], before, ours, stored.get(name))
+            if isinstance(found, str) and (lines := open_lines(found, str(stored[name]))):
+                still_open[name] = lines
+            if found is not ours:
+                continue
+        if name in entry.conflicting:
+            theirs[name] = stored.get(name)
+    # What belongs together with what I have changed, and was changed by them.
+    theirs |= {one: stored[one] for one in entry.conflicting - {*entry.changes} if one in stored}
+    return FilledForm(values, "", theirs, still_open)
+
+
+def _plain(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if not isinstance(value, Computed)}
+
+
+def _by_policy(policy: Any, before: Any, ours: Any, stored: Any) -> Any:
+    """The value that a policy makes, or ours where it makes none."""
+    try:
+        return policy(before, ours, stored)
+    except CannotMerge:
+        texts = all(isinstance(one, str) for one in (before, ours, stored))
+        return merge_open(before, ours, stored) if policy is merge_text and texts else ours
+
+
+class EditForm(Generic[T]):
+    """A form for some attributes of a class, which merges what it is sent."""
+
+    def __init__(
+        self,
+        model: type[T],
+        names: Iterable[str],
+        *,
+        etags: ETags,
+        on_conflict: Resolver = merge_fields,
+    ) -> None:
+        """A form that can be kept as long as the program runs.
+
+        Args:
+            names: the attributes that whoever sends the form may edit, and no others.
+            etags: with keys, which sign what was seen (:func:`optilock.sign_seen`).
+            on_conflict: a resolver, for example ``per_field(body=merge_text)``.
+        """
+        self.model, self.names, self.etags = model, list(dict.fromkeys(names)), etags
+        self.on_conflict = check_resolver_for(on_conflict, model, self.names)
+
+    def of(self, obj: T) -> FilledForm:
+        """The form of a loaded row.
+
+        Raises ``ConfigurationError`` as :func:`optilock.sign_seen` does.
+        """
+        seen = sign_seen(obj, self.names, etags=self.etags)
+        return FilledForm({name: getattr(obj, name) for name in self.names}, seen)
+
+    def save(
+        self, session: Session | scoped_session[Any], pk: Any, sent: Mapping[str, Any]
+    ) -> FilledForm | None:
+        """Write what was sent to the session's database; the form to show again if it was not.
+
+        A field that is missing is not edited. It flushes, and leaves the COMMIT to the caller. A
+        row that has moved between the merge and the write ends in a rollback, and in a form to show
+        again, too. With an ``AsyncSession``: ``await session.run_sync(form.save, pk, sent)``.
+
+        Args:
+            sent: the fields, and ``seen`` as it came with them.
+
+        Raises:
+            BadPrecondition: ``seen`` is missing (428), or was not signed for this row (400).
+            BadEntity: a column cannot hold a value.
+            ConfigurationError: as of :func:`optilock.merge_changes`.
+        """
+        changes = {name: sent[name] for name in self.names if name in sent}
+        seen = sent.get("seen")
+        still_open = self._still_open(pk, changes, seen)
+        if still_open is not None:
+            return still_open
+        written = False
+        try:
+            merge_changes(
+                session,
+                self.model,
+                pk,
+                changes,
+                seen=seen,
+                etags=self.etags,
+                on_conflict=self.on_conflict,
+            )
+            written = True
+            session.flush()
+        except ConcurrencyError as error:
+            entry = self._own(pk, error)
+            if entry is None:
+                raise
+            if written:
+                session.rollback()
+            return self.again(entry)
+        return None
+
+    def again(self, entry: Entry[T]) -> FilledForm:
+        """The form after a conflict, signed for what is stored now: see :func:`conflict_form`."""
+        found = conflict_form(entry, self.on_conflict)
+        stored, mapper = entry.database, inspect(self.model)
+        values = {name: found.values[name] for name in self.names if name in found.values}
+        if stored is None:
+            return FilledForm(values, deleted=True)
+        now = {name: stored[name] for name in self.names if name in stored}
+        version = stored[facts(mapper).token]
+        seen = sign_values(mapper, entry.identity, version, now, self.etags)
+        theirs = {name: value for name, value in found.theirs.items() if name in values}
+        return FilledForm(values, seen, theirs, found.open)
+
+    def _identity(self, pk: Any) -> Identity:
+        return identity_given("EditForm.save", inspect(self.model), pk)
+
+    def _still_open(self, pk: Any, changes: Mapping[str, Any], seen: Any) -> FilledForm | None:
+        """The form as it was sent, if a text of it has marks that nobody has settled."""
+        mapper, identity = inspect(self.model), self._identity(pk)
+        _, base = read_seen("EditForm.save", mapper, identity, seen, self.etags)
+        found = {
+            name: lines
+            for name, value in changes.items()
+            if isinstance(value, str)
+            and (lines := open_lines(value, str(base.get(name) or "")))
+            and getattr(self.on_conflict, "policies", {}).get(name) is merge_text
+        }
+        return FilledForm({**base, **changes}, seen, open=found) if found else None
+
+    def _own(self, pk: Any, error: ConcurrencyError) -> Entry[T] | None:
+        """The entry of the row that was edited, if that is what the error is about."""
+        identity = self._identity(pk)
+        return next(
+            (
+                one
+                for one in error.entries
+                if issubclass(one.model, self.model) and one.identity == identity
+            ),
+            None,
+        )

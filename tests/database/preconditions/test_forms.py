@@ -1,0 +1,217 @@
+"""A form that two people edit: what both have changed is shown, and all else is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, String, Text, event
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+
+from optilock import (
+    BadPrecondition,
+    ConfigurationError,
+    EditForm,
+    FilledForm,
+    UnitOfWork,
+    Versioned,
+    add_delta,
+    merge_text,
+    per_field,
+    reject,
+    watch,
+)
+from optilock.http.etags import ETags
+
+TAGS = ETags(keys=["a secret of sixteen bytes or more"])
+BODY = "".join(f"line {number}\n" for number in range(40))
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Page(Versioned, Base):
+    __tablename__ = "pages_of_forms"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str] = mapped_column(String(100))
+    note: Mapped[str | None] = mapped_column(String(100))
+    copies: Mapped[int]
+    body: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str] = mapped_column(String(10), default="s")
+
+
+FORM = EditForm(
+    Page, ["title", "note", "copies", "body"], etags=TAGS, on_conflict=per_field(body=merge_text)
+)
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> Iterator[sessionmaker[Session]]:
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    made = watch(sessionmaker(engine))
+    with made.begin() as session:
+        session.add(Page(id=1, title="Tea", copies=2, body=BODY))
+    yield made
+    Base.metadata.drop_all(engine)
+
+
+def shown(sessions: sessionmaker[Session]) -> FilledForm:
+    with sessions() as session:
+        return FORM.of(session.get(Page, 1))
+
+
+def send(sessions: sessionmaker[Session], form: FilledForm, **edits: str) -> FilledForm | None:
+    """As a browser does it."""
+    sent = {**form.texts, "seen": form.seen, **edits, "secret": "stolen"}
+    with UnitOfWork(sessions) as session:
+        return FORM.save(session, 1, {n: text.replace("\n", "\r\n") for n, text in sent.items()})
+
+
+def test_different_fields_and_different_places_are_stored_at_once(sessions: Any) -> None:
+    """A4: nothing goes back to what it was, and nobody is asked."""
+    ada, bob = shown(sessions), shown(sessions)
+    edited = BODY.replace("line 1\n", "ADA 1\n").replace("line 30\n", "ADA 30\n")
+    assert send(sessions, ada, title="Ada's", body=edited) is None
+    assert send(sessions, bob, copies="3", body=BODY.replace("line 20\n", "BOB 20\n")) is None
+    now = shown(sessions).values
+    assert (now["title"], now["copies"], now["note"]) == ("Ada's", 3, None)
+    assert now["body"] == edited.replace("line 20\n", "BOB 20\n")
+    with sessions() as session:
+        assert session.get(Page, 1).secret == "s"  # no field of the form
+
+
+def test_after_a_conflict_the_form_has_theirs_and_over_it_only_what_i_changed(
+    sessions: Any,
+) -> None:
+    """A4: a second Save writes nothing back that its author has not touched."""
+    ada, bob = shown(sessions), shown(sessions)
+    send(sessions, ada, title="Ada's", note="hers", copies="5")
+    again = send(sessions, bob, title="Bob's")
+    assert again is not None
+    assert again.theirs == {"title": "Ada's"}
+    assert again.texts == {"title": "Bob's", "note": "hers", "copies": "5", "body": BODY}
+    assert "title. Meanwhile it says: Ada's" in again.sentence
+    assert shown(sessions).values["title"] == "Ada's"  # nothing was saved
+    assert send(sessions, again) is None
+    assert shown(sessions).texts == again.texts
+
+
+def test_in_a_text_only_what_both_have_changed_is_left_open(sessions: Any) -> None:
+    """A4, A5: both sides stand in the box, the edits elsewhere are in it, and open it is kept."""
+    ada, bob = shown(sessions), shown(sessions)
+    send(sessions, ada, body=BODY.replace("line 3\n", "ADA 3\n").replace("line 30\n", "ADA 30\n"))
+    again = send(sessions, bob, body=BODY.replace("line 3\n", "BOB 3\n"))
+    assert again is not None
+    assert again.open == {"body": [4, 6, 8]}
+    assert again.theirs == {}
+    marked = "<<<<<<< yours, not saved\nBOB 3\n======= theirs, stored\nADA 3\n>>>>>>> end\n"
+    assert again.texts["body"] == BODY.replace("line 3\n", marked).replace("line 30\n", "ADA 30\n")
+
+    still = send(sessions, again)
+    assert still is not None
+    assert (still.open, still.texts["body"]) == (
+        again.open,
+        again.texts["body"].replace("\n", "\r\n"),
+    )
+    assert "BOB 3" not in shown(sessions).texts["body"]
+    settled = again.texts["body"].replace(marked, "both 3\n")
+    assert send(sessions, still, body=settled) is None
+    assert shown(sessions).texts["body"] == settled
+
+
+def test_a_third_writer_between_both_saves_is_merged_or_shown(sessions: Any) -> None:
+    """A4: the form goes on from what it has shown."""
+    ada, bob = shown(sessions), shown(sessions)
+    send(sessions, ada, title="Ada's")
+    again = send(sessions, bob, title="Bob's")
+    assert again is not None
+    send(sessions, shown(sessions), title="Eve's", copies="7")
+    third = send(sessions, again)
+    assert third is not None
+    assert (third.theirs, third.texts["copies"]) == ({"title": "Eve's"}, "7")
+    assert send(sessions, third) is None
+    assert shown(sessions).texts["title"] == "Bob's"
+
+
+def test_marks_that_a_text_had_before_are_text(sessions: Any) -> None:
+    """A5: a page about conflicts can be edited, too."""
+    about = "<<<<<<< yours, not saved\na\n======= theirs, stored\n>>>>>>> end\n"
+    with sessions.begin() as session:
+        session.get(Page, 1).body = about
+    assert send(sessions, shown(sessions), body=about + "more\n") is None
+    assert shown(sessions).texts["body"] == about + "more\n"
+
+
+def test_a_row_that_moves_between_the_merge_and_the_write_is_shown_again(sessions: Any) -> None:
+    """A4: what was merged a moment ago is over what is stored now."""
+    bob = shown(sessions)
+    with sessions() as session:
+
+        @event.listens_for(session, "before_flush", once=True)
+        def somebody_else(*_: Any) -> None:
+            session.get(Page, 1)  # ours is read, and not yet written
+            with sessions.begin() as other:
+                other.get(Page, 1).note = "theirs"
+
+        again = FORM.save(session, 1, {**bob.texts, "seen": bob.seen, "title": "Bob's"})
+        session.commit()
+    assert again is not None
+    assert (again.texts["title"], again.texts["note"]) == ("Bob's", "theirs")
+    assert send(sessions, again) is None
+    assert shown(sessions).texts == again.texts
+
+
+def test_a_row_that_is_gone_leaves_what_was_typed(sessions: Any) -> None:
+    """A4: there is nothing to save it to, and nothing is lost."""
+    bob = shown(sessions)
+    with sessions.begin() as session:
+        session.delete(session.get(Page, 1))
+    again = send(sessions, bob, title="Bob's")
+    assert again is not None
+    assert again.deleted
+    assert (again.texts["title"], again.texts["body"]) == ("Bob's", BODY)
+
+
+def test_a_field_that_is_missing_is_not_emptied(sessions: Any) -> None:
+    """F: a form without the body leaves the body alone."""
+    form = shown(sessions)
+    with UnitOfWork(sessions) as session:
+        assert FORM.save(session, 1, {"title": "Mine", "seen": form.seen}) is None
+    assert shown(sessions).texts == {**form.texts, "title": "Mine"}
+
+
+def test_what_was_not_seen_is_not_written(sessions: Any) -> None:
+    """A4: a form without ``seen`` is 428, one with a text that nobody signed 400."""
+    for sent, status in (({}, 428), ({"seen": "junk"}, 400), ({"seen": "*"}, 400)):
+        with pytest.raises(BadPrecondition) as caught, UnitOfWork(sessions) as session:
+            FORM.save(session, 1, {"title": "?", **sent})
+        assert caught.value.status == status
+
+
+def test_policies_make_the_value_of_a_form_too(sessions: Any) -> None:
+    """A4: a number that both have moved is moved by both, and no resolver hides an edit."""
+    counted = EditForm(
+        Page, ["copies", "title"], etags=TAGS, on_conflict=per_field(copies=add_delta)
+    )
+    strict = EditForm(Page, ["title"], etags=TAGS, on_conflict=reject)
+    with sessions() as session:
+        page = session.get(Page, 1)
+        mine, other = counted.of(page), strict.of(page)
+    send(sessions, shown(sessions), title="Ada's", copies="5")
+    with UnitOfWork(sessions) as session:
+        sent = {"title": "Bob's", "copies": "3", "seen": mine.seen}
+        again = counted.save(session, 1, sent)
+    assert again is not None
+    assert (again.values, again.theirs) == ({"title": "Bob's", "copies": 6}, {"title": "Ada's"})
+    with UnitOfWork(sessions) as session:
+        again = strict.save(session, 1, {"title": "Tea", "seen": other.seen})
+    assert again is not None
+    assert again.values == {"title": "Ada's"}
+
+
+def test_a_resolver_that_names_another_attribute_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="bodi"):
+        EditForm(Page, ["title", "body"], etags=TAGS, on_conflict=per_field(bodi=merge_text))
