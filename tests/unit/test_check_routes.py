@@ -263,7 +263,9 @@ def test_routes_of_flask() -> None:
 
 
 @pytest.mark.parametrize(
-    "app", [FastAPI(), Starlette(), litestar.Litestar([]), flask.Flask("x")], ids=str
+    "app",
+    [FastAPI(), Starlette(), litestar.Litestar([]), flask.Flask("x")],
+    ids=lambda app: type(app).__name__,
 )
 def test_an_application_that_enforces_nothing_is_named(app: Any) -> None:
     """A10: there a stale tag is 200."""
