@@ -17,7 +17,7 @@ while it looks at what has changed: SQLAlchemy meets it again, and ends the tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
