@@ -27,7 +27,8 @@ from optilock.rollout.claim import PREFIX as CLAIM
 from optilock.schema import Expected, expected, is_version
 from optilock.session.caller import level_of_caller
 from optilock.tables import VERSION_TABLE, table_sets
-from optilock.tokens import Counter, Timestamp, Token, Unique
+from optilock.tokens import Counter, Token
+from optilock.tokens.base import kinds
 
 #: What a project writes in its env.py.
 LINE = 'autogenerate_plugins=["alembic.autogenerate.*", "optilock"]'
@@ -123,10 +124,6 @@ def _wanted(context: AutogenContext) -> dict[Key, Expected]:
     return {key_of(context, table): wanted for table, wanted in found.items()}
 
 
-#: Kinds that a column can be told to be by its type.
-_KINDS: tuple[type[Token], ...] = (Counter, Unique, Timestamp)
-
-
 def version_operations(
     context: AutogenContext, modify: ops.ModifyTableOps, wanted: Expected | None
 ) -> list[ops.MigrateOperation]:
@@ -207,7 +204,9 @@ def _named_as(wanted: Expected, old: Token) -> Token:
 
 def _token_of(name: str, kind: Any, dialect: Dialect) -> Token | None:
     """The token whose column this can have been."""
-    for possible in _KINDS:
+    for possible in kinds():
+        if not possible.told_by_type:
+            continue
         token = possible.in_column(name)
         if isinstance(kind, TypeEngine) and _same(kind, token.type(), dialect):
             return token
