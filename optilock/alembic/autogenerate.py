@@ -16,7 +16,7 @@ from alembic.autogenerate import render
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
-from sqlalchemy import Column, Dialect
+from sqlalchemy import INTEGER, BigInteger, Column, Dialect
 from sqlalchemy.types import TypeEngine
 
 from optilock import tokens
@@ -24,7 +24,7 @@ from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operation import VersionOperation
 from optilock.rollout.claim import PREFIX as CLAIM
-from optilock.schema import Expected, expected, is_version
+from optilock.schema import Expected, expected, is_own, is_version
 from optilock.session.caller import level_of_caller
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Token
@@ -105,6 +105,26 @@ def compare_default(
     Where the mapping has one (``RowVersion``), it is looked at with the trigger.
     """
     if (mapped.server_default or stored.server_default) is not None and is_version(mapped):
+        return PriorityDispatchResult.STOP
+    return PriorityDispatchResult.CONTINUE
+
+
+def compare_type(
+    context: AutogenContext,
+    operation: Any,
+    schema: str | None,
+    table: str,
+    name: str,
+    stored: Column[Any],
+    mapped: Column[Any],
+) -> PriorityDispatchResult:
+    """An INTEGER that the versions are in already is kept, where no class says a type.
+
+    BIGINT would have the table written anew under a lock, for versions after two thousand million
+    writes of a row. A class that declares the column gets what it declares.
+    """
+    if isinstance(stored.type, INTEGER) and isinstance(mapped.type, BigInteger) and is_own(mapped):
+        operation.existing_type = stored.type
         return PriorityDispatchResult.STOP
     return PriorityDispatchResult.CONTINUE
 
