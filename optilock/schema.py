@@ -22,9 +22,9 @@ from optilock.mapped import facts
 from optilock.mapping.triggers import keys_without_rowid
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger
-from optilock.versioned import Versioned
+from optilock.versioned import OWN, Versioned
 
-__all__ = ["Expected", "expected", "is_version", "keys_without_rowid"]
+__all__ = ["Expected", "expected", "is_own", "is_version", "keys_without_rowid"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ def expected(tables: Iterable[Table]) -> dict[Table, Expected]:
 def is_version(column: Column[Any]) -> bool:
     """Is this the version of a class?"""
     return any(mapper.version_id_col is column for mapper in _mappers())
+
+
+def is_own(column: Column[Any]) -> bool:
+    """Has the mixin made this version's column, which no class declares?"""
+    return OWN in column.__dict__
 
 
 def _mappers() -> Iterator[Mapper[Any]]:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Versioned"]
 
+#: Of a version's column: the mixin has made it, and no class declares it.
+OWN = "_optilock_own"
 
 K = TypeVar("K", covariant=True)
 
@@ -231,6 +233,7 @@ def _token_column(mapper: Mapper[Any], cls: type[Any], table: Table, token: Toke
         )
     column = token.new_column()
     token.take(column)
+    column.__dict__[OWN] = True
     table.append_column(column)
     return column
 

@@ -1,16 +1,20 @@
-"""A kind of token that the library does not have, and that SQL can make as well as Python."""
+"""Kinds of token that the library does not have: SQL makes one as well as Python, none the other.
+
+Neither says what an UPDATE that has not read the row sets (``take``).
+"""
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnDefault, ColumnElement, literal
+from sqlalchemy import BigInteger, ColumnElement, literal
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens import Token
 
-__all__ = ["Tens"]
+__all__ = ["Random64", "Tens"]
 
 
 @dataclass(frozen=True)
@@ -20,9 +24,6 @@ class Tens(Token):
     def type(self) -> TypeEngine[Any]:
         return BigInteger()
 
-    def take(self, column: Column[Any]) -> None:
-        column.onupdate = ColumnDefault(self.following(column), for_update=True)
-
     def next(self, value: Any) -> int:
         return 10 if value is None else int(value) + 10
 
@@ -31,3 +32,14 @@ class Tens(Token):
 
     def following(self, old: ColumnElement[Any]) -> ColumnElement[Any]:
         return old + 10
+
+
+@dataclass(frozen=True)
+class Random64(Token):
+    """A random number of 62 bits."""
+
+    def type(self) -> TypeEngine[Any]:
+        return BigInteger()
+
+    def next(self, value: Any) -> int:
+        return secrets.randbits(62)

@@ -12,9 +12,9 @@ from optilock import Versioned
 from optilock.tokens import Counter, Manual, RowVersion, Timestamp, Unique
 from tests.hash_token import Hash
 from tests.models import Base
-from tests.tens_token import Tens
+from tests.tens_token import Random64, Tens
 
-__all__ = ["docs", "new", "with_version"]
+__all__ = ["TOKENS", "docs", "new", "with_version"]
 
 
 def _model(prefix: str, name: str, token: Any) -> Any:
@@ -47,6 +47,7 @@ TOKENS = {
     "Xmin": RowVersion(xmin=True),
     "Manual": Manual(Uuid()),
     "Tens": Tens(),
+    "Random64": Random64(),
     "Hash": Hash("title", "body", "to"),
 }
 

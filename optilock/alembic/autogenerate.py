@@ -16,7 +16,7 @@ from alembic.autogenerate import render
 from alembic.autogenerate.api import AutogenContext
 from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
-from sqlalchemy import Column, Dialect
+from sqlalchemy import INTEGER, BigInteger, Column, Dialect
 from sqlalchemy.types import TypeEngine
 
 from optilock import tokens
@@ -24,10 +24,11 @@ from optilock.alembic import version_column as op
 from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, key_of, tables_of
 from optilock.alembic.operation import VersionOperation
 from optilock.rollout.claim import PREFIX as CLAIM
-from optilock.schema import Expected, expected, is_version
+from optilock.schema import Expected, expected, is_own, is_version
 from optilock.session.caller import level_of_caller
 from optilock.tables import VERSION_TABLE, table_sets
-from optilock.tokens import Counter, Timestamp, Token, Unique
+from optilock.tokens import Counter, Token
+from optilock.tokens.base import kinds
 
 #: What a project writes in its env.py.
 LINE = 'autogenerate_plugins=["alembic.autogenerate.*", "optilock"]'
@@ -108,6 +109,26 @@ def compare_default(
     return PriorityDispatchResult.CONTINUE
 
 
+def compare_type(
+    context: AutogenContext,
+    operation: Any,
+    schema: str | None,
+    table: str,
+    name: str,
+    stored: Column[Any],
+    mapped: Column[Any],
+) -> PriorityDispatchResult:
+    """An INTEGER that the versions are in already is kept, where no class says a type.
+
+    BIGINT would have the table written anew under a lock, for versions after two thousand million
+    writes of a row. A class that declares the column gets what it declares.
+    """
+    if isinstance(stored.type, INTEGER) and isinstance(mapped.type, BigInteger) and is_own(mapped):
+        operation.existing_type = stored.type
+        return PriorityDispatchResult.STOP
+    return PriorityDispatchResult.CONTINUE
+
+
 def _drops_one(operation: Any, own: Collection[str]) -> bool:
     """Alembic would drop optilock's own tables, and their indexes: no model mentions them."""
     if isinstance(operation, ops.ModifyTableOps):
@@ -121,10 +142,6 @@ def _drops_one(operation: Any, own: Collection[str]) -> bool:
 def _wanted(context: AutogenContext) -> dict[Key, Expected]:
     found = expected(tables_of(context))
     return {key_of(context, table): wanted for table, wanted in found.items()}
-
-
-#: Kinds that a column can be told to be by its type.
-_KINDS: tuple[type[Token], ...] = (Counter, Unique, Timestamp)
 
 
 def version_operations(
@@ -207,7 +224,9 @@ def _named_as(wanted: Expected, old: Token) -> Token:
 
 def _token_of(name: str, kind: Any, dialect: Dialect) -> Token | None:
     """The token whose column this can have been."""
-    for possible in _KINDS:
+    for possible in kinds():
+        if not possible.told_by_type:
+            continue
         token = possible.in_column(name)
         if isinstance(kind, TypeEngine) and _same(kind, token.type(), dialect):
             return token

@@ -31,6 +31,9 @@ def setup(plugin: Plugin) -> None:
     # By its name among Alembic's own, which run without the line; after ours, where that is there.
     reminder = type(plugin)("alembic.autogenerate.optilock_reminder")
     reminder.add_autogenerate_comparator(_remind, "schema", priority=DispatchPriority.LAST)
+    reminder.add_autogenerate_comparator(
+        _compare_type, "column", "types", priority=DispatchPriority.FIRST
+    )
 
 
 def _compare_tables(*arguments: Any) -> Any:
@@ -43,6 +46,12 @@ def _remind(*arguments: Any) -> Any:
     from optilock.alembic.autogenerate import remind_of_line
 
     return remind_of_line(*arguments)
+
+
+def _compare_type(*arguments: Any) -> Any:
+    from optilock.alembic.autogenerate import compare_type
+
+    return compare_type(*arguments)
 
 
 def _compare_default(*arguments: Any) -> Any:

@@ -40,7 +40,7 @@ class Subject:
     def counts(self) -> bool:
         """Is the next version one more?"""
         token = _native(self.version) if self.wanted is None else self.wanted.token
-        return isinstance(token, Counter) or (token is not None and token.has_trigger)
+        return token is not None and token.counts
 
     @property
     def roll_out(self) -> str:

@@ -137,7 +137,7 @@ def _standing_on(
     shapes, place = facts(mapper).shapes, ("standing", table, deleting, given)
     found: tuple[Condition, ...] | None = shapes.get(place)
     if found is None:
-        every = (demand.on(mapper) for demand in _standing)
+        every = (_condition_of(demand, mapper) for demand in _standing)
         asked = [one.when(deleting=deleting, given=given) for one in every if one is not None]
         found = shapes[place] = tuple(_said_of(one, mapper, table) for one in asked)
     return found
@@ -203,7 +203,7 @@ class Demands:
             given = bool(self._rows) and facts(mapper).root in self._rows
             found = _standing_on(mapper, table, deleting=deleting, given=given)
             if self._all:
-                every = (demand.on(mapper) for demand in self._all)
+                every = (_condition_of(demand, mapper) for demand in self._all)
                 asked = [one.when(deleting=deleting, given=given) for one in every if one]
                 still = (one for one in found if not self._is_replaced(one))
                 found = (*still, *(_said_of(one, mapper, table) for one in asked))
@@ -362,6 +362,33 @@ class _InOtherTables(Condition):
 
     def explain(self, entry: Entry[Any]) -> Exception | None:
         return self.said.explain(entry)
+
+
+def _condition_of(demand: Demand, mapper: Mapper[Any]) -> Condition | None:
+    """What it demands of rows of the class; asked once a class.
+
+    Raises:
+        ConfigurationError: it is no condition, or one that nothing could be kept by.
+    """
+    found = demand.on(mapper)
+    if found is None:
+        return None
+    name = f"{type(demand).__name__}.on({mapper.class_.__name__})"
+    if not isinstance(found, Condition):
+        raise ConfigurationError(f"{name} gives a {type(found).__name__}, and no Condition.")
+    params = getattr(found, "__dataclass_params__", None)
+    try:
+        hash(found)
+        why = "" if params is None or params.frozen else "may be changed"
+    except TypeError as error:
+        why = f"cannot be kept ({error})"
+    if why:
+        raise ConfigurationError(
+            f"{name} gives a {type(found).__name__} that {why}: write @dataclass(frozen=True) over"
+            f" class {type(found).__name__}, with fields that are hashable, tuples and no lists."
+            " Nothing was sent."
+        )
+    return found
 
 
 def _said_of(condition: Condition, mapper: Mapper[Any], table: Any) -> Condition:

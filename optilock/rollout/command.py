@@ -18,7 +18,7 @@ from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.abort import abort as take_back
 from optilock.rollout.dry import dry_run as statements_of
 from optilock.rollout.pace import SHARE, pace_of
-from optilock.rollout.report import TOKENS, Report
+from optilock.rollout.report import Report, kind_named, token_kinds
 from optilock.rollout.run import roll_out
 from optilock.tokens.guard_trigger import Policy
 
@@ -29,7 +29,13 @@ _NAME = "{task.description}"
 @click.argument("table")
 @click.option("--url", required=True, help="The database, as SQLAlchemy writes it.")
 @click.option("--schema", help="The table's schema, if it is not the default one.")
-@click.option("--token", type=click.Choice(list(TOKENS)), default="counter", show_default=True)
+@click.option(
+    "--token",
+    default="counter",
+    show_default=True,
+    metavar=f"{'|'.join(sorted(token_kinds()))}|MODULE:KIND",
+    help="The kind of version.",
+)
 @click.option("--column", default="version", show_default=True, help="The version's column.")
 @click.option(
     "--guard",
@@ -70,7 +76,8 @@ def migrate(
     taken back with --abort.
     """
     with _told():
-        version = TOKENS[token](column=column) if column != "version" else TOKENS[token]()
+        kind = kind_named(token)
+        version = kind(column=column) if column != "version" else kind()
         named: dict[str, Any] = {"schema": schema, "token": version}
         triggers: dict[str, Any] = {"guard": guard, "ignore": ignore}
         pace: dict[str, Any] = {"rate": rate, "batch": batch, "share": share}

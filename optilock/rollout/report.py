@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pkgutil
 import shlex
+import sys
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from optilock.tokens import Counter, RowVersion, Timestamp, Token, Unique
+from optilock.errors import ConfigurationError
+from optilock.tokens import Counter, Token
+from optilock.tokens.base import kinds
 from optilock.tokens.guard_trigger import GuardTrigger
 
 
@@ -45,20 +50,54 @@ class Silent:
     def waiting(self, why: str) -> None: ...
 
 
-#: What ``--token`` calls them.
-TOKENS: dict[str, type[Token]] = {
-    "counter": Counter,
-    "unique": Unique,
-    "timestamp": Timestamp,
-    "row-version": RowVersion,
-}
+def token_kinds() -> dict[str, type[Token]]:
+    """The kinds that ``--token`` has a name for."""
+    return {kind.option: kind for kind in kinds() if kind.option is not None}
+
+
+def kind_named(name: str) -> type[Token]:
+    """What ``--token`` means: a name, or ``module:Kind`` of a kind that a program has.
+
+    Raises:
+        ConfigurationError: there is no such kind, or it makes no version for old rows.
+    """
+    known = token_kinds()
+    if name in known:
+        return known[name]
+    found: Any = None
+    if ":" in name:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            found = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigurationError(f"--token {name} cannot be imported: {error}.") from None
+    if not (isinstance(found, type) and issubclass(found, Token)):
+        raise ConfigurationError(
+            f"--token {name} is no kind of token: write {', '.join(known)}, or module:Kind of one"
+            " of your own."
+        )
+    if found().first() is None:
+        raise ConfigurationError(
+            f"{found.__name__} has no first(), so nobody knows the version of rows that never had"
+            " one: write a migration of your own."
+        )
+    return found
+
+
+def _option_of(token: Token) -> str | None:
+    """What ``--token`` would be for an equal token; ``None``: there is no such word."""
+    kind, (given, named) = type(token), token.arguments()
+    if token.first() is None or given or named.keys() - {"name", "column"}:
+        return None
+    return kind.option or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def command(
     table: str, schema: str | None, token: Token, guard: GuardTrigger | None = None
 ) -> str | None:
     """The call of ``optilock migrate`` that makes this; None of a token that has to be migrated."""
-    kind = next((name for name, known in TOKENS.items() if type(token) is known), None)
+    kind = _option_of(token)
     if kind is None:
         return None
     words = [table, "--url", "…"]

@@ -170,9 +170,9 @@ def _made(connection: Connection, change: Change) -> Form:
 def is_made_anew(mapper: Mapper[Any]) -> bool:
     """Is the next version made without the one before (``Unique``)?"""
     kind = facts(mapper).kind
+    if kind is not None:
+        return kind.is_made_anew
     made: Any = mapper.version_id_generator
-    if kind is not None and kind.predictable:
-        return False
     first = made(None)
     return bool(first != made(None))
 

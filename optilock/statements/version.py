@@ -151,6 +151,9 @@ def following(mapper: Mapper[Any]) -> Mapping[Any, Any]:
     token = facts(mapper).version
     if token.onupdate is not None and token.onupdate.is_clause_element:
         return {token: token.onupdate.arg}
+    kind = facts(mapper).kind
+    if kind is not None:
+        return {token: kind.anew()}
     make: Any = mapper.version_id_generator
     first = make(None)
     if type(first) is int and (make(1), make(41)) == (2, 42):

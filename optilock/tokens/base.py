@@ -1,18 +1,22 @@
 """What every token with a column can do, and what a kind of token says of itself.
 
 A kind is a frozen dataclass in a file of its own. Elsewhere nobody asks which kind a token is: who
-makes its versions, what SQL makes them, whether a table has the column anyway, all that the token
-tells itself. So a new kind is one new file; ``docs/tokens.md`` has an example.
+makes its versions, what SQL makes them, whether a table has the column anyway, what ``--token``
+calls it, all that the token tells itself. So a new kind is one new file; ``docs/tokens.md`` has an
+example.
 """
 
 from __future__ import annotations
 
+import functools
 import keyword
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
-from sqlalchemy import Column, ColumnElement, literal_column
+from sqlalchemy import Column, ColumnDefault, ColumnElement, Integer, literal_column
+from sqlalchemy.exc import DontWrapMixin
 from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError
@@ -39,6 +43,10 @@ class Token:
     every_write: ClassVar[bool] = False
     #: Does ``next`` give the same each time, so that what a statement has made need not be read?
     predictable: ClassVar[bool] = False
+    #: What ``optilock migrate --token`` calls it; without one, ``module:Kind`` will do.
+    option: ClassVar[str | None] = None
+    #: Is a NOT NULL column of its type probably one of its own? Autogenerate asks what one was.
+    told_by_type: ClassVar[bool] = False
 
     name: str = "version"
     column: str | None = None
@@ -93,8 +101,39 @@ class Token:
     def take(self, column: Column[Any]) -> None:
         """Make ``column``, new or declared by the class, this token's: what INSERT and UPDATE say.
 
-        Raises ``ConfigurationError`` for a column that says something else.
+        Any UPDATE of the table that does not name the version moves it (``update()``), also one
+        that a plain session sends, or Core.
+
+        Raises ``ConfigurationError`` for a column that says something else, and where nothing would
+        move the version.
         """
+        if self.made_by == "python" and column.onupdate is None:
+            column.onupdate = ColumnDefault(self._at_update(column), for_update=True)
+        elif self.made_by == "database" and not (self.has_trigger or self.is_system):
+            self._let_sql_move(column)
+
+    def _at_update(self, column: Column[Any]) -> Any:
+        """What an UPDATE sets that has not read the row."""
+        following = self.following(column)
+        if following is not None:
+            return following
+        if isinstance(column.type, Integer) and _counts(self.next):
+            return column + 1
+        return lambda: self.anew()
+
+    def _let_sql_move(self, column: Column[Any]) -> None:
+        following = self.following(column)
+        if following is None and column.onupdate is None and column.server_onupdate is None:
+            kind = type(self).__name__
+            raise ConfigurationError(
+                f"The versions of {kind}() are the database's, and nothing says how {column.name!r}"
+                f" moves: give {kind} a following(), which returns SQL, or a take() that says"
+                " server_onupdate=FetchedValue() of a column which a trigger moves."
+            )
+        for what, element in (("default", self.first()), ("onupdate", following)):
+            if element is not None and getattr(column, what) is None:
+                made = ColumnDefault(element, for_update=what == "onupdate")
+                setattr(column, what, made)
 
     def _alone(self, column: Column[Any], what: str) -> ConfigurationError:
         return ConfigurationError(
@@ -112,6 +151,31 @@ class Token:
     def next(self, value: Any) -> Any:
         """The value that follows ``value``; the first one for ``None``."""
         raise NotImplementedError  # said by every kind whose versions Python makes
+
+    def anew(self) -> Any:
+        """A version for a row whose own one nobody has read: chance makes it, or a clock.
+
+        Raises ``ConfigurationError`` where each version is made from the one before.
+        """
+        if not self.is_made_anew:
+            kind = type(self).__name__
+            raise _NotMade(
+                f"This UPDATE has not read the {self.column_name!r} of its rows, and {kind}() makes"
+                f" each version from the one before: name {self.column_name!r} among the values of"
+                f" the statement, change the objects, or give {kind} a following(), which returns"
+                " SQL. Nothing was sent."
+            )
+        return self.next(None)
+
+    @property
+    def is_made_anew(self) -> bool:
+        """Is a version made without the one before, by chance or a clock?"""
+        return not self.predictable and (self.drawn(bytes(32)) is not None or not _depends(self))
+
+    @property
+    def counts(self) -> bool:
+        """Is the next version one more?"""
+        return self.has_trigger
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -178,6 +242,44 @@ class Token:
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
         usual = {one.name: one.default for one in fields(self)}
         return (), {name: value for name, value in given.items() if value != usual[name]}
+
+
+class _NotMade(ConfigurationError, DontWrapMixin):
+    """SQLAlchemy would make a ``StatementError`` of it, as it comes while a statement is made."""
+
+
+def _counts(following: Callable[[Any], Any]) -> bool:
+    try:
+        return (following(1), following(41)) == (2, 42)
+    except Exception:  # another kind of value
+        return False
+
+
+#: As many versions in a row; so many random ones stand in order once in 40,320 times.
+_TRIED = 8
+
+
+@functools.lru_cache(maxsize=64)
+def _depends(token: Token) -> bool:
+    """Is a version made from the one before it? Chance and clocks do not look at that.
+
+    Those that are counted, by whatever steps, grow from one to the next, and a first one that is
+    made after them is less than the last.
+    """
+    following = token.next
+    fresh = [following(None) for _ in range(3)]
+    if fresh[0] == fresh[1] == fresh[2]:
+        return True
+    line = [fresh[0]]
+    for _ in range(_TRIED):
+        line.append(following(line[-1]))
+    first = following(None)
+    try:
+        grows = all(one < after for one, after in pairwise(line))
+        shrinks = all(one > after for one, after in pairwise(line))
+        return (grows and not first > line[-1]) or (shrinks and not first < line[-1])
+    except TypeError:  # they have no order
+        return False
 
 
 def kinds(parent: type[Token] = Token) -> Iterator[type[Token]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnDefault, ColumnElement, Integer, literal
+from sqlalchemy import BigInteger, Column, ColumnElement, Integer, literal
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
@@ -23,6 +23,8 @@ class Counter(Token):
     """1, 2, 3 …: a 64-bit integer that grows by one with every UPDATE of the row."""
 
     predictable = True
+    option = "counter"
+    told_by_type = True
 
     def type(self) -> TypeEngine[Any]:
         return BigInteger()
@@ -30,10 +32,9 @@ class Counter(Token):
     def accepts(self, column: Column[Any]) -> bool:
         return isinstance(column.type, Integer)
 
-    def take(self, column: Column[Any]) -> None:
-        """Any UPDATE of the table that does not name the version counts it up (``update()``)."""
-        if column.onupdate is None:
-            column.onupdate = ColumnDefault(self.following(column), for_update=True)
+    @property
+    def counts(self) -> bool:
+        return True
 
     def next(self, value: Any) -> int:
         return 1 if value is None else int(value) + 1

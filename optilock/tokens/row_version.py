@@ -92,6 +92,7 @@ class RowVersion(Token):
 
     made_by = "database"
     every_write = True
+    option = "row-version"
 
     xmin: bool = False
 

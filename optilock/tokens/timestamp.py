@@ -114,6 +114,8 @@ class Timestamp(Token):
     """The server's time of the last write, aware and in UTC; it moves forward with every write."""
 
     made_by = "database"
+    option = "timestamp"
+    told_by_type = True
 
     def type(self) -> UtcDateTime:
         return UtcDateTime()

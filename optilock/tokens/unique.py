@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnDefault, ColumnElement, FunctionElement, Uuid
+from sqlalchemy import Column, ColumnElement, FunctionElement, Uuid
 from sqlalchemy.types import TypeEngine
 
 from optilock.tokens.base import Token
@@ -29,16 +29,14 @@ class RandomUuid(FunctionElement[Any]):
 class Unique(Token):
     """A random UUID (version 4, RFC 9562) with every write."""
 
+    option = "unique"
+    told_by_type = True
+
     def type(self) -> TypeEngine[Any]:
         return Uuid()
 
     def accepts(self, column: Column[Any]) -> bool:
         return isinstance(column.type, Uuid) and column.type.as_uuid
-
-    def take(self, column: Column[Any]) -> None:
-        """Any UPDATE of the table that does not name the version gives a new one (``update()``)."""
-        if column.onupdate is None:
-            column.onupdate = ColumnDefault(lambda: self.next(None), for_update=True)
 
     def next(self, value: Any) -> uuid.UUID:
         return uuid.uuid4()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import pickle
+import random
+import time
 import uuid
 from typing import Annotated, Any
 
 import pytest
 from sqlalchemy import (
+    BigInteger,
     Column,
     Computed,
     Date,
@@ -51,6 +55,7 @@ from optilock import (
     Manual,
     RowVersion,
     Timestamp,
+    Unique,
     Versioned,
     bulk_update,
     client_wins,
@@ -60,9 +65,12 @@ from optilock import (
     touch,
     watch,
 )
-from optilock.tokens import UtcDateTime
+from optilock.rollout.report import command, kind_named
+from optilock.tokens import Token, UtcDateTime
+from optilock.tokens.base import kinds
 from tests.hash_token import Hash
 from tests.lost_update import base, is_protected
+from tests.tens_token import Random64, Tens
 
 UTC = datetime.UTC
 
@@ -618,3 +626,155 @@ def test_an_edit_that_is_taken_back_after_a_conflict_leaves_no_version_behind(se
         session.flush()
     row.name = "a"
     assert row.version == cls.__version_token__.make({"name": "a"})
+
+
+# -- kinds that say nothing of an UPDATE -----------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps(Token):
+    """Each version is the one before, and more; by how much is chance."""
+
+    def type(self) -> BigInteger:
+        return BigInteger()
+
+    def next(self, value: Any) -> int:
+        return (value or 0) + random.randint(1, 100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Longer(Token):
+    """x, xx, xxx"""
+
+    def type(self) -> String:
+        return String(60)
+
+    def next(self, value: Any) -> str:
+        return f"{value or ''}x"
+
+
+@dataclasses.dataclass(frozen=True)
+class OneMore(Token):
+    """Counted, and nothing says how in SQL."""
+
+    def type(self) -> BigInteger:
+        return BigInteger()
+
+    def next(self, value: Any) -> int:
+        return (value or 0) + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Nanoseconds(Token):
+    """A clock."""
+
+    def type(self) -> BigInteger:
+        return BigInteger()
+
+    def next(self, value: Any) -> int:
+        return time.time_ns()
+
+
+@pytest.mark.parametrize(
+    ("kind", "moves"),
+    [
+        (Steps, False),
+        (Longer, False),
+        (OneMore, True),
+        (Nanoseconds, True),
+        (Random64, True),
+        (Tens, True),
+        (Unique, True),
+        (Counter, True),
+    ],
+)
+@pytest.mark.parametrize("watches", [False, True])
+def test_an_update_moves_the_version_or_is_refused(kind, moves, watches):
+    """C8: whatever the kind says of it, and whoever sends it."""
+
+    class Own(DeclarativeBase):
+        pass
+
+    class Page(Versioned, Own):
+        __tablename__ = "pages"
+        __version_token__ = kind()
+        id: Mapped[int] = mapped_column(primary_key=True)
+        title: Mapped[str]
+
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    Own.metadata.create_all(engine)
+    plain = sessionmaker(engine)
+    made = watch(sessionmaker(engine)) if watches else plain
+    with plain.begin() as session:
+        session.add(Page(id=1, title="old"))
+    with plain() as session:
+        before = session.get_one(Page, 1).version
+    statement = update(Page).values(title="theirs")
+    if moves:
+        for _ in range(3):
+            with made.begin() as session:
+                session.execute(statement)
+            with plain() as session:
+                after = session.get_one(Page, 1).version
+            assert after != before
+            before = after
+    else:
+        for bind in (made, plain):
+            with bind.begin() as session, pytest.raises(ConfigurationError) as refused:
+                session.execute(statement)
+            assert "makes each version from the one before: name 'version'" in str(refused.value)
+            assert type(pickle.loads(pickle.dumps(refused.value))) is type(refused.value)
+        with made.begin() as session:
+            session.execute(statement.values(version=kind().next(before)))
+    with plain() as session:
+        assert session.get_one(Page, 1).title == "theirs"
+
+
+def test_a_kind_whose_versions_nothing_moves_is_refused():
+    """C8: of the database's kinds, one that says nothing of an UPDATE."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Silent(Token):
+        made_by = "database"
+
+        def type(self) -> BigInteger:
+            return BigInteger()
+
+    class Own(DeclarativeBase):
+        pass
+
+    with pytest.raises(ConfigurationError, match=r"give Silent a following\(\), which returns SQL"):
+
+        class Page(Versioned, Own):
+            __tablename__ = "pages"
+            __version_token__ = Silent()
+            id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def test_what_is_known_of_a_kind_is_in_its_class():
+    """C8: ``--token`` and autogenerate look through the kinds that there are."""
+    named = {kind.option: kind for kind in kinds() if kind.option}
+    assert named == {
+        "counter": Counter,
+        "unique": Unique,
+        "timestamp": Timestamp,
+        "row-version": RowVersion,
+    }
+    assert {kind for kind in kinds() if kind.told_by_type} == {Counter, Unique, Timestamp}
+    counted = [kind for kind in (Counter, RowVersion, Unique, Tens) if kind().counts]
+    assert counted == [Counter, RowVersion]
+    assert kind_named("unique") is Unique
+    assert kind_named("tests.tens_token:Tens") is Tens
+    assert command("pages", None, Tens()) == (
+        "optilock migrate pages --url … --token tests.tens_token:Tens"
+    )
+    assert command("pages", None, Random64()) is None
+    for wrong, why in {
+        "tens": "no kind of token: write counter, ",
+        "tests.tens_token:Twenties": "cannot be imported",
+        "no.such:Kind": "cannot be imported",
+        "json:dumps": "no kind of token",
+        "tests.tens_token:Random64": r"Random64 has no first\(\)",
+    }.items():
+        with pytest.raises(ConfigurationError, match=why):
+            kind_named(wrong)

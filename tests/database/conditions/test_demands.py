@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import (
@@ -525,6 +525,63 @@ def test_a_condition_without_sql_is_refused_when_it_is_made() -> None:
         class Empty(Condition):
             def explain(self, entry: Entry[Any]) -> None:
                 return None
+
+
+class _OfSome(Condition):
+    """What the next classes share: nothing is ever asked."""
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return true()
+
+    def explain(self, entry: Entry[Any]) -> None:
+        return None
+
+
+@dataclass
+class Thawed(_OfSome):
+    names: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Changeable(_OfSome):
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listing(_OfSome):
+    names: list[str] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (
+            Thawed(),
+            r"cannot be kept \(unhashable type: 'Thawed'\): write @dataclass\(frozen=True\)",
+        ),
+        (Changeable(), r"may be changed: write @dataclass\(frozen=True\) over class Changeable"),
+        (Listing(), r"cannot be kept \(unhashable type: 'list'\)"),
+        ("me", "gives a str, and no Condition"),
+    ],
+)
+def test_a_condition_that_cannot_be_kept_is_refused(filled: Engine, wrong: Any, why: str) -> None:
+    """C8: before anything is sent, and in words; it was a TypeError in the middle of the flush."""
+
+    class Odd(Demand):
+        values: ClassVar[dict[str, Any]] = {}
+
+        def on(self, mapper: Mapper[Any]) -> Any:
+            return wrong
+
+    with watch(sessionmaker(filled))() as session:
+        demand(session, Odd())
+        session.get_one(Task, 1).title = "new"
+        with pytest.raises(ConfigurationError, match=why):
+            session.flush()
+        session.rollback()
+        assert session.is_active
+        with pytest.raises(ConfigurationError, match=why):
+            session.execute(update(Task).where(Task.id == 1).values(title="new"))
 
 
 def test_two_demands_that_want_one_name_are_refused() -> None:

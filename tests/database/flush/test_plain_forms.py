@@ -265,7 +265,7 @@ def test_a_table_need_not_have_a_primary_key(unkeyed: Engine, cls: Any, first: s
 # -- settings that forbid a form -------------------------------------------------------------------
 
 
-class Item(Versioned, Base):
+class GuardedItem(Versioned, Base):
     __tablename__ = "set_items"
 
     id = mapped_column(Integer, primary_key=True)
@@ -286,32 +286,34 @@ SETTINGS = [
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_that_forbids_a_form_is_no_error(engine: Engine, setting: str) -> None:
     """D2: what is refused before anything is written, is written one row after the other."""
-    Base.metadata.create_all(engine, tables=[Item.__table__])
+    Base.metadata.create_all(engine, tables=[GuardedItem.__table__])
     sessions = watch(sessionmaker(engine))
     with sessions.begin() as session:
-        session.add_all([Item(id=n) for n in range(1, 6)])
+        session.add_all([GuardedItem(id=n) for n in range(1, 6)])
 
     def set_up(driver: Any, *_: Any) -> None:
         driver.cursor().execute(f"SET {setting}")
 
     event.listen(engine, "checkout", set_up)
-    everything = [Item(id=n) for n in range(1, 6)]
+    everything = [GuardedItem(id=n) for n in range(1, 6)]
     with UnitOfWork(sessions, on_conflict=merge_fields) as session:
-        rows = [session.get_one(Item, one.id) for one in everything]
+        rows = [session.get_one(GuardedItem, one.id) for one in everything]
         with sessions.begin() as other:
-            for row in (other.get_one(Item, 2), other.get_one(Item, 4)):
+            for row in (other.get_one(GuardedItem, 2), other.get_one(GuardedItem, 4)):
                 row.label = "theirs"
         for row in rows:
             row.number = 7
     with UnitOfWork(sessions) as session:
-        rows = [session.get_one(Item, one.id) for one in everything]
+        rows = [session.get_one(GuardedItem, one.id) for one in everything]
         assert [(row.number, row.label) for row in rows] == [
             (7, "theirs" if row.id in (2, 4) else "") for row in rows
         ]
         for row in rows[:4]:
             session.delete(row)
     with UnitOfWork(sessions) as session:
-        assert [session.get(Item, one.id) is None for one in everything] == [True] * 4 + [False]
+        assert [session.get(GuardedItem, one.id) is None for one in everything] == [True] * 4 + [
+            False
+        ]
     event.remove(engine, "checkout", set_up)
     engine.dispose()
-    Base.metadata.drop_all(engine, tables=[Item.__table__])
+    Base.metadata.drop_all(engine, tables=[GuardedItem.__table__])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, String, inspect, select
+from sqlalchemy import Engine, String, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import (
     Mapped,
@@ -31,7 +31,7 @@ from optilock import (
 )
 from optilock.tokens import Manual, Timestamp
 from tests.models import Base
-from tests.token_classes import docs, new, with_version
+from tests.token_classes import TOKENS, docs, new, with_version
 
 alive = pytest.mark.needs("resolves-in-place")
 
@@ -568,3 +568,29 @@ def test_versions_that_differ_in_case_only_are_two_versions(store, watched, othe
     mine.name, mine.version = "mine", "another"
     [entry] = refused(session).entries
     assert entry.database["name"] == "theirs"
+
+
+# -- who has not read the row ----------------------------------------------------------------------
+
+MOVED = [n for n, token in TOKENS.items() if token.made_by in ("python", "database")]
+
+
+@pytest.mark.parametrize("how", ["the class", "the table", "a connection"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=ONLY.get(name, [])) for name in MOVED])
+def test_an_update_that_nobody_watches_moves_the_version(
+    engine, store, watched, refused, stored, name, how
+):
+    """C8: of a plain session, or of none; also where the kind says nothing of an UPDATE."""
+    doc = DOCS[name]
+    store(doc(id=1, title="a"))
+    session = watched()
+    session.get(doc, 1).title = "mine"
+    named = doc if how == "the class" else doc.__table__
+    key = doc.id if how == "the class" else doc.__table__.c.id
+    with engine.begin() as connection, Session(connection) as plain:
+        sends = connection if how == "a connection" else plain
+        sends.execute(update(named).where(key == 1).values(body="theirs"))
+    [entry] = refused(session).entries
+    assert entry.database["body"] == "theirs"
+    session.rollback()
+    assert stored(doc, 1)["body"] == "theirs"

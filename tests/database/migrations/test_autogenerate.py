@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import MetaData, String, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column
+from typing import Any
 
-from optilock import Counter, RowVersion, Timestamp, Unique, Versioned
+import pytest
+from sqlalchemy import BigInteger, Integer, MetaData, SmallInteger, String, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers, mapped_column, sessionmaker
+
+from optilock import Counter, RowVersion, Timestamp, Unique, Versioned, touch, watch
+from optilock.mapping.tables import classes_over
 from tests import models as every
 from tests.migrating import migrate, revise, run, shape, triggers
 
@@ -389,3 +392,71 @@ def test_versions_of_classes_that_nobody_holds_are_known(engine, line, collect):
         return
     with says_the_line:
         revise(engine, metadata, **WITHOUT)
+
+
+# -- SQLAlchemy's own version_id_col becomes the mixin's -------------------------------------------
+
+
+def native(kind: Any) -> MetaData:
+    """The class before: the version is counted by SQLAlchemy."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Page(Base):
+        __tablename__ = "pages"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        version: Mapped[int] = mapped_column(kind, nullable=False)
+        __mapper_args__ = {"version_id_col": version}
+
+    return Base.metadata
+
+
+def moved(declared: Any) -> MetaData:
+    """And of the mixin; ``declared``: the column's type, or ``None``: it is not declared."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    body: dict[str, Any] = {
+        "__tablename__": "pages",
+        "__version_token__": Counter(),
+        "id": mapped_column(Integer, primary_key=True),
+    }
+    if declared is not None:
+        body["version"] = mapped_column(declared, nullable=False)
+    type("Page", (Versioned, Base), body)
+    return Base.metadata
+
+
+@pytest.mark.parametrize("line", [False, True])
+@pytest.mark.parametrize(
+    ("before", "declared", "altered"),
+    [
+        (Integer, Integer, False),
+        (Integer, None, False),
+        (BigInteger, None, False),
+        (Integer, BigInteger, True),
+        (SmallInteger, None, True),
+    ],
+)
+@each_style
+def test_a_version_that_moves_to_the_mixin_keeps_its_type(
+    engine, before, declared, altered, line, batch
+):
+    """D6: no table is written anew for a wider integer, unless a class says so."""
+    native(before).create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO pages (id, version) VALUES (1, 7)"))
+    metadata = moved(declared)
+    revision = revise(engine, metadata, **({} if line else WITHOUT), render_as_batch=batch)
+    assert revision.empty is not altered
+    if altered and (batch or engine.dialect.name != "sqlite"):
+        assert "type_=sa.BigInteger()" in revision.upgrade
+        run(engine, revision, revision.upgrade)
+        assert is_clean(engine, metadata) is True
+    (page,) = (mapper.class_ for mapper in classes_over(metadata.tables["pages"]))
+    with watch(sessionmaker(engine)).begin() as session:
+        touch(session.get_one(page, 1))
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT version FROM pages")) == 8

@@ -43,11 +43,13 @@ class Basket(Versioned, Base):
     __version_root_of__ = ("items",)
     id: Mapped[int] = key()
     name: Mapped[str | None]
-    items: Mapped[list[Item]] = relationship(back_populates="basket", cascade="all, delete-orphan")
+    items: Mapped[list[BasketItem]] = relationship(
+        back_populates="basket", cascade="all, delete-orphan"
+    )
     notes: Mapped[list[Memo]] = relationship(back_populates="basket")
 
 
-class Item(Versioned, Base):
+class BasketItem(Versioned, Base):
     __tablename__ = "rc_items"
     id: Mapped[int] = key()
     name: Mapped[str | None]
@@ -69,8 +71,8 @@ def rows(store: Do) -> None:
     store(
         Account(id=1, owner="Ada"),
         Account(id=2, owner="Bob"),
-        Basket(id=1, items=[Item(id=1), Item(id=2)], notes=[Memo(id=1)]),
-        Basket(id=2, items=[Item(id=4)]),
+        Basket(id=1, items=[BasketItem(id=1), BasketItem(id=2)], notes=[Memo(id=1)]),
+        Basket(id=2, items=[BasketItem(id=4)]),
     )
 
 
@@ -92,11 +94,13 @@ BARE: dict[str, Callable[[Session], Any]] = {
     "touch": lambda session: touch(session.get_one(Account, 1)),
     "only-verified": lambda session: verify(edit(session)),
     "another-row": lambda session: expect(session.get_one(Account, 2), 1) or edit(session),
-    "of-an-aggregate": lambda session: setattr(session.get_one(Item, 1), "name", "new"),
-    "part-added": lambda session: with_basket(session, lambda one: one.items.append(Item(id=3))),
+    "of-an-aggregate": lambda session: setattr(session.get_one(BasketItem, 1), "name", "new"),
+    "part-added": lambda session: with_basket(
+        session, lambda one: one.items.append(BasketItem(id=3))
+    ),
     "part-removed": lambda session: with_basket(session, lambda one: one.items.pop()),
     "part-moved": lambda session: with_basket(
-        session, lambda one: one.items.append(session.get_one(Item, 4))
+        session, lambda one: one.items.append(session.get_one(BasketItem, 4))
     ),
     "child-removed": lambda session: with_basket(session, lambda one: one.notes.clear()),
     "child-moved": lambda session: setattr(
@@ -114,7 +118,7 @@ def test_a_row_without_a_condition_is_refused_before_anything_is_sent(
     rows: None, engine: Engine, stored: Do, write: Callable[[Session], Any]
 ) -> None:
     """A10: and the edits are where they were."""
-    before = [stored(Account, 1), stored(Basket, 1), stored(Item, 1), stored(Memo, 1)]
+    before = [stored(Account, 1), stored(Basket, 1), stored(BasketItem, 1), stored(Memo, 1)]
     with pytest.raises(PreconditionRequired, match="overwrite") as caught, unit(engine) as session:
         with session.no_autoflush:
             write(session)
@@ -125,7 +129,7 @@ def test_a_row_without_a_condition_is_refused_before_anything_is_sent(
         assert session.is_active
     assert caught.value.status == 428
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert [stored(Account, 1), stored(Basket, 1), stored(Item, 1), stored(Memo, 1)] == before
+    assert [stored(Account, 1), stored(Basket, 1), stored(BasketItem, 1), stored(Memo, 1)] == before
 
 
 def demanded(session: Session) -> None:
@@ -162,11 +166,11 @@ def part_of_what_is_demanded(session: Session) -> None:
     expect(basket, 1)
     basket.items[0].name = "new"
     basket.items.pop()
-    basket.items.append(Item(id=3))
+    basket.items.append(BasketItem(id=3))
 
 
 def root_of_what_is_demanded(session: Session) -> None:
-    item = session.get_one(Item, 1)
+    item = session.get_one(BasketItem, 1)
     expect(item, 1)
     item.name = "new"
 
