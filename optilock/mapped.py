@@ -175,8 +175,8 @@ class Facts:
             attribute.key: column
             for attribute in mapper.column_attrs
             if isinstance(column := attribute.columns[0], Column) and column.table in mapper.tables
-            if self.named([column])
-            == {attribute.key}  # of two attributes, the one it is written by
+            # Of two attributes of a column, the one that is written.
+            if self.named([column]) == {attribute.key}
         }
 
     def named(self, columns: Iterable[Any]) -> set[str]:

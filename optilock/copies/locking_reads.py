@@ -24,6 +24,7 @@ from optilock.mapped import State, facts, identity_of
 from optilock.rows.seen import version_seen
 from optilock.rows.sides import attempt_of, entry_of
 from optilock.rows.stored import read_stored
+from optilock.rows.touch import TOUCHED, is_touched, touch_again
 from optilock.session.connections import connection_to_write
 from optilock.session.watched import READS, Reads
 
@@ -39,10 +40,26 @@ def guarded_get(original: Read) -> Read:
             reads: Reads | None = self.__dict__.get(READS)
             read = read_by_key if reads is None else reads.get
             return read(original, self, entity, ident, options)
-        with _telling(self, lambda: _object_asked_for(self, entity, ident)):
+        asked_for = functools.partial(_object_asked_for, self, entity, ident)
+        touched = asked_for() if TOUCHED in self.__dict__ else None
+        with _telling(self, asked_for), _as_read(self, touched):
             return original(self, entity, ident, **options)
 
     return get
+
+
+@contextmanager
+def _as_read(session: Session, state: State | None) -> Iterator[None]:
+    """A touched object holds its next version; what the lock shows is compared with its own."""
+    token = "" if state is None else facts(state.mapper).token
+    if state is None or not is_touched(state) or state.committed_state.get(token) is None:
+        yield
+        return
+    state.dict[token] = state.committed_state.pop(token)
+    try:
+        yield
+    finally:
+        touch_again(session)
 
 
 def guarded_refresh(original: Read) -> Read:

@@ -50,8 +50,8 @@ def test_a_difference_is_told_with_the_steps_that_it_needs(
 
     monkeypatch.setattr(columns_only, "_changed", columns_only._rows_of)
     monkeypatch.setattr(columns_only, "give_up", lambda session: None)
-    warm = (Step("get"), Step("set_", 1, 0), Step("commit"), Step("read", 2), Step("set_same", 2))
-    steps = (*warm, Step("set_bad", 1, 2), Step("flush"), Step("commit"))
+    warm = (Step("get"), Step("set_", 1, 0), Step("commit"), Step("read", 1), Step("read", 2))
+    steps = (*warm, Step("set_bad", 1, 0), Step("flush"), Step("commit"))
     found = place.difference(Program(-1, 16, False, True, steps))
     assert found is not None
     short = shrink(place, found)

@@ -17,7 +17,9 @@ from optilock import (
     ConcurrencyError,
     ConfigurationError,
     Counter,
+    Timestamp,
     Versioned,
+    touch,
     verify,
     watch,
 )
@@ -100,6 +102,13 @@ class Both(Versioned, Base):
     id: Mapped[int] = key()
     title: Mapped[str | None]
     note: Mapped[str | None]
+
+
+class Timed(Versioned, Base):
+    __tablename__ = "ap_timed"
+    __version_token__ = Timestamp()
+    id: Mapped[int] = key()
+    title: Mapped[str | None]
 
 
 class Unsorted(Versioned, Base):
@@ -405,6 +414,32 @@ def test_what_is_read_for_a_delete_is_not_taken_for_what_was_seen(makers, other)
         (entry,) = refused.value.entries
         assert entry.database["title"] == "theirs"
         assert entry.original.get("title") != "theirs"
+
+
+@pytest.mark.parametrize("token", ["counter", "timestamp"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_an_object_that_is_touched_and_read_under_a_lock(makers, other, token, anew):
+    """C12"""
+    model = {"counter": Part, "timestamp": Timed}[token]
+    with makers[1](autoflush=False) as session:
+        if session.get(model, 7) is None:
+            session.add(model(id=7, title="a"))
+            session.commit()
+        one = session.get_one(model, 7)
+        version = one.version
+        touch(one)
+        session.get_one(model, 7, with_for_update=True, populate_existing=anew)
+        session.commit()
+        moved = one.version
+        assert moved != version
+        session.commit()
+        assert one.version == moved
+        touch(one)
+        other(model, 7, title="theirs")
+        with pytest.raises(ConcurrencyError):
+            session.get_one(model, 7, with_for_update=True)
+        session.rollback()
+        assert one.version != moved
 
 
 @pytest.mark.parametrize("edited", [False, True])
