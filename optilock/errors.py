@@ -52,7 +52,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from sqlalchemy.orm.exc import StaleDataError
 
-from optilock.plain import ReadOnly, as_json, plus
+from optilock.plain import ReadOnly, as_json, plus, who_changed
 
 __all__ = [
     "CannotMerge",
@@ -125,6 +125,8 @@ class Entry(Generic[T]):
     #: Of columns that writers add to (``__version_commutes__``): how much we add to what is stored,
     #: whatever a resolver decides about the other columns.
     added: Mapping[str, Any] = field(default_factory=dict)
+    #: The version in ``original`` was demanded (``expect``, ``if_match``), and not read.
+    demanded: bool = False
 
     def __post_init__(self) -> None:
         for name in (*_MAPPINGS, "added"):
@@ -201,7 +203,8 @@ class Entry(Generic[T]):
         """One line for people: the row, what both sides did, which columns, which versions."""
         text = f"{self.row}: we tried to {self.action} it, {self._what_happened()}"
         if self.conflicting:
-            text += f"; both sides changed {', '.join(sorted(self.conflicting))}"
+            stored = self.database or {}
+            text += f"; {who_changed(self.conflicting, self.changes, self.original, stored)}"
         elif self.changes:
             text += f"; we changed {', '.join(sorted(self.changes))}"
         known = [part for part in (self._versions(), self._values_compared()) if part]
@@ -215,7 +218,7 @@ class Entry(Generic[T]):
 
     def _what_happened(self) -> str:
         if self.kind == "updated":
-            return "it was updated"
+            return "it is in another version" if self.demanded else "it was updated"
         # Who knows no more of a row than its key and its version has perhaps never seen it.
         if len(self.original) > len(self.identity) + (self.token is not None):
             return "it was deleted"
@@ -225,11 +228,10 @@ class Entry(Generic[T]):
         if self.token is None or self.token not in self.original:
             return ""
         ours, stored = self.original[self.token], (self.database or {}).get(self.token)
-        if self.database is None:
-            return f"we read version {ours!r}"
-        if self.compared and ours == stored:
+        if self.compared and self.database is not None and ours == stored:
             return f"the version is still {ours!r}"
-        return f"we read version {ours!r}, stored is {stored!r}"
+        known = f"version {ours!r} was demanded" if self.demanded else f"we read version {ours!r}"
+        return known if self.database is None else f"{known}, stored is {stored!r}"
 
     def _values_compared(self) -> str:
         if not self.compared:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 from base64 import b64encode
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import date, time
 from decimal import Context, Decimal, Inexact
 from enum import Enum
 from math import isfinite
 from typing import Any
 
-__all__ = ["ReadOnly", "alone", "as_json", "difference", "plus"]
+__all__ = ["ReadOnly", "alone", "as_json", "difference", "plus", "who_changed"]
 
 #: Python's own context rounds to 28 digits, and columns may have more.
 _EXACTLY = Context(prec=10_000, traps=[Inexact])
@@ -128,3 +128,39 @@ def plus(value: Any, more: Any) -> Any:
     except Inexact:
         return None
     return found if found.is_finite() else None
+
+
+def who_changed(
+    names: Iterable[str],
+    ours: Mapping[str, Any],
+    original: Mapping[str, Any],
+    stored: Mapping[str, Any],
+) -> str:
+    """Which side has changed which of the attributes that conflict, as far as that is known.
+
+    Of what was never read nobody can say that the other side has changed it; and of attributes that
+    belong together one side may have changed one, and the other side another.
+    """
+    said: dict[str, list[str]] = {"both": [], "we": [], "they": [], "nobody knows": []}
+    for name in sorted(names):
+        if name not in ours:
+            said["they"].append(name)
+        elif name not in original:
+            said["nobody knows"].append(name)
+        else:
+            same = name in stored and _is_equal(original[name], stored[name])
+            said["we" if same else "both"].append(name)
+    both, mine, theirs, unknown = (", ".join(each) for each in said.values())
+    parts = [f"both sides changed {both}"] if both else []
+    parts += [f"we changed {mine}"] if mine else []
+    parts += [f"the other side changed {theirs}, which belongs together with it"] if theirs else []
+    if unknown:
+        parts.append(f"we changed {unknown}, and what was there before is not known to us")
+    return "; ".join(parts)
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:  # values that cannot be compared (arrays)
+        return False

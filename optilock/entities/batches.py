@@ -221,7 +221,8 @@ def _once(operation: Operation, seen: set[Hashable]) -> None:
     if row in seen:
         raise BadEntity(
             f"{operation.model.__name__} {operation.key!r} is named twice in one transaction: a row"
-            " can be written once. Make one operation of the two."
+            " can be written once. Make one operation of the two.",
+            detail="The request names one thing twice, which can be written once.",
         )
     seen.add(row)
 

@@ -46,7 +46,10 @@ def named(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Valu
     """
     cls = mapper.class_.__name__
     if not isinstance(values, Mapping):
-        raise BadEntity(f"{cls} takes an object of names and values, not {type(values).__name__}.")
+        raise BadEntity(
+            f"{cls} takes an object of names and values, not {type(values).__name__}.",
+            detail="What was sent is no object of names and values.",
+        )
     found: Values = {}
     for name, value in values.items():
         why = _why_not(mapper, name)
@@ -55,6 +58,7 @@ def named(mapper: Mapper[Any], call: str, values: Any, session: Session) -> Valu
                 f"{cls} cannot be written with {name!r}: {why}. There are:"
                 f" {', '.join(sorted(_writable(mapper)))}. Nothing was sent.",
                 (str(name),),
+                detail="What was sent has a name that is unknown, or not to be written.",
             )
         name = mapper.synonyms[name].name if name in mapper.synonyms else name
         if is_expression(value):
@@ -155,6 +159,7 @@ def _require(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> None:
             f"{mapper.class_.__name__} needs {', '.join(missing)}, which cannot be null and has no"
             " default. Nothing was sent.",
             missing,
+            detail="What was sent lacks values that are needed.",
         )
 
 

@@ -35,7 +35,10 @@ def body_bytes(values: Mapping[str, Any], name: str) -> bytes:
             for attribute in sorted(values)
         )
     except RecursionError:
-        raise BadEntity(f"A value of {name} is nested too deeply. Nothing was sent.") from None
+        raise BadEntity(
+            f"A value of {name} is nested too deeply. Nothing was sent.",
+            detail="A value that was sent is nested too deeply.",
+        ) from None
 
 
 def counted(*parts: str | bytes) -> bytes:

@@ -67,9 +67,15 @@ class BadEntity(OptilockError, ValueError):
 
     status = 400
     names: tuple[str, ...]
+    #: The same for a client that knows nothing of the program: no name of a class or a function.
+    detail: str | None = None
 
-    def __init__(self, message: str, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, message: str, names: Iterable[str] = (), *, detail: str | None = None
+    ) -> None:
         self.names = tuple(names)
+        if detail is not None:
+            self.detail = f"{detail} Nothing was stored."
         super().__init__(message)
 
 

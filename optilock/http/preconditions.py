@@ -49,7 +49,7 @@ and one of the other two hold. What that service lets pass unread is refused her
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -80,6 +80,11 @@ _WITHOUT_CONDITIONS = ("OPTIONS", "TRACE", "CONNECT")
 #: What a write of Azure may carry.
 _TOGETHER = ({MATCH, UNMODIFIED}, {NONE_MATCH, MODIFIED})
 _WEAK = "W/"
+_WEAK_ONLY = (
+    f'{MATCH} has weak tags alone (W/"..."), which never match (RFC 9110 section 13.1.1): send the'
+    " strong ETag that you have read."
+)
+_NEVER = f"{MATCH} and {NONE_MATCH} of the request never hold together."
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class Precondition:
     either: bool = False
     #: Is nothing written, so that the last three are answered with 304?
     reads: bool = False
+    #: Why no row has one of the ``versions``, where there are none.
+    none: str = field(default="", compare=False)
 
     @property
     def unconditional(self) -> bool:
@@ -139,7 +146,7 @@ class Precondition:
             return Answer(412, f"{MATCH} demands what is not there.")
         # A weak tag has W/ in front and is among none: strong comparison, section 8.8.3.2.
         if self.versions is not None and tag not in self.versions:
-            return Answer(412, f"{MATCH} names another version: somebody has written since.")
+            return Answer(412, self.none or f"{MATCH} names another version than the one stored.")
         if _after(modified, self.unmodified_since):
             return Answer(412, f"It was modified after {UNMODIFIED}.")
         named = self._is_named(tag, exists)
@@ -241,6 +248,7 @@ def _rfc9110(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Pre
     versions, exists = _match(sent, proxies, bare=False)
     unless, absent = _none_match(sent, reads, proxies, bare=False)
     return Precondition(
+        none=_WEAK_ONLY if versions == () else "",
         versions=versions,
         exists=exists,
         absent=absent,
@@ -262,6 +270,7 @@ def _azure(sent: dict[str, str], reads: bool, proxies: tuple[str, ...]) -> Preco
         raise BadPrecondition("A write takes one tag, and not a list.")
     dated = reads or len(sent) == 1
     return Precondition(
+        none=_WEAK_ONLY if versions == () else "",
         versions=versions,
         exists=exists,
         absent=absent,
@@ -323,7 +332,8 @@ def _protected(asked: Precondition, require: str | None, allow_star: bool) -> Pr
     if asked.versions and (asked.absent or asked.unless):
         # Both have to hold, so that whoever takes the versions alone ignores no tag.
         left = () if asked.absent else asked.versions
-        asked = replace(asked, versions=tuple(tag for tag in left if tag not in asked.unless))
+        left = tuple(tag for tag in left if tag not in asked.unless)
+        asked = replace(asked, versions=left, none="" if left else _NEVER)
     if asked.exists and not allow_star:
         return replace(
             asked,

@@ -107,7 +107,8 @@ class Place:
         seen = dict(zip(facts(mapper).keys, self.identity, strict=True))
         if len(versions) == 1:
             seen[facts(mapper).token] = versions[0]
-        entry = entry_of(Attempt(mapper, self.identity, "verify", seen, seen, {}), stored)
+        attempt = Attempt(mapper, self.identity, "verify", seen, seen, {})
+        entry = entry_of(attempt, stored, demanded=True)
         events.emit(lambda: events.Conflict((entry,)))
         raise PreconditionFailed([entry])
 

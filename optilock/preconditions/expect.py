@@ -235,7 +235,7 @@ def failed(
     current = {**ours.current, **seen, **edits}
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
     attempt = Attempt(mapper, identity, action, original, current, changed(mapper, edits, seen))
-    entry = entry_of(attempt, stored)
+    entry = entry_of(attempt, stored, demanded=True)
     return PreconditionFailed([entry], not_of_row(entry, mapper, want))
 
 
@@ -252,7 +252,7 @@ def gone(
     original = {facts(mapper).token: demanded(mapper, identity, want), **seen}
     current, changes = {**original, **edits}, changed(mapper, edits, seen)
     attempt = Attempt(mapper, identity, action, original, current, changes)
-    return PreconditionFailed([entry_of(attempt, None)])
+    return PreconditionFailed([entry_of(attempt, None, demanded=True)])
 
 
 def seen_values(mapper: Mapper[Any], seen: Mapping[str, Any] | None) -> Values:

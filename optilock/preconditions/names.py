@@ -31,7 +31,8 @@ def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
     if not isinstance(given, Mapping):
         raise BadEntity(
             f"What is {what} of {cls} comes as a mapping of attributes to values,"
-            f" {{'title': 'New'}}, and not as {type(given).__name__}. Nothing was read."
+            f" {{'title': 'New'}}, and not as {type(given).__name__}. Nothing was read.",
+            detail="What was sent is no object of names and values.",
         )
     for name in given:
         reason = why_not(mapper, name)
@@ -40,6 +41,7 @@ def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
                 f"{cls}.{name} cannot be {what}: {reason}. Nothing was read. Columns that can be:"
                 f" {', '.join(sorted(_editable(mapper)))}.",
                 (str(name),),
+                detail="What was sent has a name that is unknown, or not to be written.",
             )
 
 

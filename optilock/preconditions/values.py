@@ -34,7 +34,9 @@ def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -
     if value is None:
         if not column.nullable and not kind.should_evaluate_none:
             raise BadEntity(
-                f"{mapper.class_.__name__}.{name} cannot be null. Nothing was written.", (name,)
+                f"{mapper.class_.__name__}.{name} cannot be null. Nothing was written.",
+                (name,),
+                detail="A value that was sent is null, and cannot be.",
             )
         return
     if surely_holds(value, kind) or _holds(session, mapper, value, kind):
@@ -43,6 +45,7 @@ def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -
         f"{mapper.class_.__name__}.{name} takes {takes(kind)}, and something else was sent: a"
         f" value of type {type(value).__name__} that the column cannot hold. Nothing was written.",
         (name,),
+        detail="A value that was sent is of another kind, too long, or out of range.",
     )
 
 
@@ -81,6 +84,7 @@ def refuse_unfit_key(session: Session, mapper: Mapper[Any], identity: Identity |
             f" {takes(facts(mapper).columns[name].type)}, and something else was sent. Nothing was"
             " written.",
             (name,),
+            detail="A key that was sent is none that this can have.",
         )
 
 

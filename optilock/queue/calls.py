@@ -28,7 +28,7 @@ from optilock.queue.errors import QueueNotFound
 from optilock.queue.limits import WEEK, Duration, Limits, count, milliseconds, ttl, word
 from optilock.queue.messages import Draft, Message, Received, Sent, receipt_of
 from optilock.queue.operations import KEEP, Operations
-from optilock.tables.queue import NAME, message_tables
+from optilock.tables.queue import LONGEST, NAME, message_tables
 
 __all__ = ["Calls", "Work"]
 
@@ -116,7 +116,7 @@ class Calls:
             visibility=milliseconds("visibility", visibility, least=0.001),
             ttl=_ttl(ttl),
             max_receives=None if max_receives is None else count("max_receives", max_receives),
-            dead_letters=word("dead_letters", dead_letters or f"{name}.dead"),
+            dead_letters=_dead_letters(self.name, dead_letters),
             dedup_window=milliseconds("dedup_window", dedup_window),
             max_bytes=count("max_bytes", max_bytes, most=1 << 30),
         )
@@ -260,6 +260,20 @@ def _require_receipt(message: object) -> None:
             f"The message {message.id} has no receipt: it was only looked at, or it is a duplicate."
             " Receive it first."
         )
+
+
+def _dead_letters(name: str, given: str | None) -> str:
+    """The name of the queue for messages that were received too often."""
+    if given:
+        return word("dead_letters", given)
+    dead = f"{name}.dead"
+    if len(dead) > LONGEST:
+        raise ConfigurationError(
+            f"The name of the queue has {len(name)} characters, and that of its dead letters would"
+            f" be longer than {LONGEST}: take a shorter one, or name that queue yourself,"
+            " dead_letters=."
+        )
+    return dead
 
 
 _ttl = ttl

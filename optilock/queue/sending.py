@@ -38,9 +38,10 @@ class Sending(Stored):
         given = options.pop("ttl", KEEP)
         life = limits.ttl if given is KEEP else ttl(given)
         if life is not None and delay >= life:
+            whose = "the queue's ttl" if given is KEEP else "its ttl"
             raise ConfigurationError(
-                f"delay={delay / 1000:g} would hide the message until its ttl={life / 1000:g} has"
-                " ended: give a shorter delay or a longer ttl."
+                f"delay={delay / 1000:g} would hide the message until {whose}, {life / 1000:g}"
+                " seconds, has ended: give a shorter delay or a longer ttl."
             )
         headers = headers_text(options.pop("headers", None), limits.max_bytes)
         group = _optional_word("group", options.pop("group", None))

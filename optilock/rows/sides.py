@@ -206,8 +206,11 @@ def _differ(attempt: Attempt, stored: Values, names: Iterable[str]) -> frozenset
     )
 
 
-def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
-    """Both sides as one value, for reading: nobody changes the attempt any more."""
+def entry_of(attempt: Attempt, stored: Values | None, *, demanded: bool = False) -> Entry[Any]:
+    """Both sides as one value, for reading: nobody changes the attempt any more.
+
+    Was the attempt's version ``demanded``, and perhaps never read?
+    """
     return Entry(
         model=attempt.mapper.class_,
         identity=attempt.identity,
@@ -221,6 +224,7 @@ def entry_of(attempt: Attempt, stored: Values | None) -> Entry[Any]:
         token=facts(attempt.mapper).token or None,
         compared=_stored_otherwise(attempt, stored),
         added=_NONE if not facts(attempt.mapper).commuting else ReadOnly(_added(attempt)),
+        demanded=demanded,
     )
 
 

@@ -157,7 +157,7 @@ def _send(session: Session, connection: Connection, given: Rows) -> dict[int, En
 
 
 def _entry(given: Rows, place: int, lost: Lost) -> Entry[Any]:
-    entry = entry_of(_attempt(given, place), lost.stored)
+    entry = entry_of(_attempt(given, place), lost.stored, demanded=True)
     why = explained(lost.failed, entry)
     if why is not None:
         raise why  # what the session demands of its rows is no conflict to be reported

@@ -290,7 +290,7 @@ def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...
             if not has_moved(attempt, row):
                 continue
             mine = session.is_active and row is not None and _is_what_we_wanted(attempt, row)
-            (unsure if mine else found).append(entry_of(attempt, row))
+            (unsure if mine else found).append(entry_of(attempt, row, demanded=True))
     return tuple(found or unsure)
 
 

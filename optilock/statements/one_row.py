@@ -168,7 +168,7 @@ def _judge(connection: Connection, change: Change, write: Write) -> Any:
     version = stored[facts(change.mapper).token]
     if change.is_ours is not None and change.is_ours(version):
         return version
-    entry = entry_of(_attempt(change), stored)
+    entry = entry_of(_attempt(change), stored, demanded=change.versions is not None)
     if change.versions is not None and version not in change.versions:
         events.emit(lambda: events.Conflict((entry,)))
         raise PreconditionFailed([entry])

@@ -87,8 +87,7 @@ BAD_ENTITY = Kind(
     "bad-entity",
     400,
     "Bad Entity",
-    "What was sent cannot be stored: it has names that are unknown or not to be written, or lacks"
-    " values that are needed. Nothing was stored.",
+    "What was sent cannot be stored as it is. Nothing was stored.",
 )
 NOT_FOUND = Kind(
     "not-found",
@@ -107,8 +106,8 @@ FAILED = Kind(
     "precondition-failed",
     412,
     "Precondition Failed",
-    "Somebody has written since the version that this request is about. Nothing was stored. Read"
-    " it again, decide anew, and send the ETag that you have read then.",
+    "This is not in the version that the request demands. Nothing was stored. Read it again, decide"
+    " anew, and send the ETag that you have read then, which does not begin with W/.",
 )
 CONFLICT = Kind(
     "conflict",
@@ -128,7 +127,8 @@ AGAIN = Kind(
     "try-again",
     503,
     "Try Again",
-    "Somebody else was writing at the same time. Nothing was stored. Send the request again.",
+    "The database could not do it now, and may do it soon. Nothing was stored. Send the request"
+    " again.",
 )
 
 #: Of leases, share modes and queues: the status is the error's own.

@@ -11,7 +11,7 @@
         "type": "urn:optilock:precondition-failed",
         "title": "Precondition Failed",
         "status": 412,
-        "detail": "Somebody has written since. Nothing was stored. ...",
+        "detail": "This is not in the version that the request demands. ...",
         "etag": "\\"gM0kXw2f.4\\"",
         "conflicts": {"title": {"current": "Mine", "database": "Theirs"}}
     }
@@ -52,9 +52,10 @@ that the row has now. ``conflicts`` has values of the fields that the class list
     class Page(Versioned, Base):
         __problem_fields__ = ("title", "body")
 
-For each of them up to three values, as :class:`~optilock.errors.Entry` has them: ``original``, what
-the client had seen, where that is known; ``current``, what it wants; ``database``, what is stored.
-An error about several rows shows the values of none.
+Each has up to three values, as :class:`~optilock.errors.Entry` has them: ``original``, what the
+client had seen, where that is known; ``current``, what it wants; ``database``, what is stored. A
+field is left out where these are one value: there is no conflict about it. An error about several
+rows shows the values of none.
 
 **503** is an answer for an error after which the database has certainly undone everything: a
 deadlock, a lock timeout, a transaction that could not be serialized, a server that was not reached.
@@ -144,7 +145,7 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
             _log.error("%s", error)  # the client cannot help it
             return NOT_COMPARED.problem()
         case BadEntity():
-            return BAD_ENTITY.problem(names=_shown_names(error.names))
+            return BAD_ENTITY.problem(detail=error.detail, names=_shown_names(error.names))
         case NotFound():
             return NOT_FOUND.problem()
         case AlreadyExists():
@@ -208,8 +209,18 @@ def _values_of(entry: Entry[Any]) -> dict[str, dict[str, Any]] | None:
             if values is not None and name in values and _can_be_shown(values[name])
         }
         for name in listed
+        if _is_in_conflict(entry, name)
     }
     return {name: values for name, values in found.items() if values} or None
+
+
+def _is_in_conflict(entry: Entry[Any], name: str) -> bool:
+    """``False``: what is stored is what the request wants, and what the client had seen."""
+    stored = entry.database
+    if stored is None or name not in entry.current:
+        return True
+    sides = (entry.original, entry.current)
+    return any(name in side and side[name] != stored.get(name) for side in sides)
 
 
 def _can_be_shown(value: Any) -> bool:

@@ -415,3 +415,22 @@ def counted(work: Callable[[], object]) -> int:
     finally:
         sys.settrace(before)
     return lines
+
+
+@pytest.mark.parametrize("profile", ["rfc9110", "azure"])
+def test_a_weak_tag_alone_is_told_as_that_and_not_as_anothers_write(profile: Any) -> None:
+    """C11: nobody has written."""
+    told = evaluate("PUT", {"If-Match": 'W/"v5"'}, etag='"v5"', profile=profile)
+    assert told.status == 412
+    assert "weak tags alone" in told.reason
+    other = evaluate("PUT", {"If-Match": '"v4"'}, etag='"v5"', profile=profile)
+    assert "somebody" not in other.reason
+
+
+def test_tags_that_exclude_each_other_are_told_as_that() -> None:
+    """C11."""
+    told = evaluate("PUT", {"If-Match": '"v5"', "If-None-Match": '"v5"'}, etag='"v5"')
+    assert (told.status, told.reason) == (
+        412,
+        "If-Match and If-None-Match of the request never hold together.",
+    )

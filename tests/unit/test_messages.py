@@ -10,6 +10,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from optilock import UnitOfWork, Versioned, merge_fields, merge_text, per_field, unit_of_work
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, PreconditionFailed
+from optilock.queue import Queue
 from tests.lost_update import base
 
 SESSIONS = sessionmaker(create_engine("sqlite://"))
@@ -139,3 +140,61 @@ def test_a_unit_says_who_takes_the_options_of_a_retry() -> None:
 
     with pytest.raises(ConfigurationError, match=r"'attempts'.*unit_of_work\(\)"):
         UnitOfWork(SESSIONS, **options)
+
+
+# -- what really happened --------------------------------------------------------------------------
+
+
+def test_what_only_we_are_known_to_have_changed_was_not_changed_by_both_sides() -> None:
+    """C11: without what the client has seen nobody knows whether the other side changed it."""
+    unseen = {"id": 7, "version": 3}
+    one = entry(changes={"title": "b"}, conflicting={"title"}, original=unseen)
+    assert "both sides" not in one.describe()
+    assert "we changed title, and what was there before is not known to us" in one.describe()
+
+    stored = {"id": 7, "title": "c", "version": 5}
+    both = entry(changes={"title": "b"}, conflicting={"title"}, database=stored)
+    assert "; both sides changed title (" in both.describe()
+
+
+def test_of_columns_that_belong_together_each_side_is_told_its_own() -> None:
+    """C11: both have changed the group, and neither of them the same column."""
+    read = {"id": 7, "start": 1, "end": 9, "version": 3}
+    one = entry(
+        original=read,
+        changes={"start": 2},
+        conflicting={"start", "end"},
+        database={**read, "end": 8, "version": 5},
+    )
+    told = "we changed start; the other side changed end, which belongs together with it"
+    assert told in one.describe()
+    assert "both sides" not in one.describe()
+
+
+def test_a_version_that_was_demanded_was_not_read() -> None:
+    """C11: and a row in another version was not updated by anybody, as far as that is known."""
+    one = entry(original={"version": 99}, demanded=True)
+    assert one.describe().endswith(
+        "we tried to update it, it is in another version (version 99 was demanded, stored is 5)"
+    )
+    assert (
+        gone(original={"version": 99}, demanded=True)
+        .describe()
+        .endswith("(version 99 was demanded)")
+    )
+
+
+# -- of a queue ------------------------------------------------------------------------------------
+
+
+def test_a_queue_names_no_option_that_nobody_gave() -> None:
+    """C11: the name of its dead letters comes from its own, and a ttl from the queue."""
+    engine = create_engine("sqlite://")
+    with pytest.raises(ConfigurationError, match=r"^The name of the queue has 198 characters"):
+        Queue(engine, "x" * 198)
+    with pytest.raises(ConfigurationError, match=r"^dead_letters takes a text"):
+        Queue(engine, "x", dead_letters="x" * 201)
+    with pytest.raises(ConfigurationError, match=r"until the queue's ttl, 5 seconds, has ended"):
+        Queue(engine, "x", ttl=5).send("a", delay=10)
+    with pytest.raises(ConfigurationError, match=r"until its ttl, 7 seconds, has ended"):
+        Queue(engine, "x", ttl=50).send("a", delay=10, ttl=7)

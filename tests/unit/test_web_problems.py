@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -33,6 +34,7 @@ from optilock import (
     PreconditionRequired,
     UnguardedStatement,
     Versioned,
+    entities,
 )
 from optilock.errors import Computed, Entry, OptilockError
 from optilock.http.etags import PLAIN
@@ -204,6 +206,64 @@ def test_only_listed_fields_are_shown_and_only_of_one_row() -> None:
     _, told = body_of(PreconditionFailed([entry(), entry()]))
     assert "conflicts" not in told
     assert "etag" not in told
+
+
+def test_a_field_about_which_there_is_no_conflict_is_not_listed() -> None:
+    """C11: what is wanted is stored; nor is one listed that the client had seen so."""
+    stored = {"id": 7, "version": 4, "title": "Same", "body": "b", "secret": "hidden"}
+    same = replace(entry(database=stored), current={"title": "Same", "version": 3})
+    _, told = body_of(PreconditionFailed([same]))
+    assert told["conflicts"] == {"body": {"database": "b"}}
+    seen = replace(same, original={"title": "Before", "version": 3})
+    _, told = body_of(PreconditionFailed([seen]))
+    assert told["conflicts"]["title"] == {
+        "original": "Before", "current": "Same", "database": "Same",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda session: merge(session, {"size": 10**30}), "of another kind, too long, or out of"),
+        (lambda session: merge(session, {"size": "big"}), "of another kind, too long, or out of"),
+        (lambda session: merge(session, {"title": None}), "is null, and cannot be"),
+        (lambda session: merge(session, {"colour": 1}), "a name that is unknown"),
+        (lambda session: merge(session, {"version": 1}), "a name that is unknown, or not to be"),
+        (lambda session: merge(session, [1]), "no object of names and values"),
+        (lambda session: entities.insert(session, Sized, 1, {}), "lacks values that are needed"),
+    ],
+)
+def test_the_answer_to_a_bad_body_says_what_is_wrong_with_it(call: Any, says: str) -> None:
+    """C11: a number out of range is no unknown name."""
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        with pytest.raises(BadEntity) as caught:
+            call(session)
+        _, told = body_of(caught.value)
+        _, copied = body_of(pickle.loads(pickle.dumps(caught.value)))
+    assert says in told["detail"]
+    assert told["detail"].endswith("Nothing was stored.")
+    assert copied == told
+
+
+class Sized(Versioned, Base):
+    __tablename__ = "problem_sizes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str]
+    size: Mapped[int | None]
+
+
+def merge(session: Session, values: Any) -> None:
+    entities.merge(session, Sized, 1, values, if_match="*")
+
+
+def test_a_lost_server_is_no_other_writer() -> None:
+    """C11: 503 says nothing of who was writing."""
+    lost = OperationalError("SELECT", {}, Exception("?"), connection_invalidated=True)
+    problem, told = body_of(lost)
+    assert problem.status == 503
+    assert "omebody" not in told["detail"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from optilock import (
     OnDelete,
     PreconditionFailed,
     UnitOfWork,
+    apply,
     client_wins,
+    entities,
     etag_of,
     expect,
     is_transient,
@@ -29,6 +31,7 @@ from optilock import (
 )
 from optilock.http.preconditions import required
 from optilock.testing import count_statements
+from optilock.web.problems import problem_of
 from tests.models import Account, Note, Tag, Timed
 from tests.tags import tag
 from tests.two_writers import Do
@@ -478,3 +481,57 @@ def test_expect_costs_no_statement_when_it_is_not_used(
     with count_statements(engine) as sent:
         session.commit()
     assert sent.count == 0
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_a_version_that_was_demanded_is_not_told_as_one_that_was_read(
+    account: Any, watched: Do
+) -> None:
+    """C11: nobody has updated the row, and nobody has read 99."""
+    session = watched()
+    with pytest.raises(PreconditionFailed) as caught:
+        expect(session.get_one(Account, 1), 99)
+    told = str(caught.value)
+    assert "version 99 was demanded, stored is 1" in told
+    assert "we read" not in told
+    assert "it was updated" not in told
+    assert caught.value.entries[0].demanded
+    assert pickle.loads(pickle.dumps(caught.value)).entries[0].demanded
+
+
+def test_a_column_that_only_the_client_changed_is_not_told_as_changed_by_both(
+    account: Any, watched: Do, other: Do
+) -> None:
+    """C11: the other side changed owner; nobody has said what the client had seen of note."""
+    other(Account, 1, owner="theirs")
+    with pytest.raises(PreconditionFailed) as caught:
+        apply(watched(), Account, 1, {"note": "mine"}, expected=OWN)
+    assert "both sides" not in str(caught.value)
+    assert "we changed note" in str(caught.value)
+
+
+@pytest.mark.parametrize("sent", [tag(Account, 2, 1), "W/" + tag(Account, 1, 1)])
+def test_of_a_tag_that_is_none_of_the_row_nobody_says_that_somebody_has_written(
+    account: Any, watched: Do, sent: str
+) -> None:
+    """C11: nor does the answer to the client, which has no conflicts where nothing differs."""
+    Account.__problem_fields__ = ("owner", "note")  # type: ignore[attr-defined]
+    try:
+        session, errors = watched(), []
+        with pytest.raises(PreconditionFailed) as caught:
+            expect(session.get_one(Account, 1), sent)
+        errors.append(caught.value)
+        with pytest.raises(PreconditionFailed) as caught:
+            entities.merge(session, Account, 1, {"owner": "Ada"}, if_match=sent)
+        errors.append(caught.value)
+        for error in errors:
+            problem = problem_of(error)
+            assert problem is not None
+            for told in (str(error), problem.content().decode()):
+                assert "written since" not in told
+                assert "it was updated" not in told
+            assert "owner" not in problem.body.get("conflicts", {})
+    finally:
+        del Account.__problem_fields__  # type: ignore[attr-defined]
