@@ -303,7 +303,7 @@ def forget_stored(known: Watched) -> None:
         then = rows.pop(key, None)
         if then is not None:
             left = {n: value for n, value in then.side.changes.items() if n not in row.again}
-            rows[key] = then._replace(side=replace(then.side, changes=left))
+            rows[key] = Wanted(replace(then.side, changes=left), then.stored)
 
 
 def _again(side: Attempt, ours: Attempt) -> Values:
