@@ -58,6 +58,7 @@ __all__ = [
     "Repeats",
     "Rows",
     "RunningAttempt",
+    "add_wanted",
     "attempt_here",
     "forget_stored",
     "judge",
@@ -103,10 +104,28 @@ class Repeats:
 
 def repeats_of(wanted: Rows, mode: RepeatValues | None, around: RunningAttempt | None) -> Repeats:
     """For an attempt: what its run wanted before, and the run around it."""
-    outer = None if around is None else around.repeats
-    if outer is None:
-        return Repeats(mode, dict(wanted))
-    return Repeats(mode or outer.mode, {**outer.rows, **wanted})
+    outer = Repeats(None, {}) if around is None or around.repeats is None else around.repeats
+    rows = dict(outer.rows)
+    add_wanted(rows, wanted)
+    return Repeats(mode or outer.mode, rows)
+
+
+def add_wanted(known: Rows, more: Rows) -> None:
+    """Of each row what was wanted last; and of columns that were not wanted since, what was."""
+    for key, wanted in more.items():
+        known[key] = _newest(known[key], wanted) if key in known else wanted
+
+
+def _newest(before: Wanted, now: Wanted) -> Wanted:
+    first, last = before.side, now.side
+    if first.action != last.action:
+        return now
+    older = first.changes.keys() - last.changes.keys()
+    original = {name: value for name, value in last.original.items() if name not in older}
+    original.update((name, first.original[name]) for name in older & first.original.keys())
+    return Wanted(
+        replace(last, original=original, changes={**first.changes, **last.changes}), now.stored
+    )
 
 
 @dataclass(eq=False)
@@ -303,7 +322,7 @@ def forget_stored(known: Watched) -> None:
         then = rows.pop(key, None)
         if then is not None:
             left = {n: value for n, value in then.side.changes.items() if n not in row.again}
-            rows[key] = then._replace(side=replace(then.side, changes=left))
+            rows[key] = Wanted(replace(then.side, changes=left), then.stored)
 
 
 def _again(side: Attempt, ours: Attempt) -> Values:

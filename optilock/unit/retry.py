@@ -43,7 +43,7 @@ import tenacity
 from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
-from optilock.guard.repeats import RepeatValues, Rows, RunningAttempt, repeats_of
+from optilock.guard.repeats import RepeatValues, Rows, RunningAttempt, add_wanted, repeats_of
 from optilock.unit.backoff import Seconds, full_jitter, in_seconds
 from optilock.unit.running import begin_attempt, end_attempt, inside_unit
 
@@ -276,9 +276,10 @@ class Run:
     def remember(self, over: RunningAttempt, around: RunningAttempt | None, *, again: bool) -> None:
         """What an attempt wanted that has failed: for the next one, or for the run around."""
         if again:
-            self._wanted.update(over.wanted)
+            add_wanted(self._wanted, over.wanted)
         elif around is not None and around.remembers:
-            around.wanted.update({**self._wanted, **over.wanted})
+            add_wanted(self._wanted, over.wanted)
+            add_wanted(around.wanted, self._wanted)
 
     def _begin(self) -> Attempt:
         # Not due again until it has failed: a loop whose body never enters it ends, too.

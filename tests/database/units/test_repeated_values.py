@@ -482,6 +482,26 @@ def test_a_third_attempt_knows_what_the_second_wanted(engine, world, stored):
 
 
 @pytest.mark.engines("sqlite-wal")
+def test_a_third_attempt_knows_what_the_first_wanted(engine, world, stored):
+    """A1: attempt 2 has written another column of the row, and left this one alone."""
+
+    @unit_of_work(engine, on_conflict=merge_fields, on=again_or_transient, wait_initial=0)
+    def run(session: Session) -> None:
+        world.attempts += 1
+        page = session.get_one(Paper, 1)
+        world.others(body="theirs")
+        if world.attempts == 2:
+            page.n += 1
+        else:
+            page.body = "ours"
+        if world.attempts < 3:
+            raise Again
+
+    fails_with(run)
+    assert stored(Paper, 1)["body"] == "theirs"
+
+
+@pytest.mark.engines("sqlite-wal")
 def test_the_same_row_of_another_database_is_another_row(engine, world, tmp_path):
     """A1: attempt 1 wanted the value in one database, and attempt 2 writes it in another."""
     elsewhere = create_engine(f"sqlite:///{tmp_path}/elsewhere.db")
