@@ -42,7 +42,8 @@ from __future__ import annotations
 
 import logging
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -166,6 +167,18 @@ _FAILED = (
     " back, without a word. Nothing is stored. Let the error out and roll back, or try the"
     " statement in a savepoint (session.begin_nested()), which can be undone alone."
 )
+
+
+@contextmanager
+def afterwards(send: Callable[[str], object], statement: str) -> Iterator[None]:
+    """Send ``statement`` after the block; where the block fails, that is what the caller hears."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            send(statement)
+        raise
+    send(statement)
 
 
 def give_back(connection: Connection) -> None:

@@ -110,6 +110,8 @@ _REST = 9
 _LONGEST_REST = 2.0
 #: Seconds to wait for the table of the claim, which nobody uses but roll-outs.
 _OF_CLAIM = 2.0
+#: How often it is given back where the connection is lost meanwhile.
+_OF_GIVING_BACK = 3
 _AGAIN = (Cause.LOCK_TIMEOUT, Cause.DEADLOCK, Cause.CONFLICT)
 
 
@@ -220,17 +222,39 @@ class Attempts:
             self._give_back(claim)
 
     def _give_back(self, claim: Claim) -> None:
-        """Drop the table, or let the next one have it; if neither can be done, its time ends it."""
-        self.claim = None
-        with suppress(DBAPIError, OptilockError):
-            self.connection.rollback()
+        """Drop the table, or let the next one have it; if neither can be done, its time ends it.
+
+        A connection that is lost or interrupted meanwhile is made anew: nothing else is left to do,
+        and a run that comes at once would find that all is done, and leave the table there.
+        """
+        self.claim, interrupted = None, None
+        for _ in range(_OF_GIVING_BACK):
+            try:
+                self.connection.rollback()
+                self._end(claim)
+                break
+            except OptilockError:
+                break
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    break
+            except BaseException as error:
+                interrupted = interrupted or error
+        if interrupted is not None:
+            raise interrupted
+
+    def _end(self, claim: Claim) -> None:
+        if self._transact(claim.is_there):
             self._transact(claim.keep)
             try:
                 seconds = max(self.lock_timeout, _OF_CLAIM)
                 self._transact(partial(self._bounded, claim.drop, None, seconds), seconds)
-                self.is_dropped = True
-            except DBAPIError:
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
                 self._transact(claim.free)
+                return
+        self.is_dropped = True
 
     def _waits(self, state: tenacity.RetryCallState) -> None:
         self.waits += 1

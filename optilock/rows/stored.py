@@ -71,8 +71,8 @@ def _by_plain_key(
     """The query of one row, compared as the statement that writes it does.
 
     A row that is missing among several is not called gone before: a row of values is compared in
-    another way (:func:`~optilock.dialects.keys.key_is_one_of`), a setting may cut what is read, and the
-    database may give a key back as another value than it was asked for.
+    another way (:func:`~optilock.dialects.keys.key_is_one_of`), a setting may cut what is read, and
+    the database may give a key back as another value than it was asked for.
     """
     return lambda: query().where(*(key == value for key, value in zip(keys, identity, strict=True)))
 

@@ -20,10 +20,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Table, Update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.dialects import database_of
-from optilock.errors import ConfigurationError, described
+from optilock.dialects.transient import answer_unknown
+from optilock.errors import CommitOutcomeUnknown, ConfigurationError, described
 from optilock.session.watched import is_watched, watched
 from optilock.undocumented.connections import has_begin_listeners
 from optilock.undocumented.dialects import level_on_connect
@@ -148,6 +150,22 @@ def refuse_autocommit(connection: Connection, what: str) -> None:
             " once, locked rows are free again at once, and half of the work could not be taken"
             f" back. {INSTEAD} Nothing was sent."
         )
+
+
+def require_answer(error: DBAPIError, mapper: Mapper[Any]) -> None:
+    """Tell that a statement which commits by itself was lost, if it may be stored all the same.
+
+    Raises:
+        CommitOutcomeUnknown: so it may.
+    """
+    if answer_unknown(error):
+        raise CommitOutcomeUnknown(
+            f"the connection was lost while a row of {mapper.class_.__name__} was written over a"
+            " connection in AUTOCOMMIT mode, where each statement commits by itself, so the row is"
+            " either written or not, and nobody can tell from here. Read it again and compare"
+            " before you run this once more; or give idempotency= (entities), by which the write is"
+            " known again, and it is run again."
+        ) from error
 
 
 def refuse_autocommit_of(target: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Column, Connection, Insert, Table, and_, bindparam
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Mapper, Session
 
 from optilock.dialects import database_of
@@ -28,7 +28,12 @@ from optilock.errors import ConfigurationError
 from optilock.http.errors import AlreadyExists
 from optilock.mapped import Identity, facts
 from optilock.rows.stored import read_stored
-from optilock.session.connections import connection_to_write, refuse_autocommit
+from optilock.session.connections import (
+    autocommits,
+    connection_to_write,
+    refuse_autocommit,
+    require_answer,
+)
 from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.call import flush_before
 from optilock.statements.one_form import is_made_anew
@@ -120,7 +125,13 @@ def upsert_row(session: Session, new: NewRow, changed: frozenset[str]) -> Writte
     _note(session, form.statement)
     if form.by_any_key:
         params |= {f"{_KEY}{i}": value for i, value in enumerate(identity)}
-    row = native(connection, form.statement, params).one()
+    commits = autocommits(connection)
+    try:
+        row = native(connection, form.statement, params).one()
+    except DBAPIError as error:
+        if commits:
+            require_answer(error, mapper)
+        raise
     if form.by_any_key and not row[1]:
         raise AlreadyExists(mapper.class_, identity)
     version = _read_version(connection, mapper, identity) if form.asks else row[0]
@@ -145,16 +156,21 @@ def _inserted(session: Session, connection: Connection, new: NewRow) -> Written 
         statement = statement.returning(known.version, *mapper.primary_key)
     _note(session, statement)
     params = new.params()
+    commits = new.is_ours is None and autocommits(connection)  # or else it is known again
     try:
         result = native(connection, statement, params)
+        row = result.first() if returns else None
     except IntegrityError:
         if unless or new.identity is None:
             raise
         if look_at(connection, mapper, new.identity, of_class=False)[0] is None:
             raise
         return None
+    except DBAPIError as error:
+        if commits:
+            require_answer(error, mapper)
+        raise
     if returns:
-        row = result.first()
         return None if row is None else Written(tuple(row[1:]), row[0])
     if unless and not result.rowcount:
         return None

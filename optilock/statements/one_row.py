@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
 from optilock import events
@@ -38,7 +39,12 @@ from optilock.mapped import Identity, facts
 from optilock.mapping.moves import not_moved
 from optilock.rows.sides import Attempt, entry_of
 from optilock.rows.stored import Values, read_stored
-from optilock.session.connections import autocommits, connection_to_write, refuse_autocommit
+from optilock.session.connections import (
+    autocommits,
+    connection_to_write,
+    refuse_autocommit,
+    require_answer,
+)
 from optilock.session.watched import demands_of, is_watched, watched
 from optilock.statements.bulk import follow
 from optilock.statements.call import flush_before
@@ -81,7 +87,7 @@ def write_row(session: Session, change: Change) -> Written:
     write = _noted(session, change, write)
     if form.asks:
         refuse_autocommit(connection, _what(change))
-    told = _sent(connection, form, write)
+    told = _sent(connection, form, change, write)
     if told is _MISSED:
         _forget(session, write)
         ours = _judge(connection, change, write)
@@ -89,7 +95,7 @@ def write_row(session: Session, change: Change) -> Written:
             read_again(session, mapper, change.identity)
             return Written(change.identity, ours, again=True)
         write = _noted(session, change, write)
-        told = _sent(connection, form, write)  # all is true of it again
+        told = _sent(connection, form, change, write)  # all is true of it again
     if told is _MISSED:
         _forget(session, write)
         raise _kept(change)
@@ -124,8 +130,18 @@ def _forget(session: Session, write: Write) -> None:
         sent.pop()
 
 
-def _sent(connection: Connection, form: Form, write: Write) -> Any:
+def _sent(connection: Connection, form: Form, change: Change, write: Write) -> Any:
     """What the statement tells of the row."""
+    commits = change.is_ours is None and autocommits(connection)  # or else it is known again
+    try:
+        return _told(connection, form, write)
+    except DBAPIError as error:
+        if commits:
+            require_answer(error, change.mapper)
+        raise
+
+
+def _told(connection: Connection, form: Form, write: Write) -> Any:
     if not write.shape.exact:
         return _MISSED if send(connection, [write]) else _NOTHING
     result = native(connection, write.shape.statement, write.params)

@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from sqlalchemy import Connection, Table, text
 from sqlalchemy.exc import DBAPIError
 
+from optilock.dialects.connections import afterwards
+
 __all__ = ["INTERRUPTED", "bounded", "holder", "limited"]
 
 #: ER_QUERY_INTERRUPTED
@@ -57,11 +59,8 @@ def bounded(connection: Connection, beside: Connection | None, seconds: float) -
 def limited(connection: Connection, seconds: int) -> Iterator[None]:
     """Let the server end the wait, in whole seconds; 0: it does not wait."""
     connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {seconds}")
-    try:
+    with afterwards(connection.exec_driver_sql, "SET SESSION lock_wait_timeout = DEFAULT"):
         yield
-    finally:
-        with suppress(DBAPIError):
-            connection.exec_driver_sql("SET SESSION lock_wait_timeout = DEFAULT")
 
 
 def _watch(beside: Connection, number: int, seconds: float, over: threading.Event) -> None:

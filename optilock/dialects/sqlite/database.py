@@ -29,7 +29,7 @@ from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Switch, register
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
-from optilock.dialects.connections import undo_with
+from optilock.dialects.connections import afterwards, undo_with
 from optilock.dialects.locks import BEGINS
 from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
@@ -126,10 +126,8 @@ class SQLite(Database):
             return
         before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait.milliseconds}")
-        try:
+        with afterwards(connection.exec_driver_sql, f"PRAGMA busy_timeout = {before}"):
             yield
-        finally:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
     def share(self, query: Select[Any], table: Table) -> Select[Any]:
         return query

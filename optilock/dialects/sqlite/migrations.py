@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 
-from optilock.dialects.connections import undo_with
+from optilock.dialects.connections import afterwards, undo_with
 from optilock.dialects.migrations import (
     Filled,
     Found,
@@ -270,11 +270,9 @@ class SQLiteWays(Ways):
         send(f"DROP TABLE {table}")
         legacy = send("PRAGMA legacy_alter_table").scalar()
         send("PRAGMA legacy_alter_table = ON")  # or views and triggers of others would be renamed
-        try:
+        with afterwards(send, f"PRAGMA legacy_alter_table = {legacy}"):
             bare = connection.dialect.identifier_preparer.quote(target.table.name)
             send(f"ALTER TABLE {new} RENAME TO {bare}")
-        finally:
-            send(f"PRAGMA legacy_alter_table = {legacy}")
         _give_on_from(connection, target, given)
         for sql in others:
             send(sql)

@@ -6,17 +6,22 @@ server has answered. A trigger of the database counts what is really written.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import uuid
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, func, make_url, select
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from optilock import CommitOutcomeUnknown, entities, unit_of_work
+import optilock.asyncio
+from optilock import CommitOutcomeUnknown, Unique, Versioned, entities, retry, unit_of_work
 from optilock.entities import Idempotency
+from tests.cut_line import Cut
+from tests.cut_line import cut as cut
 from tests.engines import Target
 from tests.pages_server import Page, Write, lossy, prepare, serving
 
@@ -168,3 +173,138 @@ def test_a_unit_whose_commit_was_not_answered_may_be_run_again(tables, database,
         engine.dispose()
     assert [one.again for one in told] == [False, True]
     assert stored(Page, key)["version"] == told[0].version
+
+
+# -- a connection in AUTOCOMMIT mode ---------------------------------------------------------------
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Leaf(Versioned, Base):
+    __tablename__ = "lost_leaves"
+    __version_token__ = Unique()
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    title: Mapped[str | None]
+
+
+FIRST = uuid.UUID(int=1)
+SEEN: Any = entities.Version(FIRST)
+OPERATIONS: dict[str, tuple[bytes, Callable[..., object]]] = {
+    "insert": (b"INSERT", lambda s, **o: entities.insert(s, Leaf, 2, {"title": "new"}, **o)),
+    "replace": (
+        b"UPDATE",
+        lambda s, **o: entities.replace(s, Leaf, 1, {"title": "new"}, if_match=SEEN, **o),
+    ),
+    "merge": (
+        b"UPDATE",
+        lambda s, **o: entities.merge(s, Leaf, 1, {"title": "new"}, if_match=SEEN, **o),
+    ),
+    "delete": (b"DELETE", lambda s, **o: entities.delete(s, Leaf, 1, if_match=SEEN, **o)),
+    "insert_or_replace": (
+        b"INSERT",
+        lambda s, **o: entities.insert_or_replace(s, Leaf, 2, {"title": "new"}, **o),
+    ),
+    "insert_or_merge": (
+        b"INSERT",
+        lambda s, **o: entities.insert_or_merge(s, Leaf, 1, {"title": "new"}, **o),
+    ),
+}
+
+
+@pytest.fixture
+def leaves(engine: Engine, cut: Cut) -> Iterator[sessionmaker[Session]]:
+    """One row; the sessions are over a line that can be cut, in AUTOCOMMIT mode."""
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(Leaf.__table__.insert(), {"id": 1, "title": "old", "version": FIRST})
+    made = create_engine(
+        cut.url, isolation_level="AUTOCOMMIT", connect_args={"prepare_threshold": None}
+    )
+    with made.connect():
+        pass
+    yield sessionmaker(made)
+    made.dispose()
+
+
+def titles(engine: Engine) -> list[str | None]:
+    with Session(engine) as session:
+        return list(session.scalars(select(Leaf.title).order_by(Leaf.id)))
+
+
+def again(sessions: sessionmaker[Session], do: Callable[..., Any], **options: Any) -> Any:
+    @retry(attempts=3, wait_initial=0)
+    def run() -> Any:
+        with sessions() as session:
+            return do(session, **options)
+
+    return run()
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("passes", [True, False], ids=["stored", "not stored"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_whose_answer_is_lost_is_not_told_as_refused(
+    engine, leaves, cut, name, passes
+):
+    """G5: run again it was 412, 409 or 404, although it is our own write that is stored."""
+    before = titles(engine)
+    at, do = OPERATIONS[name]
+    cut.passes, cut.at = passes, at
+    with pytest.raises(CommitOutcomeUnknown, match="Leaf"):
+        again(leaves, do)
+    assert (titles(engine) != before) is passes
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("passes", [True, False], ids=["stored", "not stored"])
+@pytest.mark.parametrize("name", ["insert", "replace", "merge"])
+def test_one_that_is_known_again_by_its_version_is_run_again(engine, leaves, cut, name, passes):
+    """G5."""
+    at, do = OPERATIONS[name]
+    known = Idempotency('"a"', keys=["0123456789abcdef"], principal="ada")
+    cut.passes, cut.at = passes, at
+    stored = again(leaves, do, idempotency=known)
+    assert stored.again is passes
+    assert "new" in titles(engine)
+
+
+@pytest.mark.engines("postgresql")
+def test_in_a_transaction_it_is_run_again_as_ever(engine, leaves, cut):
+    """G5: the other side of the same question."""
+    made = leaves.kw["bind"].execution_options(isolation_level="READ COMMITTED")
+
+    @retry(attempts=2, wait_initial=0)
+    def merge() -> None:
+        with Session(made) as session, session.begin():
+            OPERATIONS["merge"][1](session)
+
+    cut.passes, cut.at = True, b"UPDATE"
+    merge()
+    assert titles(engine) == ["new"]
+
+
+@pytest.mark.engines("postgresql")
+def test_an_async_operation_whose_answer_is_lost_is_not_told_as_refused(engine, leaves, cut):
+    """G5."""
+
+    async def test() -> None:
+        made = create_async_engine(
+            cut.url, isolation_level="AUTOCOMMIT", connect_args={"prepare_threshold": None}
+        )
+
+        @retry(attempts=2, wait_initial=0)
+        async def merge() -> None:
+            async with AsyncSession(made) as session:
+                given: Any = {"title": "new"}
+                await optilock.asyncio.merge(session, Leaf, 1, given, if_match=SEEN)
+
+        cut.passes, cut.at = True, b"UPDATE"
+        with pytest.raises(CommitOutcomeUnknown):
+            await merge()
+        await made.dispose()
+
+    asyncio.run(test())
+    assert titles(engine) == ["new"]

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, MetaData, inspect, text
+from sqlalchemy import Engine, MetaData, create_engine, event, inspect, text
 
 from optilock import OptilockError, Unique
 from optilock.dialects import database_of
@@ -73,6 +73,49 @@ def test_nothing_is_left_of_it_after_an_error(engine):
     with pytest.raises(RuntimeError):
         roll_out(engine, "parcels", token=Unique(), progress=Fails())
     assert tables(engine) == []
+
+
+@pytest.mark.parametrize("at", ["UPDATE", "DROP TABLE"])
+@pytest.mark.parametrize("how", ["interrupted", "lost"])
+def test_nothing_is_left_of_it_where_it_is_interrupted_at_its_end(engine, how, at):
+    """G6: a run that came at once found that all was done, and left the table there."""
+    if engine.dialect.name == "sqlite":
+        how = "interrupted"  # a file has no server to lose
+    done = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def fail(connection: Any, cursor: Any, sql: str, *_: Any) -> None:
+        now = "optilock_rollout_of" in sql and at in sql
+        if not now or not column_is_there() or done:
+            return
+        done.append(how)
+        if how == "interrupted":
+            raise KeyboardInterrupt
+        postgresql = engine.dialect.name == "postgresql"
+        driver = connection.connection.driver_connection
+        number = driver.info.backend_pid if postgresql else driver.thread_id()
+        kill = f"SELECT pg_terminate_backend({number}, 5000)" if postgresql else f"KILL {number}"
+        send(kill)
+
+    def column_is_there() -> bool:
+        column = {one["name"]: one for one in inspect(administrator).get_columns("parcels")}
+        return "version" in column and not column["version"]["nullable"]
+
+    def send(order: str) -> None:
+        with administrator.connect() as connection:
+            connection.exec_driver_sql(order)
+
+    administrator = create_engine(engine.url)
+    if how == "interrupted":
+        with pytest.raises(KeyboardInterrupt):
+            roll_out(engine, "parcels", token=Unique())
+    else:
+        roll_out(engine, "parcels", token=Unique())
+    event.remove(engine, "before_cursor_execute", fail)
+    assert done
+    assert tables(engine) == []
+    assert roll_out(engine, "parcels", token=Unique()).steps == ()
+    administrator.dispose()
 
 
 def test_what_was_there_already_needs_no_claim(engine):
