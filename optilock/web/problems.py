@@ -37,6 +37,7 @@ receipt-expired                  400     ReceiptExpired
 message-too-large                413     MessageTooLarge
 precondition-failed              412     PreconditionFailed
 precondition-required            428     PreconditionRequired
+not-written                      403     NotWritten
 outcome-unknown                  500     CommitOutcomeUnknown
 try-again                        503     a passing error of the database, ``is_transient``
 ===============================  ======  =========================================================
@@ -101,6 +102,7 @@ from optilock.web.kinds import (
     EXISTS,
     FAILED,
     NOT_FOUND,
+    NOT_WRITTEN,
     REQUIRED,
     UNKNOWN,
     Kind,
@@ -143,7 +145,7 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
         case CommitOutcomeUnknown():
             return UNKNOWN.problem()
         case NotWritten():
-            return None
+            return NOT_WRITTEN.problem()
         case StaleDataError():
             return _of_conflict(error, etags)
         case _ if is_transient(error):
