@@ -11,11 +11,16 @@ import copy
 from base64 import b64encode
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import date, time
+from decimal import Decimal
 from enum import Enum
 from math import isfinite
+from operator import is_
 from typing import Any
 
-__all__ = ["ReadOnly", "alone", "as_json"]
+__all__ = ["NAN", "ReadOnly", "alone", "as_json", "named_nan"]
+
+#: In the place of a NaN, which equals nothing, itself included.
+NAN: Any = object()
 
 
 class ReadOnly(Mapping[str, Any]):
@@ -102,3 +107,26 @@ def alone(error: BaseException, handled: BaseException | None) -> BaseException:
             one.__context__ = None
         one = one.__cause__ or one.__context__
     return error
+
+
+def named_nan(value: Any) -> Any:
+    """The value with :data:`NAN` for each NaN, also inside of lists and dicts; or itself."""
+    match value:
+        case float():
+            return NAN if value != value else value
+        case Decimal():
+            return NAN if value.is_nan() else value
+        case dict():
+            found: Any = {name: named_nan(one) for name, one in value.items()}
+            same = all(found[name] is one for name, one in value.items())
+        case list() | tuple() | set() | frozenset():
+            found = [named_nan(one) for one in value]
+            same = all(map(is_, found, value))
+            found = found if same or isinstance(value, list) else _of_kind(value, found)
+        case _:
+            return value
+    return value if same else found
+
+
+def _of_kind(value: Any, items: list[Any]) -> Any:
+    return tuple(items) if isinstance(value, tuple) else set(items)
