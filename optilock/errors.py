@@ -20,7 +20,7 @@
     ├── LeaseHeld                           somebody else holds the row, or the name (412, or 409)
     ├── LeaseLost                           the lease that was named is not in force (412, or 409)
     ├── UnguardedStatement                  a statement that goes around the version was forbidden
-    ├── NotWritten (StaleDataError)         nobody was first; a trigger or a rule kept the row
+    ├── NotWritten (StaleDataError)         nobody was first; a trigger, rule or policy kept it
     ├── QueueError                          of a queue: see optilock.queue.errors
     ├── CommitOutcomeUnknown                the connection was lost inside COMMIT; nobody can tell
     └── CannotMerge                         a field policy found no value that keeps both changes
@@ -343,11 +343,16 @@ class WouldOverwrite(ConcurrencyError):
 
 
 class NotWritten(OptilockError, StaleDataError):
-    """A row is as it was read, and the database did not write it: a trigger or a rule keeps it.
+    """A row is as it was read, and the database did not write it.
 
-    Nobody else was first, so it is no ``ConcurrencyError``, and running the work again would meet
-    the same. It is a ``StaleDataError``, which is what SQLAlchemy raises.
+    A trigger, a rule, or a policy keeps it: PostgreSQL's row-level security may let a user read a
+    row and not write it. Nobody else was first, so it is no ``ConcurrencyError``, and running the
+    work again would meet the same. It is a ``StaleDataError``, which is what SQLAlchemy raises.
+
+    HTTP 403 (Forbidden, RFC 9110 section 15.5.4).
     """
+
+    status = 403
 
 
 class LinkGone(ConcurrencyError):

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import date, datetime
 from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import (
     Alias,
@@ -38,6 +40,7 @@ from sqlalchemy.orm import InstanceState, Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
 
 from optilock.errors import ConfigurationError
+from optilock.plain import NAN, named_nan
 from optilock.tokens import CompareValues, Token
 from optilock.undocumented.mappers import (
     keep_with_mapping,
@@ -85,9 +88,17 @@ def tokens_of(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
 
 def same(column: Column[Any], a: Any, b: Any) -> bool:
     """Are two values of a column the same value? NaN, which equals nothing, is itself here."""
-    if isinstance(a, float) and isinstance(b, float) and a != a and b != b:
+    if column.type.compare_values(a, b) is True:
         return True
-    return column.type.compare_values(a, b) is True
+    if a is None or b is None or type(a) in _WITHOUT_NAN:
+        return False
+    plain = named_nan(a)
+    if plain is a or plain is NAN:
+        return plain is NAN and named_nan(b) is NAN
+    try:
+        return column.type.compare_values(plain, named_nan(b)) is True
+    except Exception:  # a type of the application knows no such thing
+        return False
 
 
 def joined(groups: Iterable[Iterable[str]]) -> tuple[frozenset[str], ...]:
@@ -113,6 +124,10 @@ def always_there(source: FromClause) -> set[FromClause]:
         left = always_there(source.left)
         return left if source.isouter else left | always_there(source.right)
     return {source} if isinstance(source, (Table, Alias)) else set()
+
+
+#: Of values that differ, these contain no NaN.
+_WITHOUT_NAN = frozenset((int, str, bytes, bool, datetime, date, UUID))
 
 
 class _ThereAre:

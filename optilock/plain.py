@@ -14,10 +14,13 @@ from datetime import date, time
 from decimal import Context, Decimal, Inexact
 from enum import Enum
 from math import isfinite
+from operator import is_
 from typing import Any
 
-__all__ = ["ReadOnly", "alone", "as_json", "difference", "plus", "who_changed"]
+__all__ = ["NAN", "ReadOnly", "alone", "as_json", "difference", "named_nan", "plus", "who_changed"]
 
+#: In the place of a NaN, which equals nothing, itself included.
+NAN: Any = object()
 #: Python's own context rounds to 28 digits, and columns may have more.
 _EXACTLY = Context(prec=10_000, traps=[Inexact])
 
@@ -164,3 +167,26 @@ def _is_equal(a: Any, b: Any) -> bool:
         return bool(a == b)
     except Exception:  # values that cannot be compared (arrays)
         return False
+
+
+def named_nan(value: Any) -> Any:
+    """The value with :data:`NAN` for each NaN, also inside of lists and dicts; or itself."""
+    match value:
+        case float():
+            return NAN if value != value else value
+        case Decimal():
+            return NAN if value.is_nan() else value
+        case dict():
+            found: Any = {name: named_nan(one) for name, one in value.items()}
+            same = all(found[name] is one for name, one in value.items())
+        case list() | tuple() | set() | frozenset():
+            found = [named_nan(one) for one in value]
+            same = all(map(is_, found, value))
+            found = found if same or isinstance(value, list) else _of_kind(value, found)
+        case _:
+            return value
+    return value if same else found
+
+
+def _of_kind(value: Any, items: list[Any]) -> Any:
+    return tuple(items) if isinstance(value, tuple) else set(items)

@@ -56,6 +56,7 @@ from optilock.conflicts.resolution import OnConflict, Resolution, Resolver, chec
 from optilock.conflicts.together import Together, as_one, check_together, groups_in, why_not
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 from optilock.mapped import facts, joined
+from optilock.plain import named_nan
 
 # -- the resolvers ---------------------------------------------------------------------------------
 
@@ -241,7 +242,7 @@ def _changed_by_both(entry: Entry[Any], names: Collection[str]) -> Iterator[str]
 
 def _equal(a: Any, b: Any) -> bool:
     try:
-        return bool(a == b)
+        return bool(named_nan(a) == named_nan(b))
     except Exception:  # values that cannot be compared (arrays): then the policy has to look
         return False
 

@@ -74,6 +74,9 @@ class RowLocks(ErrorCodes):
         """``query`` with its rows locked against writers, and open to other readers."""
         return query.with_for_update(of=table, read=True)
 
+    #: May a row be read that whoever would lock it does not find?
+    hides_from_locks: bool = False
+
     def has_hint(self, table: Table) -> bool:
         """Does :meth:`lock` say how rows of the table are found?"""
         return False

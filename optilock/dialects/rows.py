@@ -197,8 +197,9 @@ def must_match(table: Table, expected: int, matched: int, *, deleting: bool) -> 
         raise NotWritten(  # SQLAlchemy's own words come first
             f"{verb.upper()} statement on table '{table.description}' expected to {verb}"
             f" {expected} row(s); {matched} were matched. The rows are locked and as they were"
-            f" read, so nobody else was first. A trigger or a rule of the database prevents the"
-            f" {verb} of the others: change that, or leave these rows alone."
+            f" read, so nobody else was first. A trigger, a rule or a policy of the database"
+            f" (row-level security) prevents the {verb} of the others: change that, or leave these"
+            " rows alone."
         )
 
 

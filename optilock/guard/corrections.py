@@ -18,9 +18,9 @@ from sqlalchemy.orm import Mapper
 from optilock.conditions.condition import explained
 from optilock.conditions.write import Shape, Write
 from optilock.dialects.rows import must_match
-from optilock.errors import Computed, ConcurrencyError
+from optilock.errors import Computed, ConcurrencyError, NotWritten
 from optilock.mapped import facts
-from optilock.rows.sides import Missed, sums_of
+from optilock.rows.sides import Missed, kept_by_database, sums_of
 from optilock.rows.stored import Values, read_stored
 from optilock.session.watched import watched
 from optilock.writes.answers import fill_in
@@ -151,12 +151,31 @@ def _update_table(
     missed = [row.missed for row in rows]
     lost = _send(connection, writes, missed)
     if lost:
+        why = _kept_by_database(connection, mapper, missed)
+        if why is not None:
+            raise why
         raise ConcurrencyError(
             [one.entry for one in missed],
             f"The correction of {len(rows)} row(s) of {table.description} was written to"
             f" {len(rows) - lost}: the rows keep changing, or a trigger or a rule prevents the"
             " write. The transaction is rolled back; run the unit of work again.",
         )
+
+
+def _kept_by_database(
+    connection: Connection, mapper: Mapper[Any], rows: list[Missed]
+) -> NotWritten | None:
+    """Of the first row that still is as it was read, although its correction was sent."""
+    token = facts(mapper).token
+    identities = [row.attempt.identity for row in rows]
+    if not token or not rows:
+        return None
+    now = read_stored(connection, mapper, identities, only=(token,), hidden=True)
+    for row in rows:
+        found, before = now.get(row.attempt.identity), row.stored or {}
+        if found is not None and facts(mapper).same(token, found[token], before.get(token)):
+            return kept_by_database(row.attempt, connection)
+    return None
 
 
 def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed]) -> None:

@@ -323,11 +323,16 @@ def not_written(missed: Missed) -> NotWritten | None:
 
     Where no row can be locked, somebody may have moved it again.
     """
-    attempt, dialect = missed.attempt, missed.connection.dialect
-    if not database_of(dialect).locks_rows(dialect):
+    return kept_by_database(missed.attempt, missed.connection)
+
+
+def kept_by_database(attempt: Attempt, connection: Connection) -> NotWritten | None:
+    """The same, of what was attempted by whatever way."""
+    if not database_of(connection.dialect).locks_rows(connection.dialect):
         return None
     return NotWritten(
         f"{attempt.mapper.class_.__name__} {attempt.identity!r} could not be {attempt.action}d: the"
-        " row is still as it was read, so nobody else was first. A trigger or a rule of the"
-        f" database prevents the {attempt.action}: change that, or leave the row alone."
+        " row is still as it was read, so nobody else was first. A trigger, a rule or a policy of"
+        f" the database (row-level security) prevents the {attempt.action}: change that, or leave"
+        " the row alone."
     )

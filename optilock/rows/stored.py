@@ -13,6 +13,7 @@ from optilock.conditions.condition import parameter
 from optilock.dialects import Database, database_of
 from optilock.dialects.rows import found_in_turn, with_hint
 from optilock.dialects.waiting import Wait
+from optilock.errors import NotWritten
 from optilock.mapped import Identity, facts
 
 __all__ = ["Values", "read_stored", "rows_at"]
@@ -35,50 +36,105 @@ def read_stored(
     also: Mapping[str, ColumnElement[Any]] | None = None,
     params: Mapping[str, Any] | None = None,
     briefly: bool = False,
+    hidden: bool = False,
 ) -> dict[Identity, Values]:
     """What is stored now, every column (or ``only`` some), for those of the rows that exist.
 
     And what ``also`` is asked of each, with ``params``. Is a lock of others waited for ``briefly``?
+    Are rows wanted, too, that are ``hidden`` from whoever would lock them?
+
+    Raises:
+        NotWritten: a row can be read and not be locked; it is not said that it is gone.
     """
     database = database_of(connection.dialect)
     how = _How(only, lock=lock, share=share, deleting=deleting, briefly=briefly)
-    if len(identities) == 1 and wait is None and not also:
-        return _read_one(connection, mapper, database, identities[0], how)
     names: Mapping[str, ColumnElement[Any]] = how.columns(mapper)
     if also:
         names = {**names, **also}
-    keys, table = facts(mapper).rows[0], facts(mapper).table
-
-    def query() -> Select[Any]:
-        return how.query(mapper, database, names, wait)
-
-    several = identities if len(identities) > 1 else []
-    found = {
-        tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
-        for row in rows_at(connection, query, table, keys, several, params)
-    }
+    alone = _Alone(connection, mapper, database, names, params)
+    if len(identities) > 1:
+        found = _read_together(alone, identities, how, wait)
+    elif wait is None and not also:
+        found = _read_one(connection, mapper, database, identities[0], how) if identities else {}
+    else:
+        row = alone.asked(identities[0], how, wait)
+        found = {} if row is None else {identities[0]: row}
+    locks = database.hides_from_locks and (how.lock or how.share)
+    if how.briefly or (wait is not None and wait.skip) or not (locks or len(identities) > 1):
+        return found
     for identity in identities:
-        if identity not in found and not (several and (how.briefly or wait)):
-            plain = _by_plain_key(query, keys, identity)
-            for row in with_hint(database, table, partial(_sent, connection, plain, params)):
-                found[identity] = dict(zip(names, row[len(keys) :], strict=True))
+        if identity not in found:
+            if locks:
+                row = alone.seen(identity, how, wait, hidden=hidden)
+            else:
+                row = alone.asked(identity, how, wait)
+            if row is not None:
+                found[identity] = row
     return found
 
 
-def _by_plain_key(
-    query: Callable[[], Select[Any]], keys: list[Any], identity: Identity
-) -> Callable[[], Select[Any]]:
-    """The query of one row, compared as the statement that writes it does.
+def _read_together(
+    alone: _Alone, identities: list[Identity], how: _How, wait: Wait | None
+) -> dict[Identity, Values]:
+    connection, mapper, database, names, params = alone
+    keys, table = facts(mapper).rows[0], facts(mapper).table
+    query = partial(how.query, mapper, database, names, wait)
+    return {
+        tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
+        for row in rows_at(connection, query, table, keys, identities, params)
+    }
 
-    A row that is missing among several is not called gone before: a row of values is compared in
+
+class _Alone(NamedTuple):
+    """Rows are looked at one by one, and compared as the statement that writes one does it.
+
+    A row that is missing among several is not called gone before: a list of keys is compared in
     another way (:func:`~optilock.dialects.keys.key_is_one_of`), a setting may cut what is read, and
     the database may give a key back as another value than it was asked for.
     """
-    return lambda: query().where(*(key == value for key, value in zip(keys, identity, strict=True)))
+
+    connection: Connection
+    mapper: Mapper[Any]
+    database: Database
+    names: Mapping[str, ColumnElement[Any]]
+    params: Mapping[str, Any] | None
+
+    def seen(
+        self, identity: Identity, how: _How, wait: Wait | None, *, hidden: bool
+    ) -> Values | None:
+        """A row that was not found by whoever would lock it, if it is there all the same."""
+        seen = self.asked(identity, how._replace(lock=False, share=False), None)
+        if seen is None:
+            return None
+        found = self.asked(identity, how, wait)  # somebody may have made it meanwhile
+        if found is None and not hidden:
+            raise cannot_be_locked(self.mapper, identity)
+        return found or seen
+
+    def asked(self, identity: Identity, how: _How, wait: Wait | None) -> Values | None:
+        keys, table = facts(self.mapper).rows[0], facts(self.mapper).table
+        here = [key == value for key, value in zip(keys, identity, strict=True)]
+
+        def ask() -> Any:
+            query = how.query(self.mapper, self.database, self.names, wait).where(*here)
+            return _sent(self.connection, query, self.params)
+
+        row = with_hint(self.database, table, ask).first()
+        return None if row is None else dict(zip(self.names, row[len(keys) :], strict=True))
 
 
-def _sent(connection: Connection, make: Callable[[], Select[Any]], params: Any) -> Any:
-    return type(connection).execute(connection, make(), params)
+def cannot_be_locked(mapper: Mapper[Any], identity: Identity) -> NotWritten:
+    """The error of a row that is there, and which a policy keeps from whoever would write it."""
+    return NotWritten(
+        f"{mapper.class_.__name__} {identity!r} cannot be locked, so nothing was written: the row"
+        " is there and can be read, and nobody else was first. Row-level security (a policy FOR"
+        " UPDATE) does not let this user write it: change the policy, use another role, or leave"
+        " the row alone."
+    )
+
+
+def _sent(connection: Connection, query: Select[Any], params: Any) -> Any:
+    return type(connection).execute(connection, query, params)
 
 
 class _How(NamedTuple):
@@ -167,7 +223,7 @@ def rows_at(
     step = database.keys_at_once(len(keys))
 
     def ask(some: Sequence[Identity]) -> Any:
-        return _sent(connection, lambda: query().where(database.at_keys(keys, some)), params)
+        return _sent(connection, query().where(database.at_keys(keys, some)), params)
 
     for start in range(0, len(identities), step):
         some = identities[start : start + step]

@@ -37,7 +37,7 @@ from optilock.errors import Action, Entry
 from optilock.mapped import Identity, facts
 from optilock.mapping.compared import values_moved
 from optilock.rows.seen import moved_by_us, version_seen
-from optilock.rows.sides import Attempt, entry_of, equal_to_stored
+from optilock.rows.sides import Attempt, entry_of, equal_to_stored, kept_by_database
 from optilock.rows.stored import read_stored
 from optilock.session.connections import connection_to_write, refuse_autocommit, session_given
 from optilock.session.watched import demands_of, is_watched, watched
@@ -86,6 +86,8 @@ def bulk_update(
             lacks its key or version, has a version of a type that no row can have, names what
             cannot be set, or appears twice; the class has no version, or the values are in several
             tables. Nothing was sent.
+        NotWritten: a row is as it was read, and a trigger, a rule or a policy of the database keeps
+            it so. Others may be written in this transaction, which is alive: roll back.
     """
     session = session_given(session, "bulk_update", _IN_ASYNC_CODE.format("bulk_update"))
     given = rows_to_update(model, rows)
@@ -153,11 +155,15 @@ def _send(session: Session, connection: Connection, given: Rows) -> dict[int, En
     if lost and is_watched(session):
         watched(session).refused(places_of([one.write for one in lost]), before)
     of = [(places[id(one.write.params)], one) for one in lost]
-    return {place: _entry(given, place, one) for place, one in of}
+    return {place: _entry(connection, given, place, one) for place, one in of}
 
 
-def _entry(given: Rows, place: int, lost: Lost) -> Entry[Any]:
-    entry = entry_of(_attempt(given, place), lost.stored, demanded=True)
+def _entry(connection: Connection, given: Rows, place: int, lost: Lost) -> Entry[Any]:
+    attempt = _attempt(given, place)
+    kept = kept_by_database(attempt, connection) if lost.stands else None
+    if kept is not None:
+        raise kept
+    entry = entry_of(attempt, lost.stored, demanded=True)
     why = explained(lost.failed, entry)
     if why is not None:
         raise why  # what the session demands of its rows is no conflict to be reported

@@ -73,7 +73,7 @@ def write_row(session: Session, change: Change) -> Written:
     Raises:
         NotFound: there is no such row.
         PreconditionFailed: it is in another version.
-        NotWritten: a trigger or a rule of the database keeps it as it is.
+        NotWritten: a trigger, a rule or a policy of the database keeps it as it is.
         ConfigurationError: the version that it gets could not be told.
     """
     flush_before(session, {})
@@ -257,8 +257,8 @@ def _kept(change: Change) -> NotWritten:
     return NotWritten(  # SQLAlchemy's own words come first
         f"{verb.upper()} statement on table '{table.description}' expected to {verb} 1 row(s); 0"
         f" were matched. The row of {change.mapper.class_.__name__} is there, in the version that"
-        f" was demanded, so nobody else was first. A trigger or a rule of the database prevents"
-        f" the {verb}: change that, or leave the row alone."
+        f" was demanded, so nobody else was first. A trigger, a rule or a policy of the database"
+        f" (row-level security) prevents the {verb}: change that, or leave the row alone."
     )
 
 

@@ -116,6 +116,13 @@ CONFLICT = Kind(
     "Somebody else was first with a change of the same. Nothing was stored. Read it again, and"
     " send the change again if it still is wanted.",
 )
+NOT_WRITTEN = Kind(
+    "not-written",
+    403,
+    "Not Written",
+    "This may be read here, and not be written. Nothing was stored, and nobody else was first:"
+    " to send it again changes nothing.",
+)
 UNKNOWN = Kind(
     "outcome-unknown",
     500,

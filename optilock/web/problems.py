@@ -38,6 +38,7 @@ message-too-large                413     MessageTooLarge
 precondition-failed              412     PreconditionFailed
 precondition-required            428     PreconditionRequired
 condition-not-compared           501     ConditionNotCompared, which is logged: a fault of the route
+not-written                      403     NotWritten
 outcome-unknown                  500     CommitOutcomeUnknown
 try-again                        503     a passing error of the database, ``is_transient``
 ===============================  ======  =========================================================
@@ -106,6 +107,7 @@ from optilock.web.kinds import (
     FAILED,
     NOT_COMPARED,
     NOT_FOUND,
+    NOT_WRITTEN,
     REQUIRED,
     UNKNOWN,
     Kind,
@@ -153,7 +155,7 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
         case CommitOutcomeUnknown():
             return UNKNOWN.problem()
         case NotWritten():
-            return None
+            return NOT_WRITTEN.problem()
         case StaleDataError():
             return _of_conflict(error, etags)
         case _ if is_transient(error):

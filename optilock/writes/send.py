@@ -77,7 +77,10 @@ def read_demanded(
     """The rows, locked, and what the session demands and is not true of them."""
     conditions = () if demands is None else demands.on(mapper, deleting=deleting)
     if demands is None or not conditions:
-        return read_stored(connection, mapper, identities, only=names, deleting=deleting), {}
+        found = read_stored(
+            connection, mapper, identities, only=names, deleting=deleting, hidden=True
+        )
+        return found, {}
     asked = [one for condition in conditions for one in condition.looks]
     also = {f"optilock {number}": one for number, one in enumerate(asked)}
     found = read_stored(
@@ -88,6 +91,7 @@ def read_demanded(
         deleting=deleting,
         also=also,
         params=demands.params,
+        hidden=True,
     )
     return found, {
         key: failed(conditions, demands.of_row(mapper, key), [row.pop(name) for name in also])
@@ -155,7 +159,7 @@ def _look(
         return []
     token = facts(mapper).token
     identities = [_identity(state) for state in moved]
-    stored = read_stored(connection, mapper, identities, deleting=deleting)
+    stored = read_stored(connection, mapper, identities, deleting=deleting, hidden=True)
     missed = [
         Missed(
             state,

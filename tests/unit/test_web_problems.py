@@ -130,7 +130,7 @@ CASES: list[tuple[Exception, int | None, str | None]] = [
     (BatchFailed(3, ValueError("SELECT")), None, None),
     (ConfigurationError("of the program"), None, None),
     (UnguardedStatement("UPDATE"), None, None),
-    (NotWritten("a trigger"), None, None),
+    (NotWritten("a trigger"), 403, "not-written"),
     (CannotMerge("title"), None, None),
     (IntegrityError("INSERT", {}, Exception("UNIQUE")), None, None),
     (OperationalError("SELECT", {}, Exception("?")), None, None),

@@ -117,6 +117,10 @@ class PostgreSQL(Database):
 
     brief_waits = BRIEFLY
 
+    #: Policies FOR UPDATE hold for SELECT … FOR UPDATE and FOR SHARE, too
+    #: (https://www.postgresql.org/docs/current/sql-createpolicy.html).
+    hides_from_locks = True
+
     def describe_once(self, dialect: Dialect) -> None:
         describe_once(dialect)
 
