@@ -11,12 +11,15 @@ from sqlalchemy import event, inspect, update
 from sqlalchemy.orm import Session
 
 from optilock import UnitOfWork
+from optilock.session.watched import watched
 from tests.history.mappings import Mapping_
 from tests.history.model import Base, Fault, Kind, Ledger, Row, Span, Transaction
 
 __all__ = ["Author", "Copy", "NotNow", "Settings"]
 
 _MISSING: Any = object()
+#: Units that lock some of what they read, and so see what is stored, whatever the snapshot shows.
+_LOCKING = ("adaptive", "pessimistic")
 
 
 class NotNow(Exception):
@@ -33,6 +36,8 @@ class Settings:
     early: bool = False
     #: Sessions of units of work.
     unit: bool = False
+    #: What they are opened with: "short", "pipelined", "adaptive" or "pessimistic".
+    way: str = ""
     #: A listener that writes with Core in a flush: "before_flush" or "after_update".
     listener: str = ""
     autocommit: bool = False
@@ -68,6 +73,8 @@ class Copy:
     bases: dict[str, Base] = field(default_factory=dict)
     #: It went through a transaction that was undone, or came from elsewhere.
     doubtful: bool = False
+    #: It was read after a statement that was undone: it may hold what was never stored.
+    unknown: bool = False
     #: It was written in this transaction before it left the session.
     written_in: Transaction | None = None
     before_resolver: dict[str, Span] | None = None
@@ -92,6 +99,13 @@ class Copy:
             name for name in self.kind.columns if name in before and before[name] != held.get(name)
         }
 
+    def pending_sum(self) -> int:
+        """By how much the counter was changed, and is not flushed."""
+        counter, before = self.kind.counter, inspect(self.obj).committed_state
+        if counter is None or not isinstance(before.get(counter), int):
+            return 0
+        return int(self.obj.__dict__.get(counter, before[counter]) - before[counter])
+
     def twin(self, obj: Any) -> Copy:
         """The same knowledge with another object: a pickle, or a merge."""
         return Copy(
@@ -105,6 +119,7 @@ class Copy:
             self.memory,
             dict(self.bases),
             self.doubtful,
+            self.unknown,
         )
 
 
@@ -119,12 +134,12 @@ class Author:
         ledger: Ledger,
         sessions: Any,
         *,
-        snapshots: bool,
-        savepoints: bool,
+        family: str,
     ) -> None:
         self.name, self.settings, self.on, self.ledger = name, settings, on, ledger
         #: Does the database read from snapshots? Can it begin a savepoint without a BEGIN?
-        self.snapshots, self.savepoints = snapshots, savepoints
+        self.snapshots, self.savepoints = family == "mariadb", family != "sqlite"
+        self.family = family
         self.context = contextvars.copy_context()
         self.done = Transaction()
         self.copies: dict[int, Copy] = {}
@@ -144,7 +159,7 @@ class Author:
     def session(self) -> Session:
         if self._session is None:
             if self.settings.unit:
-                unit = UnitOfWork(self._sessions)
+                unit = UnitOfWork(self._sessions, **self._options())
                 self._session = unit.__enter__()
                 self._unit = unit
             else:
@@ -152,6 +167,20 @@ class Author:
             if self.settings.listener:
                 self._listen(self._session)
         return self._session
+
+    def _options(self) -> dict[str, Any]:
+        """Of the unit, as far as the database has them."""
+        way, family = self.settings.way, self.family
+        if way in ("adaptive", "pessimistic"):
+            return {"strategy": way}
+        can = {"pipelined": ("postgresql",), "short": ("postgresql", "sqlite")}
+        return {way: True} if family in can.get(way, ()) else {}
+
+    @property
+    def has_begun(self) -> bool:
+        """Is the driver in a transaction? SQLite's begins one with the first write."""
+        some = watched(self._session).connections if self._session is not None else ()
+        return any(one.connection.dbapi_connection.in_transaction for one in some if not one.closed)
 
     @property
     def is_open(self) -> bool:
@@ -189,6 +218,7 @@ class Author:
         """What was flushed was never stored."""
         for copy in self.copies.values():
             copy.doubtful |= copy.row in self.done.flushed or self.done.stated
+            copy.unknown |= self.done.stated
             self._forget_resolver(copy)
         self.done = Transaction()
         self.nested = []
@@ -253,7 +283,15 @@ class Author:
                 base = copy.bases.get(name, copy.base())
                 self.done.edit(row, name, obj.__dict__[name], base)
                 self.touch_roots(row)
+            if known is not None:
+                self.add_up(copy, copy.pending_sum())
         return copy
+
+    def add_up(self, copy: Copy, more: int) -> None:
+        """The counter of a row should be so much more, or less again."""
+        total = self.done.added.get(copy.row, 0) + more
+        if more:
+            self.done.added[copy.row] = total
 
     def attached(self) -> Iterator[Copy]:
         return iter(list(self.copies.values()))
@@ -297,7 +335,7 @@ class Author:
             kept = copy.version is not None and copy.version == copy.obj.__dict__.get("version")
             copy.seen = {name: copy.seen[name] for name in copy.seen if name in copy.held}
             copy.memory = before.memory if kept else None
-            copy.doubtful = False
+            copy.doubtful = copy.unknown = False
 
     def _read_in(self, copy: Copy, name: str, value: Any, locking: bool) -> Span | None:
         """The revisions in which this value may have been read."""
@@ -331,6 +369,7 @@ class Author:
         written = self.done.flushed | self.done.rows()
         ours = written.union(*(self.ledger.roots_of(row) for row in written))
         newer = any(copy.seen[name][0] > shown for name in copy.read & copy.seen.keys())
+        locking = locking or self.settings.way in _LOCKING  # nobody knows which of them was
         if not locking and copy.row not in ours and oldest <= shown and not newer:
             newest = min(newest, shown)
         return dict.fromkeys(known, (oldest, newest))
@@ -342,7 +381,7 @@ class Author:
         if self._is_pending(copy):
             return
         self.done.flushed.add(copy.row)
-        if self._only_ignored(copy):
+        if self._only_ignored(copy) or self.done.only_adds(copy.row) or self._only_stated(copy):
             return  # written over whatever is there
         if self.settings.policy != "none" and copy.before_resolver is None:
             now = self.ledger.now(copy.row)
@@ -362,15 +401,24 @@ class Author:
     def _only_ignored(self, copy: Copy) -> bool:
         """Were nothing but ignored columns of the row written?"""
         done, row = self.done, copy.row
-        if row in done.touched or row in done.deletes or row in done.roots:
+        if row in done.touched or row in done.deletes or row in done.roots or row in done.added:
             return False
         return done.edited(row).keys() <= copy.kind.ignored
+
+    def _only_stated(self, copy: Copy) -> bool:
+        """Were nothing but statements sent for the row, of which no resolver is asked?"""
+        done, row = self.done, copy.row
+        if row in done.touched or row in done.deletes or row in done.roots:
+            return False
+        return all(edit.base is None for edit in done.edited(row).values())
 
     def expired(self, copy: Copy, names: Any = None, *, read: bool = False) -> None:
         """Edits that are dropped, because they were not flushed; the row is ``read`` again."""
         if read:
             self.done.roots.pop(copy.row, None)
         dropped = copy.pending() & set(names or copy.kind.columns)
+        if not names:
+            self.add_up(copy, -copy.pending_sum())
         if copy.row in self.done.touched:
             self.done.touched[copy.row] = None
         self.done.drop(copy.row, dropped)

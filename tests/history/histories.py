@@ -18,7 +18,14 @@ __all__ = ["History", "history"]
 
 _NAMES = "ABC"
 #: Mappings that are met more often: the number of ways that lead through them.
-_OFTEN = {"pages-counter": 6, "orders-counter": 6, "posts-counter": 2, "pages-rowversion": 2}
+_OFTEN = {
+    "pages-counter": 6,
+    "orders-counter": 6,
+    "posts-counter": 2,
+    "pages-rowversion": 2,
+    "pages-timestamp": 3,
+    "liked-counter": 3,
+}
 _COMMON = {
     "get": 6,
     "get_anew": 1,
@@ -43,6 +50,9 @@ _COMMON = {
     "insert": 1,
     "update_class": 2,
     "update_table": 2,
+    "update_by_key": 2,
+    "bulk": 1,
+    "entity": 1,
     "touch_": 2,
     "verify_": 2,
     "take_tag": 1,
@@ -59,6 +69,7 @@ _COMMON = {
     "add": 3,
     "merge": 3,
 }
+_COUNTING = {"like": 12, "like_by_statement": 1}
 _FAMILY = {"load_children": 4, "add_child": 4, "remove_child": 3, "move_child": 3, "link": 0}
 _THEIRS = (
     "set_@parent",
@@ -71,6 +82,8 @@ _THEIRS = (
     "touch_@child",
     "update_table@parent",
 )
+_BY_KEY = ("update_by_key@parent", "update_by_key@child", "bulk@parent", "entity@parent")
+_THEIRS_ADDING = ("like@parent",) * 8
 #: Rows that belong together, by number: a parent and its children.
 _TOGETHER = {"orders": ((0, 2, 3), (1, 4)), "posts": ((0, 2, 3), (1, 4)), "dogs": ((0,), (1,))}
 _LOOK = (
@@ -128,6 +141,7 @@ _EDIT = (
     ("delete",),
     ("touch_",),
     ("update_table",),
+    ("update_by_key",),
     ("add_child",),
     ("move_child",),
     ("link",),
@@ -181,7 +195,31 @@ _EXPIRED = (
     ((), ("get@child",), ("read@child",)),
     (("set_@child",), ("touch_@child",), ("add_child@parent",), ("move_child@child",)),
 )
-_STORIES = (_EVERYDAY, _PROMISED, _LOCKED, _ANEW, _RETURNED, _EXPIRED)
+#: Savepoints inside each other, each left open, released or undone.
+_LAYERED = (
+    (("get@parent",), ("get@parent", "set_", "flush")),
+    (
+        ("savepoint", "set_@parent"),
+        ("savepoint", "set_@parent", "flush"),
+        ("savepoint", "touch_@parent"),
+    ),
+    (("savepoint", "set_@parent", "flush"), ("savepoint", "touch_@parent", "flush")),
+    ((), (), ("savepoint", "set_@parent", "flush"), ("back_to_savepoint", "set_@parent", "flush")),
+    ((), ("back_to_savepoint",), ("release",), ("set_@parent", "flush", "back_to_savepoint")),
+    (("rollback",), ("rollback",), ("rollback",), ("close",), ("release", "release", "commit")),
+    None,
+    (("set_@parent",), ("set_@parent",), ("add", "set_@parent"), ("delete@parent",)),
+)
+#: Two authors add to one counter, one of them beside another column.
+_ADDING = (
+    (("like@parent",), ("get@parent",), ("get@parent", "read@parent")),
+    ((), ("flush",), ("savepoint", "like@parent", "flush")),
+    None,
+    (("like@parent",), ("like@parent", "flush", "like@parent"), ("like@parent", "touch_@parent")),
+    (("set_@parent",), (), ("set_@parent", "flush", "like@parent"), ("flush", "set_@parent")),
+    ((), ("back_to_savepoint",), ("release",), ("flush",)),
+)
+_STORIES = (_EVERYDAY, _PROMISED, _LOCKED, _ANEW, _RETURNED, _EXPIRED, _LAYERED)
 
 
 class Focus(NamedTuple):
@@ -189,6 +227,9 @@ class Focus(NamedTuple):
 
     rows: tuple[int, ...]
     column: int
+
+
+_WAYS = ("", "", "short", "pipelined", "adaptive", "pessimistic")
 
 
 @dataclass(frozen=True)
@@ -213,11 +254,14 @@ def history(seed: int, mappings: tuple[str, ...] = MAPPINGS) -> History:
 
 
 def _settings(chance: random.Random, on: str) -> Settings:
+    odds = (4, 1, 1, 3) if on.startswith("liked") else (12, 1, 1, 1)
+    unit = chance.random() < (0.4 if on.startswith("liked") else 0.2)
     return Settings(
-        policy=chance.choices(POLICIES, (12, 1, 1, 1))[0],
+        policy=chance.choices(POLICIES, odds)[0],
         expire_on_commit=chance.random() < 0.6,
         early=chance.random() < 0.5,
-        unit=chance.random() < 0.15,
+        unit=unit,
+        way=chance.choice(_WAYS) if unit else "",
         listener=chance.choices(("", "before_flush", "after_update"), (18, 1, 1))[0],
         autocommit=chance.random() < 0.03,
     )
@@ -229,6 +273,8 @@ def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
         weights |= _FAMILY
     if on.startswith("posts"):
         weights["link"] = 5
+    if on.startswith("liked"):
+        weights |= _COUNTING
     names, shares = list(weights), list(weights.values())
     steps: list[Step] = []
     rows = chance.choice(_TOGETHER.get(on.split("-")[0], ((0,), (1,), (2,))))
@@ -236,9 +282,9 @@ def _steps(chance: random.Random, on: str, count: int) -> list[Step]:
     while len(steps) < 14:
         kind = chance.random()
         if kind < 0.5:
-            steps += _story(chance, focus, chance.randrange(1, count))
+            steps += _story(chance, focus, chance.randrange(1, count), on)
         elif kind < 0.6:
-            steps += _theirs(chance, focus, chance.randrange(1, count))
+            steps += _theirs(chance, focus, chance.randrange(1, count), on)
         else:
             author = 0 if chance.random() < 0.75 else chance.randrange(1, count)
             steps.append(_step(chance, author, chance.choices(names, shares)[0], focus))
@@ -255,21 +301,29 @@ def _step(chance: random.Random, author: int, name: str, focus: Focus) -> Step:
     return Step(author, name, row, column, chance.randrange(6))
 
 
-def _theirs(chance: random.Random, focus: Focus, author: int) -> list[Step]:
+def _theirs(chance: random.Random, focus: Focus, author: int, on: str) -> list[Step]:
     """Somebody else changes a row, and commits."""
+    some = _THEIRS
+    if on.startswith(("pages", "liked")):
+        some = (*some, *_BY_KEY)
+    if on.startswith("liked"):
+        some = (*some, *_THEIRS_ADDING)
     return [
         Step(author, "close"),
-        _step(chance, author, chance.choice(_THEIRS), focus),
+        _step(chance, author, chance.choice(some), focus),
         Step(author, "commit"),
     ]
 
 
-def _story(chance: random.Random, focus: Focus, other: int) -> list[Step]:
+def _story(chance: random.Random, focus: Focus, other: int, on: str) -> list[Step]:
     """An author looks, decides, and looks again; somebody else was there between."""
     steps: list[Step] = []
-    for part in chance.choices(_STORIES, (4, 3, 2, 3, 2, 2))[0]:
+    stories, odds = _STORIES, (4, 3, 2, 3, 2, 2, 7)
+    if on.startswith("liked"):
+        stories, odds = (*_STORIES, _ADDING), (*odds, 10)
+    for part in chance.choices(stories, odds)[0]:
         if part is None:
-            steps += _theirs(chance, focus, other)
+            steps += _theirs(chance, focus, other, on)
         elif chance.random() < 0.9:
             steps += [_step(chance, 0, name, focus) for name in chance.choice(part)]
     return [*steps, Step(0, "commit")]

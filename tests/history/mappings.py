@@ -1,7 +1,7 @@
 """What the histories are about: a few small mappings, each with several tokens.
 
 All columns but keys are short texts, because every value that is written is unique. ``body`` is
-deferred; ``views`` and ``mark`` are ignored.
+deferred; ``views`` and ``mark`` are ignored. ``likes`` are numbers, to which authors add.
 """
 
 from __future__ import annotations
@@ -164,6 +164,31 @@ def _pages(token: str) -> Mapping_:
     )
 
 
+def _liked(token: str) -> Mapping_:
+    """Pages to whose ``likes`` authors add."""
+    base, guarded = _base(token)
+
+    class Liked(guarded, base):  # type: ignore[misc, valid-type]
+        __tablename__ = f"history_liked_{token}"
+        __version_commutes__ = ("likes",)
+        id: Mapped[int] = _key()
+        title: Mapped[str]
+        note: Mapped[str]
+        body: Mapped[str] = mapped_column(deferred=True)
+        likes: Mapped[int]
+
+    columns = ("title", "note", "body")
+    rows = tuple({"id": n, "likes": 0, **_values(n, *columns)} for n in (1, 2, 3))
+    return Mapping_(
+        f"liked-{token}",
+        base,
+        {"liked": Liked},
+        (Kind("liked", columns, counter="likes"),),
+        {"liked": _read(Liked.__table__)},
+        ((Liked.__table__, rows),),
+    )
+
+
 def _dogs(token: str) -> Mapping_:
     base, guarded = _base(token)
 
@@ -306,9 +331,10 @@ def _posts(token: str) -> Mapping_:
     )
 
 
-_FAMILIES = {"pages": _pages, "dogs": _dogs, "orders": _orders, "posts": _posts}
+_FAMILIES = {"pages": _pages, "liked": _liked, "dogs": _dogs, "orders": _orders, "posts": _posts}
 _WITH = {
     "pages": ("counter", "unique", "timestamp", "rowversion", "named", "all", "changed"),
+    "liked": ("counter", "unique", "timestamp", "rowversion"),
     "dogs": ("counter", "timestamp", "rowversion"),
     "orders": ("counter", "unique", "rowversion"),
     "posts": ("counter", "rowversion"),

@@ -48,6 +48,8 @@ class Kind:
     root: str | None = None
     parent: str | None = None
     parent_column: str | None = None
+    #: The column to which authors add (``__version_commutes__``).
+    counter: str | None = None
 
     @property
     def links(self) -> bool:
@@ -116,6 +118,8 @@ class Transaction:
     snapshot: Mapping[Row, int] | None = None
     #: Does the transaction read from a snapshot, though the engine usually does not?
     snapshotting: bool = False
+    #: By how much the counters of rows should be more, and what of it is not flushed yet.
+    added: dict[Row, int] = field(default_factory=dict)
     #: Was anything sent that is undone by a rollback?
     flushed: set[Row] = field(default_factory=set)
     stated: bool = False
@@ -131,6 +135,7 @@ class Transaction:
             promises=dict(self.promises),
             links=dict(self.links),
             roots=dict(self.roots),
+            added=dict(self.added),
             flushed=set(self.flushed),
             perhaps=set(self.perhaps),
         )
@@ -178,7 +183,13 @@ class Transaction:
             *self.perhaps,
             *self.touched,
             *self.links,
+            *self.added,
         }
+
+    def only_adds(self, row: Row) -> bool:
+        """Is a difference all that is written of the row?"""
+        others = (self.deletes, self.inserts, self.touched, self.roots, self.promises)
+        return row in self.added and not self.edited(row) and all(row not in one for one in others)
 
 
 class Ledger:
@@ -293,6 +304,8 @@ def judge(
         yield from _judge_delete(ledger, row, base, after, policy)
     for row in {row for row, _ in done.edits} - done.deletes.keys():
         yield from _judge_row(ledger, row, done.edited(row), after, policy)
+    for row, more in done.added.items():
+        yield from _judge_sum(ledger, done, row, more, after)
     for row, base in done.touched.items():
         yield from _judge_touch(ledger, done, row, base, after, policy)
     written = (row for row in ledger.differences(after) if row in done.rows())
@@ -352,6 +365,21 @@ def _judge_row(
                 )
 
 
+def _judge_sum(
+    ledger: Ledger, done: Transaction, row: Row, more: int, after: Mapping[Row, Values]
+) -> Iterator[Fault]:
+    """No increment is lost, and none is counted twice, whoever else adds and whoever resolves."""
+    counter, before, now = ledger.kind(row).counter, ledger.stored.get(row), after.get(row)
+    if counter is None or before is None or now is None or row in done.deletes:
+        return
+    if now[counter] != before[counter] + more:  # type: ignore[operator]
+        yield Fault(
+            "sum",
+            f"{_name(row)}.{counter} was {before[counter]}, {more} was added, and {now[counter]}"
+            " is stored",
+        )
+
+
 def _may_go_over(ledger: Ledger, policy: str, row: Row, column: str, base: Base | None) -> bool:
     """May a resolver have written the column, though others had changed the row?"""
     if policy != "merge_fields" or base is None:
@@ -397,6 +425,7 @@ def _not_asked_for(
                 yield Fault("unasked", f"{_name(row)} came or went")
             continue
         wanted = {column for r, column in done.edits if r == row}
+        wanted |= {kind.counter} if row in done.added and kind.counter else set()
         orphaned = {kind.parent_column} if _parents(ledger, row) & gone else set()
         strange = changed - wanted - orphaned - {VERSION}
         if strange:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import inspect, select, update
 from sqlalchemy.orm import defer, load_only, undefer
 
-from optilock import etag_of, expect, touch, verify
+from optilock import ConcurrencyError, bulk_update, entities, etag_of, expect, touch, verify
 from tests.history.authors import Author, Copy, NotNow
-from tests.history.model import Row
+from tests.history.model import Base, Row
 
 __all__ = ["ENDS", "LOCKS", "OPERATIONS", "Step"]
 
@@ -228,6 +228,38 @@ def append(author: Author, step: Step) -> None:
 
 
 @operation
+def like(author: Author, step: Step) -> None:
+    """Add to the counter, or take away, from what was read of it."""
+    row = row_of(author, step)
+    counter = author.on.kind(row[0]).counter
+    if counter is None:
+        raise NotNow
+    copy = author.take(row)
+    before = getattr(copy.obj, counter)
+    author.observe()
+    more = (1, 1, 2, -1)[step.choice % 4]
+    setattr(copy.obj, counter, before + more)
+    author.add_up(copy, more)
+
+
+@operation
+def like_by_statement(author: Author, step: Step) -> None:
+    row = row_of(author, step)
+    counter = author.on.kind(row[0]).counter
+    if counter is None or author.settings.autocommit:
+        raise NotNow
+    author.session.flush()
+    if row not in author.ledger.stored or row in author.done.deletes:
+        raise NotNow
+    model = author.model(row)
+    more = {counter: getattr(model, counter) + 1}
+    author.session.execute(update(model).where(model.id == row[1]).values(more))
+    author.done.added[row] = author.done.added.get(row, 0) + 1
+    author.done.stated = True
+    author.done.flushed.add(row)
+
+
+@operation
 def delete(author: Author, step: Step) -> None:
     row = row_of(author, step)
     if row[0] == "order" or author.done.links:
@@ -255,7 +287,8 @@ def insert(author: Author, step: Step) -> None:
     if row in author.ledger.stored or row in author.done.inserts:
         raise NotNow
     values = {name: author.new_value() for name in kind.columns}
-    author.session.add(author.model(row)(id=row[1], **values))
+    more = {kind.counter: 0} if kind.counter else {}
+    author.session.add(author.model(row)(id=row[1], **values, **more))
     author.done.inserts[row] = values
 
 
@@ -281,6 +314,73 @@ def update_table(author: Author, step: Step) -> None:
         raise NotNow
     what = update(table).where(table.c.id == row[1])
     author.statement(row, name, lambda value: author.session.execute(what.values({name: value})))
+
+
+@operation
+def update_by_key(author: Author, step: Step) -> None:
+    """In the version that the object holds; the object follows."""
+    _by_key(author, step, lambda model, row: author.session.execute(update(model), [row]))
+
+
+@operation
+def bulk(author: Author, step: Step) -> None:
+    """The same with a report: what has moved is not written."""
+
+    def send(model: Any, row: dict[str, Any]) -> None:
+        conflicts = bulk_update(author.session, model, [row]).conflicts
+        if conflicts:
+            raise ConcurrencyError(conflicts)
+
+    _by_key(author, step, send)
+
+
+def _by_key(author: Author, step: Step, send: Callable[[Any, dict[str, Any]], object]) -> None:
+    versioned(author, step)
+    row, name = row_of(author, step), column_of(author, step)
+    if author.settings.autocommit or row[0] not in ("page", "liked", "comment"):
+        raise NotNow
+    copy = author.take(row)
+    author.session.flush()
+    author.observe()
+    if not _holds_version(copy) or copy.doubtful or row in author.done.deletes:
+        raise NotNow
+    if inspect(copy.obj).modified or name not in copy.obj.__dict__:
+        raise NotNow
+    base, value = copy.base(), author.new_value()
+    # The value that is read afterwards, of a row that is not overtaken.
+    send(author.model(row), {"id": row[1], "version": copy.obj.version, name: value})
+    author.done.edit(row, name, value, base, over=True)
+    author.done.flushed.add(row)
+    author.done.stated = True
+
+
+@operation
+def entity(author: Author, step: Step) -> None:
+    """A PATCH: under a tag that was taken, or whatever is stored."""
+    versioned(author, step)
+    row, name = row_of(author, step), column_of(author, step)
+    if author.settings.autocommit or row[0] not in ("page", "liked") or row in author.done.deletes:
+        raise NotNow
+    if author.on.kind(row[0]).ignored:
+        raise NotNow
+    author.session.flush()
+    model = author.model(row)
+    if row not in author.tags or row in author.done.rows() or step.choice % 2:
+        author.statement(
+            row,
+            name,
+            lambda value: entities.merge(
+                author.session, model, row[1], {name: value}, if_match="*"
+            ),
+        )
+        return
+    tag, revision = author.tags[row]
+    value = author.new_value()
+    entities.merge(author.session, model, row[1], {name: value}, if_match=tag)
+    seen = dict.fromkeys(author.on.kind(row[0]).columns, (revision, revision))
+    author.done.edit(row, name, value, Base(seen, revision), over=True)
+    author.done.flushed.add(row)
+    author.done.stated = True
 
 
 def _statement_allowed(author: Author, step: Step, row: Row) -> None:
@@ -374,7 +474,11 @@ def close(author: Author, step: Step) -> None:
 
 @operation
 def savepoint(author: Author, step: Step) -> None:
-    if not (author.savepoints or author.settings.unit) or len(author.nested) > 1:
+    if not (author.savepoints or author.settings.unit or author.has_begun):
+        raise NotNow
+    if len(author.nested) > 2:
+        raise NotNow
+    if author.settings.autocommit:
         raise NotNow
     author.done.snapshotting |= not author.savepoints
     nested = author.session.begin_nested()
@@ -407,6 +511,7 @@ def back_to_savepoint(author: Author, step: Step) -> None:
             if name not in copy.obj.__dict__:
                 copy.seen[name] = span
         copy.doubtful |= author.done.stated
+        copy.unknown |= author.done.stated
     for copy in author.attached():
         copy.assigned = {n: v for n, v in copy.assigned.items() if n in copy.obj.__dict__}
 
@@ -420,8 +525,10 @@ def expunge(author: Author, step: Step) -> None:
     if copy.row in author.done.deletes:
         raise NotNow
     author.done.drop(copy.row, copy.pending())
+    author.add_up(copy, -copy.pending_sum())
     author.done.touched.pop(copy.row, None)
     copy.doubtful |= copy.row in author.done.flushed or author.done.stated
+    copy.unknown |= author.done.stated
     if copy.row in author.done.flushed:
         copy.written_in = author.done
     author.session.expunge(copy.obj)
@@ -434,6 +541,7 @@ def pickle_(author: Author, step: Step) -> None:
     copy = author.held(row_of(author, step))
     twin = copy.twin(pickle.loads(pickle.dumps(copy.obj)))
     twin.doubtful |= copy.row in author.done.flushed or author.done.stated
+    twin.unknown |= author.done.stated
     author.detached.append(twin)
 
 
@@ -453,6 +561,7 @@ def add(author: Author, step: Step) -> None:
     for name in copy.pending():
         author.done.edit(copy.row, name, copy.obj.__dict__[name], copy.bases.get(name, copy.base()))
         author.touch_roots(copy.row)
+    author.add_up(copy, copy.pending_sum())
 
 
 @operation
@@ -461,6 +570,8 @@ def merge(author: Author, step: Step) -> None:
     if copy.row in author.done.deletes:
         raise NotNow
     base = copy.base()
+    there = [one for one in author.attached() if one.row == copy.row]
+    before = sum(one.pending_sum() for one in there)
     target = author.session.merge(copy.obj)
     if target is copy.obj:
         raise NotNow
@@ -479,6 +590,7 @@ def merge(author: Author, step: Step) -> None:
     author.observe()
     for name in changed:
         author.assigned(merged, name, base)
+    author.add_up(merged, merged.pending_sum() - before)
 
 
 def _can_be_added(author: Author, copy: Copy) -> bool:

@@ -15,6 +15,7 @@ from tests.engines import Target
 from tests.history.authors import Settings
 from tests.history.histories import History, history
 from tests.history.mappings import MAPPINGS
+from tests.history.model import Kind, Ledger, Transaction, judge
 from tests.history.operations import Step
 from tests.history.runner import Place
 from tests.history.shrink import finding, shrink
@@ -116,6 +117,71 @@ def test_a_finding_is_shrunk_to_the_steps_that_it_needs(place: Place) -> None:
     assert "A.commit" in str(short)
 
 
+#: Steps that broke a promise once.
+FOUND = {
+    "A2: an increment beside another column, under a resolver": story(
+        "liked-counter",
+        Step(A, "like"),
+        Step(B, "like"),
+        Step(B, "commit"),
+        Step(A, "set_"),
+        Step(A, "commit"),
+        policy="merge_fields",
+    ),
+    "A3: a row that is written by its key": story(
+        "pages-timestamp",
+        Step(B, "get"),
+        Step(A, "update_by_key"),
+        Step(A, "commit"),
+        Step(B, "set_"),
+        Step(B, "commit"),
+    ),
+    "A11: a row that is written in two savepoints": story(
+        "pages-counter",
+        Step(A, "set_", 1),
+        Step(A, "flush"),
+        Step(A, "savepoint"),
+        Step(A, "set_"),
+        Step(A, "savepoint"),
+        Step(A, "set_", column=1),
+        Step(A, "flush"),
+        Step(A, "rollback"),
+        Step(B, "set_"),
+        Step(B, "commit"),
+        Step(A, "set_"),
+        Step(A, "commit"),
+    ),
+    "A11: a savepoint that has written nothing of a row": story(
+        "pages-counter",
+        Step(A, "set_"),
+        Step(A, "flush"),
+        Step(A, "savepoint"),
+        Step(A, "touch_"),
+        Step(A, "back_to_savepoint"),
+        Step(A, "commit"),
+        Step(B, "set_"),
+        Step(B, "commit"),
+        Step(A, "set_"),
+        Step(A, "commit"),
+    ),
+}
+
+
+@pytest.mark.parametrize("known", FOUND)
+def test_what_was_found_once_stays_mended(place: Place, known: str) -> None:
+    found = finding(place, FOUND[known])
+    assert found is None, str(found)
+
+
+@pytest.mark.parametrize(("stored", "words"), [(3, []), (2, ["sum"]), (4, ["sum"])])
+def test_a_sum_that_is_not_exact_is_reported(stored: int, words: list[str]) -> None:
+    row, kind = ("liked", 1), Kind("liked", ("title",), counter="likes")
+    ledger = Ledger([kind], {row: {"title": "a", "likes": 1, "version": 1}})
+    done = Transaction(added={row: 2})
+    after = {row: {"title": "a", "likes": stored, "version": 2}}
+    assert [fault.word for fault in judge(ledger, done, after, "none")] == words
+
+
 #: What the judge has to know, and steps that show it.
 RIGHT = {
     "a delete that waits for its flush is not settled": story(
@@ -181,6 +247,23 @@ RIGHT = {
         Step(A, "flush"),
         Step(A, "close"),
         Step(A, "merge"),
+    ),
+    "nor does one tell that it was read after a statement which was undone": story(
+        "pages-counter",
+        Step(A, "update_class"),
+        Step(A, "select_some", 1, 2, 2),
+        Step(A, "close"),
+        Step(A, "merge", 1, 2, 1),
+    ),
+    "no resolver is asked for a statement": story(
+        "liked-rowversion",
+        Step(A, "select_some", 2, 0, 1),
+        Step(B, "set_", 2, 2),
+        Step(B, "commit"),
+        Step(A, "update_table", 2, 2),
+        Step(A, "set_", 2, 2),
+        Step(A, "flush"),
+        policy="merge_fields",
     ),
     "nor does one tell that a row was never stored": story(
         "orders-counter",
