@@ -10,7 +10,7 @@ It lives at the root of its host.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
@@ -41,7 +41,11 @@ _LONGEST = 64
 
 
 def wiki(
-    engine: Engine, *, secret: str | bytes | None = None, lease_seconds: float = LEASE_SECONDS
+    engine: Engine,
+    *,
+    secret: str | bytes | None = None,
+    lease_seconds: float = LEASE_SECONDS,
+    hosts: Iterable[str] | None = None,
 ) -> FastAPI:
     """The application.
 
@@ -52,6 +56,8 @@ def wiki(
             open no merge.
         lease_seconds: how long somebody counts as editing a page who says no more, because his
             window is gone or runs no scripts: 1 to 3600.
+        hosts: the names that it answers for, beside those of this machine; ``None``: all. A server
+            that listens on this machine alone needs it: :mod:`optilock.wiki.protection` says why.
 
     Raises:
         ConfigurationError: the secret is too short, or the lease too short or too long.
@@ -60,6 +66,7 @@ def wiki(
     keys = secrets.token_bytes(32) if secret is None else secret
     Page.__lease_policy__.length(lease_seconds)
     app.state.wiki = Wiki(sessionmaker(engine), Seals(ETags([keys])), lease_seconds)
+    app.state.hosts = None if hosts is None else {host.lower() for host in hosts}
     install(app)
     for kind in (HTTPException, RequestValidationError, BadText, *ERRORS):
         app.add_exception_handler(kind, _refused)
@@ -72,7 +79,7 @@ def wiki(
 
 
 async def _protected(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-    refused = refusal(request)
+    refused = refusal(request, request.app.state.hosts)
     answer = await go_on(request) if refused is None else _refused(request, refused)
     answer.headers.update(HEADERS)
     return answer

@@ -45,7 +45,22 @@ _WAIT_FOR_LOCK = 30
     metavar="SECONDS",
     help="How long somebody whose window is gone counts as editing.",
 )
-def wiki(host: str, port: int, database: str | None, url: str | None, lease: float) -> None:
+@click.option(
+    "--allowed-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="A name that the wiki answers for, beside those of this machine; may be given again."
+    " Needed where it listens on this machine alone and a proxy hands on another name.",
+)
+def wiki(
+    host: str,
+    port: int,
+    database: str | None,
+    url: str | None,
+    lease: float,
+    names: tuple[str, ...],
+) -> None:
     """Run a wiki that never loses an edit.
 
     Without a database its pages are in a temporary file, which is gone when the wiki ends (Ctrl-C).
@@ -57,10 +72,12 @@ def wiki(host: str, port: int, database: str | None, url: str | None, lease: flo
 
     from optilock.wiki.app import wiki as application
     from optilock.wiki.pages import prepare
+    from optilock.wiki.protection import is_loopback
 
     with _errors_as_sentences(), _engine(database, url) as engine, _listening(host, port) as open_:
         prepare(engine)
-        app = application(engine, lease_seconds=lease)
+        hosts = names if names or is_loopback(host) else None
+        app = application(engine, lease_seconds=lease, hosts=hosts)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         print(f"The wiki is at {_address(open_)} (Ctrl-C ends it)", flush=True)
         _serve(server, open_)

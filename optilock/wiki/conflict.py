@@ -5,8 +5,12 @@
 >>> conflict.merged
 'warm, very sweet'
 
+Where words clash, the text for the box has both sides of that place between marks, and all other
+edits of both (:mod:`optilock.conflicts.open_text`): whoever saves it drops nothing unseen.
+
 ``base`` is the text that both began from. Where nobody can say what that was (the page was made
-anew, or the form does not prove it), nothing is merged, and yours is compared with theirs.
+anew, or the form does not prove it), nothing is merged: yours is compared with theirs, and each
+line that differs is such a place.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from optilock.conflicts.merge import merge_text
+from optilock.conflicts.open_text import Place, merge_open, places_in
 from optilock.errors import CannotMerge
 from optilock.wiki.marks import Mark, marks
 
@@ -39,10 +44,17 @@ class Conflict:
         except CannotMerge:
             return None
 
-    @property
+    @cached_property
     def box(self) -> str:
-        """What the person goes on from."""
-        return self.yours if self.merged is None else self.merged
+        """What the person goes on from: all edits of both."""
+        if self.merged is not None:
+            return self.merged
+        return merge_open(self.base, self.yours, self.theirs)
+
+    @property
+    def places(self) -> list[Place]:
+        """What both have changed, and the box has open."""
+        return [] if self.merged is not None else places_in(self.box)
 
     @cached_property
     def their_marks(self) -> list[Mark]:

@@ -1,7 +1,7 @@
 """What a browser has sent in a form, read strictly.
 
 Bytes that are no UTF-8 would become other characters without a word, and a field that was lost an
-empty text. Here the one is refused (400), and the other has no tag, which the write refuses.
+empty text. Here both are refused (400), and so is a field that came twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, HTTPException, Request
 
-__all__ = ["Form", "Sent"]
+from optilock.conflicts.lines import plain
+
+__all__ = ["Form", "Sent", "SentText"]
 
 _KIND = "application/x-www-form-urlencoded"
 
@@ -40,7 +42,7 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-def _sent(body: Annotated[bytes, Depends(_body)]) -> Form:
+def _sent(request: Request, body: Annotated[bytes, Depends(_body)]) -> Form:
     """In a thread, because a large form takes a second or more, for which nobody else waits."""
     try:
         pairs = parse_qsl(
@@ -51,9 +53,20 @@ def _sent(body: Annotated[bytes, Depends(_body)]) -> Form:
         )
     except ValueError:  # UnicodeDecodeError is one
         raise HTTPException(400, "The form cannot be read: it is no text in UTF-8.") from None
-    found = {name: value.replace("\r\n", "\n") for name, value in pairs if name in _NAMES}
-    return Form(**found)
+    found = [(name, plain(value)) for name, value in pairs if name in _NAMES]
+    if len(found) > len(dict(found)):
+        raise HTTPException(400, "A field of this form came twice, so nothing was saved.")
+    request.state.fields = dict(found).keys()
+    return Form(**dict(found))
+
+
+def _sent_text(request: Request, form: Annotated[Form, Depends(_sent)]) -> Form:
+    if "body" not in request.state.fields:  # it is not empty: nobody has said what it is
+        raise HTTPException(400, "This form came without its text, so nothing was saved.")
+    return form
 
 
 #: The form that a request carries, for the signature of a view.
 Sent = Annotated[Form, Depends(_sent)]
+#: The same, of a form with a text.
+SentText = Annotated[Form, Depends(_sent_text)]

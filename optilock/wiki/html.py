@@ -20,7 +20,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.globals |= {"credit": FIRST_PAGES, "wrong": None, "editing": Editing()}
+_environment.globals |= {"credit": FIRST_PAGES, "wrong": None, "editing": Editing(), "places": []}
 
 
 def show(

@@ -6,6 +6,11 @@ at it. Browsers say where a request comes from, so a request that may write is r
 program such as curl sends neither, and no page steers it. (A cookie marked ``SameSite`` would not
 be enough: it counts other ports and subdomains as the same site, and this wiki has no cookies.)
 
+**Names of other sites.** A page of another site can give its own name our address, and then counts
+to the browser as ours ("DNS rebinding"): it could read and write what only this machine may. So a
+wiki that listens on this machine alone answers for this machine's names, and for those that it was
+given; a request for another ``Host`` is 421.
+
 **Large requests** are refused before they are read, by the length that they announce (413); what
 announces none is refused, too (411).
 
@@ -18,9 +23,12 @@ another server, and no other site can show a page of this one inside of its own.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from ipaddress import ip_address
+
 from fastapi import HTTPException, Request
 
-__all__ = ["HEADERS", "is_visit", "refusal"]
+__all__ = ["HEADERS", "is_loopback", "is_visit", "refusal"]
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -37,8 +45,17 @@ _LARGEST = 4 * 1024 * 1024
 _READS = ("GET", "HEAD", "OPTIONS")
 
 
-def refusal(request: Request) -> HTTPException | None:
-    """Why the request is not looked at; ``None`` if it is."""
+def refusal(request: Request, hosts: Collection[str] | None = None) -> HTTPException | None:
+    """Why the request is not looked at; ``None`` if it is.
+
+    ``hosts``: whom the wiki answers for, beside this machine; ``None``: for whatever it is called.
+    """
+    if hosts is not None and not _is_host(request.headers.get("host", ""), hosts):
+        return HTTPException(
+            421,
+            "This wiki is not called so. Start it with --allowed-host NAME if it should be. Nothing"
+            " was read or saved.",
+        )
     if request.method in _READS:
         return None
     if not _is_ours(request):
@@ -55,6 +72,22 @@ def is_visit(request: Request) -> bool:
     """Does somebody look at the answer?"""
     opened = request.headers.get("sec-fetch-dest", "document") == "document"
     return request.method == "GET" and opened and "sec-purpose" not in request.headers
+
+
+def is_loopback(host: str) -> bool:
+    """Is this a name, or an address, of this machine alone?"""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _is_host(field: str, hosts: Collection[str]) -> bool:
+    name, colon, port = field.rpartition(":")
+    if not colon or not port.isdecimal():
+        name = field
+    name = name.lower().removesuffix(".").removeprefix("[").removesuffix("]")
+    return is_loopback(name) or name in hosts
 
 
 def _is_ours(request: Request) -> bool:

@@ -25,11 +25,12 @@ from optilock import (
     etag_of,
     is_transient,
 )
+from optilock.conflicts.open_text import open_lines, places_in
 from optilock.http.preconditions import evaluate
 from optilock.wiki.conflict import Conflict
 from optilock.wiki.dependencies import InWiki, Name, Wiki
 from optilock.wiki.editing import Editing, end
-from optilock.wiki.forms import Form, Sent
+from optilock.wiki.forms import Form, Sent, SentText
 from optilock.wiki.heartbeats import begun
 from optilock.wiki.html import show
 from optilock.wiki.pages import Page
@@ -43,6 +44,7 @@ _read = partial(router.api_route, methods=["GET", "HEAD"])
 
 _NO_TAG = "This form does not say which version of the page it is about, so nothing was done."
 _COPY = f"{_NO_TAG} What you typed is below: copy it, and edit the page anew."
+_OPEN = "Some places are still open, so nothing was saved. Settle what is listed below, and save."
 _BUSY = "Others are writing at the same time, so nothing was saved. Save it again."
 
 
@@ -99,11 +101,17 @@ def _form(wiki: Wiki, name: str, body: str, tag: str, base: str, lease: str) -> 
 
 
 @router.post("/pages/{name}/edit")
-def save(wiki: InWiki, name: Name, form: Sent) -> Response:
+def save(wiki: InWiki, name: Name, form: SentText) -> Response:
     form = replace(form, name=name)
+    if open_lines(form.body, form.base):  # of a conflict: whoever saved it now would store marks
+        places = places_in(form.body)
+        return show("edit.html", 409, form=form, places=places, wrong=_OPEN)
     try:
         form = replace(form, body=text_of(form.body))
         with wiki.sessions.begin() as session:
+            if form.body == form.base and wiki.seals.hold(name, form.tag, form.base, form.seal):
+                end(session, name, form.lease)
+                return RedirectResponse(_address(name), 303)  # nobody has changed anything
             # In a list, "*" is no tag: whoever sends it has not seen what he would overwrite.
             entities.merge(session, Page, name, {"body": form.body}, if_match=[form.tag])
             end(session, name, form.lease)
@@ -133,7 +141,7 @@ def _conflict(
         return show("deleted.html", 409, form=form)
     conflict = Conflict(yours=form.body, theirs=stored["body"], base=base)
     now = _form(wiki, form.name, conflict.box, error.etag, conflict.theirs, form.lease)
-    return show("conflict.html", 409, form=now, conflict=conflict)
+    return show("conflict.html", 409, form=now, conflict=conflict, places=conflict.places)
 
 
 def _busy(template: str, form: Form, error: DBAPIError) -> Response:
@@ -151,7 +159,7 @@ def new(name: str = "") -> Response:
 
 
 @router.post("/new")
-def make(wiki: InWiki, form: Sent) -> Response:
+def make(wiki: InWiki, form: SentText) -> Response:
     try:
         form = replace(form, name=name_of(form.name), body=text_of(form.body))
         with wiki.sessions.begin() as session:

@@ -8,16 +8,22 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from optilock.conflicts.open_text import MARKS
 from optilock.errors import ConfigurationError
 from optilock.testing import count_statements
 from optilock.wiki.conflict import Conflict
 from tests.wiki.browsing import Visitor
-from tests.wiki.wikis import TEA, wiki_on
+from tests.wiki.wikis import TEA, both, wiki_on
 
 Stored = Callable[[str], str | None]
 
 EARLY, LATE = TEA.replace("Boil", "Heat"), TEA.replace("three", "five")
 CLASH = TEA.replace("three", "four")
+#: A place that both have changed; and where nobody knows what both began from, what differs.
+CLASHING = TEA.replace("Wait three minutes.", both("Wait five minutes.", "Wait four minutes."))
+DIFFERING = both("Boil the water.", "Heat the water.") + TEA.replace(
+    "Boil the water.\n", ""
+).replace("Wait three minutes.", both("Wait five minutes.", "Wait three minutes."))
 
 
 def test_a_saved_page_is_shown_by_a_redirect(ada: Visitor, stored: Stored) -> None:
@@ -54,14 +60,15 @@ def test_both_edits_are_merged_on_every_database(engine: Engine) -> None:
     assert ada.edit("tea").fields["body"] == answer.box
 
 
-def test_clashing_words_leave_in_the_box_what_was_typed_on_every_database(engine: Engine) -> None:
+def test_clashing_words_leave_both_sides_in_the_box_on_every_database(engine: Engine) -> None:
+    """A5: the box has all edits, with both sides of what clashes between marks."""
     ada = Visitor(wiki_on(engine))
     mine, theirs = ada.edit("tea"), ada.edit("tea")
     ada.send(theirs, body=CLASH)
     answer = ada.send(mine, body=LATE)
     assert answer.status == 409
     assert "both changed the same words" in answer.html
-    assert answer.box == LATE
+    assert answer.box == CLASHING
     for kind, word in (("del", "three"), ("ins", "four"), ("ins", "five")):
         said = {"del": "deleted", "ins": "inserted"}[kind]
         assert f'<{kind}><span class="unseen">{said}: </span>{word}<span' in answer.html
@@ -76,12 +83,89 @@ def test_a_second_conflict_keeps_the_box_and_begins_from_what_was_shown_as_their
     ada.send(ada.edit("tea"), body=CLASH)
     first = ada.send(mine, body=LATE)
     ada.send(ada.edit("tea"), body=CLASH.replace("Boil", "Heat"))
+    assert first.box == CLASHING
     second = ada.send(first.form, body=LATE + "\nDrink.")
     assert second.status == 409
     assert second.form.fields["base"] == CLASH.replace("Boil", "Heat")
     assert second.box == LATE.replace("Boil", "Heat") + "\nDrink."  # over their first text
     assert ada.send(second.form).status == 200
     assert stored("tea") == second.box
+
+
+LONG = "".join(f"line {number}\n" for number in range(40))
+
+
+def test_a_save_of_a_box_that_is_still_open_stores_and_drops_nothing(
+    ada: Visitor, stored: Stored
+) -> None:
+    """A5: one click cannot drop what its author has not seen, nor store marks."""
+    ada.send(ada.edit("tea"), body=LONG)
+    mine = ada.edit("tea")
+    theirs = LONG.replace("line 0\n", "ADA 0\n").replace("line 30\n", "ADA 30\n")
+    ada.send(ada.edit("tea"), body=theirs)
+    answer = ada.send(mine, body=LONG.replace("line 0\n", "BOB 0\n"))
+    assert answer.box == theirs.replace("ADA 0\n", both("BOB 0", "ADA 0"))
+    # The places stand before the box, with a way to each.
+    assert answer.html.index("Changed by both of you: 1 place") < answer.html.index("<textarea")
+
+    for box in (answer.box, answer.box.replace("BOB 0", "BOTH 0"), ">>>>>>> end\n" + LONG):
+        again = ada.send(answer.form, body=box)
+        assert (again.status, again.box, stored("tea")) == (409, box, theirs)
+        assert "Some places are still open, so nothing was saved." in again.html
+        assert again.form.fields["tag"] == answer.form.fields["tag"]
+    settled = theirs.replace("ADA 0", "BOTH 0")
+    assert ada.send(again.form, body=settled).status == 200
+    assert stored("tea") == settled
+
+
+def test_a_page_that_is_about_marks_is_edited_as_any_other(ada: Visitor, stored: Stored) -> None:
+    """A5: lines that the text had before are no open place."""
+    about = both("yours", "theirs")
+    ada.send(ada.open("/new").form, name="marks", body=about)
+    assert ada.send(ada.edit("marks"), body=about + "more").status == 200
+    assert stored("marks") == about + "more"
+
+
+def test_each_of_several_places_leads_to_the_next(ada: Visitor) -> None:
+    """A5: also without scripts."""
+    mine = ada.edit("tea")
+    ada.send(ada.edit("tea"), body=TEA.replace("Boil", "Heat").replace("three", "four"))
+    html = ada.send(mine, body=TEA.replace("Boil", "Warm").replace("three", "five")).html
+    assert "Changed by both of you: 2 places" in html
+    for place in ('<li id="place-1">', '<a href="#place-2"', '<li id="place-2">', 'href="#body"'):
+        assert place in html
+    for side in ("theirs", "yours"):
+        assert f'href="#{side}-1"' in html
+        assert f'href="#{side}-2"' in html
+        assert f'id="{side}-2"' in html
+        assert f'href="#{side}-3"' not in html
+
+
+def test_a_save_without_a_change_is_no_edit(ada: Visitor, memory: Engine, stored: Stored) -> None:
+    """F: the other editor gets no page of a conflict, and nothing of hers is overwritten."""
+    mine, theirs = ada.edit("tea"), ada.edit("tea")
+    with count_statements(memory) as sent:
+        assert ada.send(theirs).url.endswith("/pages/tea")
+    assert not any("UPDATE" in one.text and "body" in one.text for one in sent.statements)
+    assert ada.send(mine, body=LATE).status == 200
+    assert ada.send(theirs).status == 200
+    assert stored("tea") == LATE
+
+
+@pytest.mark.parametrize("path", ["/pages/tea/edit", "/new"])
+def test_a_form_without_its_text_empties_no_page(
+    ada: Visitor, client: TestClient, stored: Stored, path: str
+) -> None:
+    """F: a field that was lost, or came twice, is no empty text."""
+    fields = {**ada.edit("tea").fields, "name": "new"}
+    del fields["body"]
+    answers = [
+        client.post(path, data=fields),
+        client.post(path, data={**fields, "body": ["a", "b"]}),
+    ]
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert "nothing was saved" in answers[0].text
+    assert (stored("tea"), stored("new")) == (TEA, None)
 
 
 def test_keeping_theirs_is_a_button_that_sends_nothing(ada: Visitor) -> None:
@@ -103,7 +187,9 @@ def test_each_text_comes_back_as_it_was_typed(ada: Visitor, stored: Stored, body
     mine, theirs = ada.edit("tea"), ada.edit("tea")
     ada.send(theirs, body=body + " theirs")
     answer = ada.send(mine, body="mine " + body)
-    assert answer.box in ("mine " + body, "mine " + body + " theirs")
+    assert answer.box.startswith(("mine " + body, MARKS[0]))
+    assert "mine" in answer.box
+    assert " theirs" in answer.box
     assert answer.form.fields["base"] == body + " theirs"
     again = ada.send(ada.send(mine, body="mine").form, body="saved")
     assert (again.status, stored("tea")) == (200, "saved")
@@ -152,10 +238,11 @@ def test_a_page_that_was_made_again_meanwhile_is_a_conflict_without_a_merge(engi
     answer = ada.send(mine, body=LATE)
     ada.send(ada.open("/new").form, name="tea", body=EARLY)
     second = ada.send(answer.form)
-    assert (second.status, second.box) == (409, LATE)
+    assert (second.status, second.box) == (409, DIFFERING)
     assert "What both of you began from" not in second.html
     assert ada.edit("tea").fields["body"] == EARLY
-    assert ada.send(second.form).status == 200
+    assert ada.send(second.form).status == 409
+    assert ada.send(second.form, body=LATE).status == 200
     assert ada.edit("tea").fields["body"] == LATE
 
 
@@ -199,7 +286,7 @@ def test_a_text_that_the_page_did_not_have_in_that_version_opens_no_merge(
     mine = ada.edit("tea")
     ada.send(ada.edit("tea"), body=EARLY)
     answer = ada.send(mine, body=LATE, **forged)
-    assert (answer.status, answer.box, stored("tea")) == (409, LATE, EARLY)
+    assert (answer.status, answer.box, stored("tea")) == (409, DIFFERING, EARLY)
     assert "What both of you began from" not in answer.html
 
 
@@ -209,7 +296,9 @@ def test_a_text_does_not_pass_with_the_tag_of_another_version(ada: Visitor) -> N
     now = ada.edit("tea")
     ada.send(ada.edit("tea"), body="First: " + EARLY)
     crossed = {name: before.fields[name] for name in ("base", "seal")}
-    assert ada.send(now, body=LATE, **crossed).box == LATE
+    box = ada.send(now, body=LATE, **crossed).box
+    assert "First: Heat the water." in box
+    assert box.count(MARKS[0]) == 2  # each line that differs
 
 
 def test_a_text_of_one_page_opens_no_merge_of_another(ada: Visitor) -> None:
@@ -217,7 +306,7 @@ def test_a_text_of_one_page_opens_no_merge_of_another(ada: Visitor) -> None:
     crossed = ada.edit("coffee")
     crossed.action = "/pages/tea/edit"
     ada.send(ada.edit("tea"), body=EARLY)
-    assert ada.send(crossed, body=LATE).box == LATE
+    assert ada.send(crossed, body=LATE).box == DIFFERING
 
 
 def test_a_short_secret_is_refused(memory: Engine) -> None:
@@ -238,11 +327,12 @@ def test_after_a_restart_with_another_secret_nothing_is_lost(memory: Engine) -> 
     )
     unchanged = before.edit("tea")
     assert after.send(unchanged, body=EARLY).status == 200
-    assert after.send(unchanged, body=LATE).box == LATE
+    assert after.send(unchanged, body=LATE).box == DIFFERING
 
 
 def test_a_conflict_without_a_base_is_compared_with_what_is_stored() -> None:
     conflict = Conflict(yours="a b", theirs="a c")
-    assert (conflict.merged, conflict.box) == (None, "a b")
+    assert (conflict.merged, conflict.box) == (None, both("a b", "a c"))
+    assert [(place.yours, place.theirs) for place in conflict.places] == [("a b", "a c")]
     assert [mark.kind for mark in conflict.their_marks] == ["equal"]
     assert [mark.text for mark in conflict.your_marks] == ["a ", "c", "b"]

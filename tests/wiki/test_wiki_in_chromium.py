@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.wiki.programs import visitor, wiki_at
+from tests.wiki.wikis import both
 from tests.wiki.windows import (
     Page,
     back,
@@ -88,7 +89,8 @@ def test_words_that_clash_are_marked_and_settled_by_hand(
 ) -> None:
     ada, bob = opened(scripts=scripts), opened(scripts=scripts)
     conflict(ada, bob, name, mine=LATE, theirs=CLASH)
-    assert ada.get_by_label("Text").input_value() == LATE
+    place = both("Wait five minutes.", "Wait four minutes.")
+    assert ada.get_by_label("Text").input_value() == TEA.replace("Wait three minutes.\n", place)
     theirs, yours = ada.get_by_label("Theirs, stored now"), ada.get_by_label("Yours, not saved")
     for side, word in ((theirs, "four"), (yours, "five")):
         assert side.locator("del").text_content() == "deleted: three (end) "
@@ -100,6 +102,72 @@ def test_words_that_clash_are_marked_and_settled_by_hand(
     save(ada, TEA.replace("three", "four to five"))
     bob.reload()
     assert "Wait four to five minutes." in bob.locator("main .text").text_content()
+
+
+LONG = "".join(f"line {number}\n" for number in range(60))
+
+
+def edited(text: str, **edits: str) -> str:
+    """With other lines: ``l3="mine"`` is line 3."""
+    for name, line in edits.items():
+        text = text.replace(f"line {name[1:]}\n", f"{line}\n")
+    return text
+
+
+@scripts
+def test_two_places_of_a_long_text_are_stored_after_two_presses_of_save(
+    opened: Opened, name: str, scripts: bool
+) -> None:
+    """A5, A6: the second one looks at the merge, and saves it."""
+    ada, bob = opened(scripts=scripts), opened(scripts=scripts)
+    ada.goto(f"/pages/{name}/edit?anyway=yes")
+    save(ada, LONG)
+    theirs, mine = edited(LONG, l1="ADA 1", l50="ADA 50"), edited(LONG, l25="BOB 25")
+    conflict(bob, ada, name, mine=mine, theirs=theirs)
+    press(bob, "Save the text in the box")
+    merged = edited(LONG, l1="ADA 1", l25="BOB 25", l50="ADA 50")
+    assert bob.locator("main .text").text_content() == merged
+
+
+@scripts
+def test_one_press_of_save_drops_nothing_where_words_clash(
+    opened: Opened, name: str, scripts: bool
+) -> None:
+    """A5: the box has the edits elsewhere, and both sides of what clashes; open it is not saved."""
+    ada, bob = opened(scripts=scripts), opened(scripts=scripts)
+    ada.goto(f"/pages/{name}/edit?anyway=yes")
+    save(ada, LONG)
+    theirs = edited(LONG, l40="ADA 40", l50="ADA 50", l58="ADA 58")
+    conflict(bob, ada, name, mine=edited(LONG, l40="BOB 40", l58="BOB 58"), theirs=theirs)
+    box, places = bob.get_by_label("Text"), bob.get_by_label("Changed by both of you: 2 places")
+    assert places.bounding_box()["y"] < box.bounding_box()["y"]
+    assert "ADA 40" in places.inner_text()
+    assert "BOB 58" in places.inner_text()
+    open_ = theirs.replace("ADA 40\n", both("BOB 40", "ADA 40"))
+    open_ = open_.replace("ADA 58\n", both("BOB 58", "ADA 58"))
+    assert box.input_value() == open_
+    assert bob.evaluate("scrollY") == 0  # the places come first
+
+    next_ = bob.get_by_role("button", name="Next change")
+    assert next_.is_visible() is scripts
+    if scripts:
+        chosen = "box => box.value.slice(box.selectionStart, box.selectionEnd)"
+        for line in ("40", "58", "40"):
+            next_.click()
+            assert box.evaluate(chosen) == both(f"BOB {line}", f"ADA {line}").rstrip("\n")
+        assert box.evaluate("box => box.scrollTop") > 0
+    bob.get_by_role("link", name="Next change").first.click()
+    assert bob.url.endswith("#place-2")
+
+    press(bob, "Save the text in the box")
+    assert bob.get_by_role("alert").inner_text().startswith("Some places are still open")
+    assert box.input_value() == open_
+    ada.goto(f"/pages/{name}")
+    assert ada.locator("main .text").text_content() == theirs
+
+    settled = edited(LONG, l40="BOTH 40", l50="ADA 50", l58="BOTH 58")
+    save(bob, settled)
+    assert bob.locator("main .text").text_content() == settled
 
 
 @scripts
@@ -193,11 +261,12 @@ def test_in_a_narrow_window_yours_stands_below_theirs(opened: Opened, name: str)
     assert ada.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_after_a_conflict_the_browsers_back_has_what_was_typed(opened: Opened, name: str) -> None:
+def test_after_a_conflict_the_browsers_back_overwrites_nothing(opened: Opened, name: str) -> None:
     ada, bob = opened(), opened()
     conflict(ada, bob, name, mine=LATE, theirs=CLASH)
     back(ada)
-    save(ada, ada.get_by_label("Text").input_value())
+    assert ada.get_by_label("Text").input_value() in (LATE, TEA)  # as the browser has kept it
+    save(ada, LATE)
     assert ada.title().startswith("Conflict: ")  # the old tag came back with the old text
     assert bob.reload().ok
     assert "Wait four minutes." in bob.locator("main .text").text_content()

@@ -54,6 +54,23 @@ def curl(*words: str) -> tuple[int, str]:
     return int(status), body
 
 
+def test_on_this_machine_alone_it_answers_for_no_other_name(address: str, folder: Path) -> None:
+    """F: a page of another site can give its own name the address 127.0.0.1."""
+    port = address.rstrip("/").rpartition(":")[2]
+    for path in ("", "pages/try", "pages/try/edit", "api/pages", "static/style.css"):
+        for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", ""):
+            status, body = curl("-H", f"Host: {host}" if host else "Host;", f"{address}{path}")
+            assert (status, "Write" in body) == (421, False), host
+        for host in ("localhost", f"LOCALHOST:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
+            assert curl("-H", f"Host: {host}", f"{address}{path}")[0] == 200, host
+    with wiki_at("--allowed-host", "wiki.example", folder=folder) as named:
+        for host, status in (("Wiki.Example:8080", 200), ("localhost", 200), ("evil.example", 421)):
+            assert curl("-H", f"Host: {host}", named)[0] == status
+    with wiki_at("--host", "0.0.0.0", folder=folder) as anywhere:
+        anywhere = anywhere.replace("0.0.0.0", "127.0.0.1")
+        assert curl("-H", "Host: any.example", anywhere)[0] == 200
+
+
 def test_curl_reads_with_304_and_writes_with_a_tag(address: str) -> None:
     page = f"{address}api/pages/try"
     _, head = curl("-I", page)

@@ -18,7 +18,7 @@ from optilock.wiki import forms, texts
 from optilock.wiki.texts import LONGEST, LONGEST_NAME, BadText, name_of
 from tests.wiki.browsing import Visitor
 from tests.wiki.programs import ROOT
-from tests.wiki.wikis import TEA, wiki_on
+from tests.wiki.wikis import TEA, both, wiki_on
 
 Stored = Callable[[str], str | None]
 
@@ -151,7 +151,7 @@ def test_a_tag_that_the_page_never_had_is_a_conflict(
     ada: Visitor, stored: Stored, tag: str, status: int
 ) -> None:
     answer = ada.send(ada.edit("tea"), body="typed", tag=tag)
-    assert (answer.status, answer.box) == (status, "typed")
+    assert (answer.status, answer.box) == (status, both("typed", TEA))
     assert stored("tea") == TEA
 
 

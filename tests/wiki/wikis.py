@@ -9,12 +9,19 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from optilock import entities
+from optilock.conflicts.open_text import MARKS
 from optilock.wiki.app import wiki
 from optilock.wiki.pages import Base, Page, prepare
 
-__all__ = ["TEA", "wiki_on"]
+__all__ = ["TEA", "both", "wiki_on"]
 
 TEA = "Boil the water.\nPut in the leaves.\nWait three minutes."
+
+
+def both(yours: str, theirs: str) -> str:
+    """A place of the box that both have changed."""
+    before, between, after = (f"{mark}\n" for mark in MARKS)
+    return f"{before}{yours}\n{between}{theirs}\n{after}"
 
 
 def wiki_on(engine: Engine, **options: Any) -> TestClient:

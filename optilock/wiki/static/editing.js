@@ -64,3 +64,18 @@ document.addEventListener("visibilitychange", () => {
   if (!lease && !document.hidden) beat();
 });
 for (const text of document.querySelectorAll("[data-with-script]")) text.hidden = false;
+
+// In the box of a conflict, from one place that is still open to the next.
+const box = document.getElementById("body");
+let at = -1;
+
+document.getElementById("next")?.addEventListener("click", () => {
+  const places = [...box.value.matchAll(/^<<<<<<< yours, not saved[^]*?^>>>>>>> end$/gm)];
+  const place = places.find((one) => one.index > at) ?? places[0];
+  if (!place) return;
+  at = place.index;
+  box.blur();
+  box.setSelectionRange(at, at);
+  box.focus(); // scrolls to it
+  box.setSelectionRange(at, at + place[0].length);
+});
