@@ -15,7 +15,9 @@ revision is run again and goes on where it stood. Where ``optilock migrate`` has
 it finds nothing to do.
 
 As text (``--sql``) there is nobody who could wait and try again: written is the plain ALTER TABLE
-with the same result, and a comment that says so.
+with the same result, and a comment that says so. Nobody can be asked either which columns count for
+a guard trigger that ignores some: name them, ``columns=[...]``. On a connection they are compared
+with those of the table, so the script makes the same trigger, or there is none.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from alembic.operations import Operations
@@ -39,9 +42,9 @@ from optilock.rollout.opened import require_column
 from optilock.rollout.pace import SHARE, pace_of
 from optilock.rollout.report import Silent
 from optilock.rollout.run import roll_out
-from optilock.rollout.target import guard_of, require_present
+from optilock.rollout.target import completed, guard_of, require_counted, require_present
 from optilock.tokens import Token
-from optilock.tokens.guard_trigger import Policy
+from optilock.tokens.guard_trigger import GuardTrigger, Policy
 from optilock.unit.backoff import Seconds, in_seconds
 
 _Roll = TypeVar("_Roll", bound="_RollOperation")
@@ -58,6 +61,7 @@ class _RollOperation(VersionOperation):
         *,
         guard: Policy | None = None,
         ignore: Iterable[str] = (),
+        columns: Iterable[str] = (),
         rate: float | None = None,
         batch: int | None = None,
         share: float = SHARE,
@@ -69,7 +73,7 @@ class _RollOperation(VersionOperation):
         require_column(token)
         self.table = table
         self.token = token
-        self.guard = guard_of(table, token, schema, guard, ignore)
+        self.guard = _counting(guard_of(table, token, schema, guard, ignore), columns)
         pace_of(rate, batch, share)
         self.pace: dict[str, Any] = {
             "rate": rate,
@@ -88,13 +92,30 @@ class _RollOperation(VersionOperation):
             return {"guard": None, "ignore": ()}
         return {"guard": self.guard.policy, "ignore": list(self.guard.ignore)}
 
+    @property
+    def columns(self) -> list[str]:
+        return [] if self.guard is None else list(self.guard.columns)
+
     def call(self) -> Call:
-        options = {**self.guarding, "schema": self.schema}
+        options = {**self.guarding, "columns": self.columns or None, "schema": self.schema}
         options["ignore"] = options["ignore"] or None
         return Call(self.verb, (self.table, self.token), options)
 
     def _as(self, kind: type[_Roll]) -> _Roll:
-        return kind(self.table, self.token, schema=self.schema, **self.guarding, **self.pace)
+        given = {**self.guarding, "columns": self.columns, **self.pace}
+        return kind(self.table, self.token, schema=self.schema, **given)
+
+
+def _counting(guard: GuardTrigger | None, columns: Iterable[str]) -> GuardTrigger | None:
+    named: Any = columns if isinstance(columns, str) else tuple(columns)
+    if not named:
+        return guard
+    if guard is None or not guard.ignore:
+        raise ConfigurationError(
+            f"columns={named!r} without ignore=: where no column is ignored, all of them count."
+            " Leave columns= out, or name in ignore= those that do not (generated ones, too)."
+        )
+    return replace(guard, columns=named)
 
 
 @Operations.register_operation("roll_out_version_column")
@@ -112,6 +133,7 @@ class RollOutVersionColumn(_RollOperation):
         *,
         guard: Policy | None = None,
         ignore: Iterable[str] = (),
+        columns: Iterable[str] = (),
         rate: float | None = None,
         batch: int | None = None,
         share: float = SHARE,
@@ -125,6 +147,7 @@ class RollOutVersionColumn(_RollOperation):
         Args:
             guard: the policy of the guard trigger that comes with it; None for no such trigger.
             ignore: columns whose change does not count for the guard trigger.
+            columns: all others, where some are ignored; needed for ``--sql``.
             rate: rows a second at most.
             batch: rows of a batch; None for as many as take 3 milliseconds.
             share: the part of its time that it may work.
@@ -145,6 +168,7 @@ class RollOutVersionColumn(_RollOperation):
                 token,
                 guard=guard,
                 ignore=ignore,
+                columns=columns,
                 rate=rate,
                 batch=batch,
                 share=share,
@@ -170,6 +194,11 @@ class RollOutVersionColumn(_RollOperation):
         if connection is None:
             _as_text(operations, self)
             return
+        if self.guard is not None and self.columns:
+            column = VersionColumn(operations, self.table, self.schema, self.token)
+            target = column.look()
+            if target is not None:
+                require_counted(self.guard, target)
         with _between_transactions(operations, self.table):
             schema = self.schema or _schema_of(connection, self.table)
             roll_out(
@@ -198,6 +227,7 @@ class RollBackVersionColumn(_RollOperation):
         *,
         guard: Policy | None = None,
         ignore: Iterable[str] = (),
+        columns: Iterable[str] = (),
         schema: str | None = None,
     ) -> None:
         """Take from a table what ``roll_out_version_column`` with these arguments gave it.
@@ -206,7 +236,8 @@ class RollBackVersionColumn(_RollOperation):
             ConfigurationError: no such table, no such column, a guard trigger that is not named.
             OptilockError: the user may not change the table.
         """
-        operations.invoke(cls(table, token, guard=guard, ignore=ignore, schema=schema))
+        given: Any = {"guard": guard, "ignore": ignore, "columns": columns}
+        operations.invoke(cls(table, token, schema=schema, **given))
 
     def reverse(self) -> RollOutVersionColumn:
         return self._as(RollOutVersionColumn)
@@ -249,13 +280,9 @@ def _schema_of(connection: Connection, table: str) -> str | None:
 
 def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
     context = operations.get_context()
-    triggers = database_of(context.dialect).guard_triggers(context.dialect)
     guard, table, token = operation.guard, operation.table, operation.token
-    if guard is not None and guard.ignore and triggers.names_columns:
-        raise ConfigurationError(
-            f"As text (--sql) the guard trigger of {table} cannot ask the table which columns"
-            " count: leave guard= out, and write op.create_guard_trigger with columns=[...]."
-        )
+    if guard is not None:
+        guard = completed(guard, None)
     context.impl.static_output(
         "-- As text this is no roll-out: ALTER TABLE holds the table for as long as it takes."
     )
@@ -263,6 +290,11 @@ def _as_text(operations: Operations, operation: RollOutVersionColumn) -> None:
     if token.has_trigger:
         operations.invoke(op.CreateVersionTrigger(table, token, schema=operation.schema))
     if guard is not None:
+        if not guard.ignore:
+            context.impl.static_output(
+                "-- Every column counts. If some are generated, write them in ignore=, and the"
+                " others in columns=, as a roll-out on a connection does."
+            )
         operations.invoke(op.CreateGuardTrigger(guard))
 
 

@@ -77,8 +77,7 @@ class CreateGuardTrigger(_GuardOperation):
         Args:
             policy: ``"bump"`` or ``"reject"``.
             ignore: columns whose change does not count.
-            columns: those whose change does; needed for ``--sql`` on MariaDB and SQLite, and only
-                beside ``ignore``.
+            columns: those whose change does; needed for ``--sql``, and only beside ``ignore``.
 
         Raises:
             ConfigurationError: no such table or column, a token that no trigger can move.
@@ -94,7 +93,7 @@ class CreateGuardTrigger(_GuardOperation):
         triggers = _triggers(operations)
         guard = self.guard
         target = look(operations, guard.table, guard.schema, guard.token)
-        guard = completed(guard, target, triggers)
+        guard = completed(guard, target)
         with permitted(operations, f"create triggers on {guard.table}"):
             for statement in triggers.create(guard):
                 send(operations, statement)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Column, Integer, Uuid, types
 
-from optilock.check.findings import Finding, error, weak
+from optilock.check.findings import Finding, error, note, weak
 from optilock.check.seen import Seen
 from optilock.dialects.catalogue import StoredColumn
 
@@ -31,6 +31,32 @@ def key(seen: Seen) -> Iterator[Finding]:
         " keeps that unique: a write may meet several rows, or another one.",
         f"ALTER TABLE {seen.name} ADD PRIMARY KEY ({', '.join(sorted(mapped))}), or map the key"
         " that the table has.",
+    )
+
+
+def read_only(seen: Seen) -> Iterator[Finding]:
+    """A view that can be read, and not written."""
+    stored, version = seen.stored, seen.version
+    if stored.refuses:
+        what = f"is a view, or like one, and takes no {' and no '.join(stored.refuses)}"
+    elif version is not None and version[2].fixed:
+        what = f"is a view whose {version[2].name} no UPDATE can set"
+    else:
+        return
+    if seen.subject.version is None:
+        yield note(
+            "read-only",
+            seen.name,
+            f"The table of {seen.subject.name} {what}: its objects can be read, and not written.",
+            "Nothing, if nobody is to write them.",
+        )
+        return
+    yield error(
+        "read-only",
+        seen.name,
+        f"The table of {seen.subject.name} {what}: a write fails, or is taken for a conflict.",
+        f"Map {seen.subject.name} to the table behind it, or say __version_token__ = None of it,"
+        " if it is only read.",
     )
 
 
@@ -136,4 +162,11 @@ def is_text(found: StoredColumn) -> bool:
     return _FAMILIES.get(found.word) == "text"
 
 
-ALL = (what_the_database_says, key, unknown_columns, missing_columns, types_of_columns)
+ALL = (
+    what_the_database_says,
+    key,
+    read_only,
+    unknown_columns,
+    missing_columns,
+    types_of_columns,
+)

@@ -44,6 +44,8 @@ class StoredColumn:
     moves_by_itself: bool = False
     #: The collation, or the type, that takes texts for the same that are not.
     lax: str | None = None
+    #: Is it a column of a view that no UPDATE can set?
+    fixed: bool = False
 
     @property
     def word(self) -> str:
@@ -72,6 +74,8 @@ class StoredTable:
     #: Sets of columns that name one row: the primary key, unique constraints and unique indexes.
     keys: tuple[frozenset[str], ...] = ()
     is_view: bool = False
+    #: The statements that fail, or that count no rows, as it is a view: ``UPDATE``, ``DELETE``.
+    refuses: tuple[str, ...] = ()
     cased: bool = True
     #: What the database itself says against it.
     weaknesses: tuple[Weakness, ...] = ()

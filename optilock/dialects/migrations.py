@@ -102,8 +102,6 @@ class Found:
 class GuardTriggers:
     """How one database guards a table."""
 
-    #: Must the columns that count be named where some do not?
-    names_columns = True
     #: SQL that gives the fields of ``Found``, for ``:schema``.
     catalogue: str | None = None
 

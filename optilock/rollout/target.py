@@ -178,14 +178,26 @@ def _guarding(
 ) -> tuple[Missing, ...]:
     if guard is None:
         return ()
-    guard = completed(guard, target, triggers)
+    guard = completed(guard, target)
     made = triggers.source(guard), triggers.fires(guard)
     if any(one.name == guard.name and one.is_made_by(*made) for one in found):
         return ()
     return (Missing("create the guard trigger", triggers.create(guard)),)
 
 
-def completed(guard: GuardTrigger, target: Target | None, triggers: GuardTriggers) -> GuardTrigger:
+def completed_by(guard: GuardTrigger, target: Target) -> GuardTrigger:
+    """With the columns of the table, as it is there."""
+    known = require_known(guard, target)
+    generated = (c.name for c in target.table.columns if c.info.get(_GENERATED))
+    guard = replace(
+        guard, schema=target.table.schema, keys=keys_without_rowid(target.table)
+    ).ignoring(generated, known)
+    if guard.ignore and not guard.columns:
+        return replace(guard, columns=tuple(n for n in known if n not in guard.ignore))
+    return guard
+
+
+def completed(guard: GuardTrigger, target: Target | None) -> GuardTrigger:
     """With what the table itself says: the columns that count, and how a row is found.
 
     Without a database to ask (``target`` is None) they have to be there already.
@@ -195,24 +207,33 @@ def completed(guard: GuardTrigger, target: Target | None, triggers: GuardTrigger
     """
     if target is not None:
         require_present(target, guard.table)
-        known = require_known(guard, target)
-        generated = (c.name for c in target.table.columns if c.info.get(_GENERATED))
-        guard = replace(
-            guard, schema=target.table.schema, keys=keys_without_rowid(target.table)
-        ).ignoring(generated, known)
-        if guard.ignore and not guard.columns:
-            guard = replace(guard, columns=tuple(n for n in known if n not in guard.ignore))
-    if guard.ignore and not guard.columns and triggers.names_columns:
+        guard = completed_by(guard, target)
+    elif guard.ignore and not guard.columns:
         raise ConfigurationError(
             f"The guard trigger of {guard.table} ignores columns, so it has to name those that"
-            " count: say which, columns=[...], where there is no database to ask (--sql)."
+            " count: say which, columns=[...], where there is no database to ask (--sql). Without"
+            " them it would be another trigger than the one that is made on a connection."
         )
     return guard
 
 
+def require_counted(guard: GuardTrigger, target: Target) -> None:
+    """Refuse ``columns`` that are not those which the table says, so would make another trigger."""
+    if not guard.columns:
+        return
+    whole = completed_by(replace(guard, columns=()), target)
+    counted = whole.columns or tuple(sorted(_known(guard, target)))
+    if guard.columns != counted:
+        raise ConfigurationError(
+            f"columns={list(guard.columns)} of the roll-out of {guard.table}, and the columns of"
+            f" the table that count are {list(counted)}: a script (--sql) would make another"
+            " trigger. Nothing was changed."
+        )
+
+
 def require_known(guard: GuardTrigger, target: Target) -> list[str]:
     """The columns beside the version; those that ``guard`` names must be among them."""
-    known = [column.name for column in target.table.columns if column.name != guard.column]
+    known = _known(guard, target)
     for name in (*guard.ignore, *guard.columns):
         if name not in known:
             raise ConfigurationError(
@@ -220,3 +241,7 @@ def require_known(guard: GuardTrigger, target: Target) -> list[str]:
                 f" table does not have. Nothing was changed. It has: {', '.join(known)}."
             )
     return known
+
+
+def _known(guard: GuardTrigger, target: Target) -> list[str]:
+    return [column.name for column in target.table.columns if column.name != guard.column]

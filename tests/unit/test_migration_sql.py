@@ -99,6 +99,10 @@ OPERATIONS = {
         "op.roll_out_version_column('pages', optilock.tokens.Counter(), guard='bump',"
         " ignore=['views'], rate=9, patience=3600.0)"
     ),
+    RollOutVersionColumn("pages", Counter(), guard="bump", ignore=["b"], columns=["c", "a"]): (
+        "op.roll_out_version_column('pages', optilock.tokens.Counter(), guard='bump',"
+        " ignore=['b'], columns=['a', 'c'])"
+    ),
     RollOutVersionColumn("pages", Counter(), nodes=["db1:3306", "db2:3306"]): (
         "op.roll_out_version_column('pages', optilock.tokens.Counter(),"
         " nodes=['db1:3306', 'db2:3306'])"
@@ -153,7 +157,7 @@ def test_mariadb_s_client_is_told_where_the_trigger_ends():
     assert guard.endswith("//\nDELIMITER ;")
 
 
-@pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
+@pytest.mark.parametrize("dialect", ["mysql", "sqlite", "postgresql"])
 def test_ignored_columns_without_a_database_need_the_others(dialect):
     def work(op, **options):
         op.create_guard_trigger("pages", Counter(), "bump", ignore=["views"], **options)
@@ -169,12 +173,23 @@ def test_a_roll_out_as_text_is_the_plain_way_to_the_same_table_and_says_so():
     assert "ADD COLUMN version BIGINT DEFAULT 1 NOT NULL" in rolled
     assert "CREATE TRIGGER pages_version_moves" in rolled
 
-    def guarded(op):
-        op.roll_out_version_column("pages", Counter(), guard="bump", ignore=["views"])
 
-    assert "CREATE TRIGGER optilock_guard_pages" in as_text("postgresql", guarded)
-    with pytest.raises(ConfigurationError, match="leave guard= out"):
-        as_text("mysql", guarded)
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
+def test_a_guarded_roll_out_as_text_names_what_counts(dialect):
+    """D7: or it would make another trigger than on a connection; it says so, and writes nothing."""
+
+    def guarded(op, **options):
+        op.roll_out_version_column("pages", Counter(), guard="bump", **options)
+
+    with pytest.raises(ConfigurationError, match=r"columns=\[\.\.\.\], where there is no database"):
+        as_text(dialect, lambda op: guarded(op, ignore=["views"]))
+    named = as_text(dialect, lambda op: guarded(op, ignore=["views"], columns=["id", "body"]))
+    assert "TRIGGER optilock_guard_pages" in named
+    assert '"columns": ["body", "id"]' in named
+    plain = as_text(dialect, guarded)
+    assert "-- Every column counts. If some are generated" in plain
+    with pytest.raises(ConfigurationError, match="without ignore="):
+        as_text(dialect, lambda op: guarded(op, columns=["id", "body"]))
 
 
 def test_a_roll_out_needs_a_token_that_has_a_column():

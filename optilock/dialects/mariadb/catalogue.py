@@ -11,8 +11,10 @@ from optilock.dialects.mariadb.weak import Stored
 _WANTED = "table_schema = COALESCE(:schema, DATABASE()) AND table_name IN :names"
 
 _TABLES = (
-    "SELECT table_name, table_type LIKE '%VIEW', engine, @@lower_case_table_names"
-    f" FROM information_schema.tables WHERE {_WANTED}"
+    "SELECT table_name, table_type LIKE '%VIEW', engine, @@lower_case_table_names,"
+    " (SELECT v.is_updatable FROM information_schema.views v"
+    " WHERE v.table_schema = t.table_schema AND v.table_name = t.table_name)"
+    f" FROM information_schema.tables t WHERE {_WANTED}"
 )
 _COLUMNS = (
     "SELECT table_name, column_name, column_type, is_nullable, column_default, extra,"
@@ -35,9 +37,10 @@ class MariaDBCatalogue(Catalogue):
                 map(_column, columns.get(name, ())),
                 keys_of(keys.get(name, ())),
                 is_view=bool(is_view),
+                refuses=("UPDATE", "DELETE") if takes == "NO" else (),
                 weaknesses=tuple(Stored(name, engine).weaknesses()),
             )
-            for name, [(is_view, engine, _)] in tables.items()
+            for name, [(is_view, engine, _, takes)] in tables.items()
         }
         return dict(_as_asked(names, found, cased=not any(row[0][2] for row in tables.values())))
 

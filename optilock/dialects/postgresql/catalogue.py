@@ -19,13 +19,17 @@ HERE = (
 _FROM = "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
 _WANTED = f"c.relname IN :names AND c.relkind IN ('r', 'p', 'f', 'v', 'm') AND {HERE}"
 
-_TABLES = f"SELECT c.relname, c.relkind IN ('v', 'm'), {RELATION} {_FROM} WHERE {_WANTED}"
+#: Bits of the statements that a view, or a foreign table, takes; triggers INSTEAD OF count.
+_TAKES = "CASE WHEN c.relkind IN ('v', 'm', 'f') THEN pg_relation_is_updatable(c.oid, true) END"
+_BITS = {"UPDATE": 4, "DELETE": 16}
+_TABLES = f"SELECT c.relname, c.relkind IN ('v', 'm'), {_TAKES}, {RELATION} {_FROM} WHERE {_WANTED}"
 
 _COLUMNS = (
     "SELECT c.relname, a.attname, lower(format_type(a.atttypid, a.atttypmod)), NOT a.attnotnull,"
     " pg_get_expr(d.adbin, d.adrelid), a.attgenerated <> '', a.attidentity <> '',"
     " CASE WHEN y.typname = 'citext' THEN 'citext' WHEN NOT o.collisdeterministic THEN o.collname"
-    f" END {_FROM} JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type y ON y.oid = a.atttypid"
+    " END, c.relkind = 'v' AND NOT pg_column_is_updatable(c.oid, a.attnum, true)"
+    f" {_FROM} JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type y ON y.oid = a.atttypid"
     " LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum"
     " LEFT JOIN pg_collation o ON o.oid = a.attcollation"
     f" WHERE {_WANTED} AND a.attnum > 0 AND NOT a.attisdropped"
@@ -56,18 +60,21 @@ class PostgreSQLCatalogue(Catalogue):
             self.ask(sql, names, schema=self.schema) for sql in (_TABLES, _COLUMNS, _KEYS, _RULES)
         )
         found = {}
-        for name, [(is_view, has_policies, is_hidden)] in tables.items():
+        for name, [(is_view, takes, has_policies, is_hidden)] in tables.items():
             relation = Relation(name, has_policies, is_hidden, tuple(rules.get(name, ())))
             found[name] = self.table(
                 name,
                 (_column(row) for row in columns.get(name, ())),
                 keys_of(keys.get(name, ())),
                 is_view=is_view,
+                refuses=tuple(
+                    v for v, bit in _BITS.items() if takes is not None and not takes & bit
+                ),
                 weaknesses=tuple(relation.weaknesses()),
             )
         return found
 
 
-def _column(row: tuple[str, str, bool, str | None, bool, bool, str | None]) -> StoredColumn:
-    name, kind, nullable, default, generated, numbered, lax = row
-    return StoredColumn(name, kind, nullable, default, generated, numbered, lax=lax)
+def _column(row: tuple[str, str, bool, str | None, bool, bool, str | None, bool]) -> StoredColumn:
+    name, kind, nullable, default, generated, numbered, lax, fixed = row
+    return StoredColumn(name, kind, nullable, default, generated, numbered, lax=lax, fixed=fixed)

@@ -82,7 +82,6 @@ def _bare(condition: str) -> str:
 
 
 class PostgreSQLGuard(GuardTriggers):
-    names_columns = False
     # pg_trigger.h has the bits of tgtype.
     catalogue = (
         "SELECT c.relname, t.tgname, p.prosrc, t.tgenabled IN ('O', 'A'), t.tgparentid <> 0,"

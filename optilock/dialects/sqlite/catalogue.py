@@ -47,6 +47,8 @@ class SQLiteCatalogue(Catalogue):
         )
         found = {}
         for name, [(real, is_view, sql)] in tables.items():
+            # Of rows that a trigger writes INSTEAD OF the view, SQLite counts none.
+            refuses = ("UPDATE", "DELETE") if is_view else ()
             rows, lax = columns.get(name, []), dict(lax_columns(sql or ""))
             key = [column for column, *_, place, _ in rows if place]
             found[name] = self.table(
@@ -54,6 +56,7 @@ class SQLiteCatalogue(Catalogue):
                 (_column(row, lax, key) for row in rows),
                 [key, *keys_of(keys.get(name, ()))],
                 is_view=bool(is_view),
+                refuses=refuses,
             )
         return {name: found[name.lower()] for name in names if name.lower() in found}
 

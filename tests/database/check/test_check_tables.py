@@ -266,12 +266,92 @@ def test_of_a_view_only_the_rows_say_whether_they_have_versions(engine):
         "CREATE TABLE ck_pages (id INT PRIMARY KEY, body VARCHAR(9), views INT, version BIGINT)",
         "CREATE VIEW ck_shown AS SELECT * FROM ck_pages WHERE version > 0",
     )
-    assert found(check(cls, engine)) == set()
+    # A view that SQLite reads and cannot write, and is not asked about its rows' versions alone.
+    written = {("read-only", "ck_shown")} if engine.dialect.name == "sqlite" else set()
+    assert found(check(cls, engine)) == written
     run(
         engine,
         "DROP VIEW ck_shown",
         "CREATE VIEW ck_shown AS SELECT * FROM ck_pages",
         "INSERT INTO ck_pages VALUES (1, '', 0, NULL)",
     )
-    assert found(check(cls, engine)) == {("null-versions", "ck_shown.version")}
+    assert found(check(cls, engine)) == {("null-versions", "ck_shown.version"), *written}
     run(engine, "DROP VIEW ck_shown")
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+COLUMNS = "id INT PRIMARY KEY, body VARCHAR(9), views INT, version BIGINT NOT NULL"
+TABLE = f"CREATE TABLE ck_pages ({COLUMNS})"
+COUNTED = "SELECT id, body, views, count(*) AS version FROM ck_pages GROUP BY id, body, views"
+DOUBLED = "SELECT * FROM ck_pages UNION ALL SELECT * FROM ck_pages"
+COMPUTED = "SELECT id, body, views, version + 0 AS version FROM ck_pages"
+READ_ONLY = {
+    "of groups": (f"CREATE VIEW ck_shown AS {COUNTED}", "DROP VIEW ck_shown"),
+    "of two": (f"CREATE VIEW ck_shown AS {DOUBLED}", "DROP VIEW ck_shown"),
+}
+OF_POSTGRESQL = {
+    "materialized": (
+        "CREATE MATERIALIZED VIEW ck_shown AS SELECT * FROM ck_pages",
+        "DROP MATERIALIZED VIEW ck_shown",
+    ),
+    "of a computed version": (f"CREATE VIEW ck_shown AS {COMPUTED}", "DROP VIEW ck_shown"),
+}
+
+
+@pytest.fixture
+def shown(engine, request):
+    """A view of the pages, of the kind that the test names."""
+    create, drop = {**READ_ONLY, **OF_POSTGRESQL}[request.param]
+    run(engine, TABLE, create)
+    yield request.param
+    run(engine, drop)
+
+
+def pairs(findings):
+    return {(one.code, one.severity.value, one.subject) for one in findings}
+
+
+@pytest.mark.parametrize("shown", READ_ONLY, indirect=True)
+def test_a_class_of_a_view_that_nobody_can_write_is_told(engine, shown):
+    """D8: an error where it has a version, and a note where it has none."""
+    assert ("read-only", "error", "ck_shown") in pairs(
+        check(page(__tablename__="ck_shown"), engine)
+    )
+    bare = page(__tablename__="ck_shown", __version_token__=None)
+    [told] = [one for one in check(bare, engine) if one.code == "read-only"]
+    assert told.severity.value == "note"
+    assert "takes no UPDATE and no DELETE" in told.message
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("shown", OF_POSTGRESQL, indirect=True)
+def test_views_of_postgresql_that_nobody_can_write_are_told(engine, shown):
+    """D8: one that is refreshed as a whole, and one whose version is an expression."""
+    assert ("read-only", "error", "ck_shown") in pairs(
+        check(page(__tablename__="ck_shown"), engine)
+    )
+
+
+@pytest.mark.engines("postgresql", "mariadb")
+def test_of_a_view_that_can_be_written_nothing_is_told(engine):
+    """D8: a view of one table, as it stands."""
+    run(engine, TABLE, "CREATE VIEW ck_shown AS SELECT * FROM ck_pages")
+    assert "read-only" not in {one.code for one in check(page(__tablename__="ck_shown"), engine)}
+    run(engine, "DROP VIEW ck_shown")
+
+
+@pytest.mark.engines("postgresql")
+def test_a_trigger_instead_of_the_view_counts(engine):
+    """D8: PostgreSQL counts the rows that it writes."""
+    run(
+        engine,
+        TABLE,
+        f"CREATE VIEW ck_shown AS {COUNTED}",
+        "CREATE FUNCTION ck_write() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RETURN COALESCE(NEW, OLD); END'",
+        "CREATE TRIGGER ck_writes INSTEAD OF UPDATE OR DELETE ON ck_shown"
+        " FOR EACH ROW EXECUTE FUNCTION ck_write()",
+    )
+    assert "read-only" not in {one.code for one in check(page(__tablename__="ck_shown"), engine)}
+    run(engine, "DROP VIEW ck_shown", "DROP FUNCTION ck_write()")

@@ -14,6 +14,7 @@ from optilock.alembic import (
     CreateGuardTrigger,
     CreateOptilockTables,
     CreateVersionTrigger,
+    RollOutVersionColumn,
 )
 from optilock.tables import table_sets
 from optilock.tokens.guard_trigger import GuardTrigger
@@ -99,6 +100,19 @@ OPERATIONS = {
             (COUNTER,),
         )
         for policy in ("bump", "reject")
+        for ignore in ((), ("owner",))
+    },
+    **{
+        f"roll out {'some' if ignore else 'all'}": (  # D7
+            RollOutVersionColumn(
+                "parcels",
+                COUNTER,
+                guard="bump",
+                ignore=ignore,
+                columns=("id", "weight") if ignore else (),
+            ),
+            (),
+        )
         for ignore in ((), ("owner",))
     },
     **{

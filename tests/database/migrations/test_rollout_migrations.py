@@ -179,3 +179,22 @@ def test_it_works_in_the_schema_in_which_the_migration_works(engine, table):
     finally:
         with engine.begin() as connection:
             connection.execute(text("DROP SCHEMA tenant CASCADE"))
+
+
+# -- columns for a script --------------------------------------------------------------------------
+
+GUARDED = {"guard": "bump", "ignore": ["views"], "columns": ["id", "owner"]}
+
+
+def test_columns_that_are_not_those_of_the_table_are_refused(engine, table):
+    """D7: as the script would make another trigger than the roll-out."""
+    for wrong in (["id"], ["id", "owner", "views"], ["id", "title"]):
+        with pytest.raises(ConfigurationError, match="Nothing was changed"):
+            migrate(
+                engine,
+                lambda op, wrong=wrong: op.roll_out_version_column(
+                    "parcels", Counter(), **{**GUARDED, "columns": wrong}
+                ),
+            )
+    assert "version" not in {one["name"] for one in inspect(engine).get_columns("parcels")}
+    migrate(engine, lambda op: op.roll_out_version_column("parcels", Counter(), **GUARDED))
