@@ -85,10 +85,16 @@ def tokens_of(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
 
 
 def same(column: Column[Any], a: Any, b: Any) -> bool:
-    """Are two values of a column the same value? NaN, which equals nothing, is itself here."""
+    """Are two values of a column the same value? NaN, which equals nothing, is itself here.
+
+    Values that cannot be compared are two: a conflict is told, and not the comparison's error.
+    """
     if isinstance(a, float) and isinstance(b, float) and a != a and b != b:
         return True
-    return column.type.compare_values(a, b) is True
+    try:
+        return column.type.compare_values(a, b) is True
+    except Exception:
+        return False
 
 
 def joined(groups: Iterable[Iterable[str]]) -> tuple[frozenset[str], ...]:
