@@ -346,6 +346,19 @@ def test_a_value_that_cannot_be_bound(makers, count):
     assert said[0] == said[1]
 
 
+def test_a_value_that_cannot_be_bound_in_rows_of_several_sets_of_columns(makers):
+    """C12"""
+
+    def edit(row: Any) -> None:
+        if row.id % 2:
+            row.title = "bad"
+        else:
+            row.note = "new"
+
+    said = told(makers, Bound, 3, edit)
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_value_that_cannot_be_made(makers, count):
     """C12"""
