@@ -228,7 +228,7 @@ class SetForm:
         return [writes[place - 1] for place in sorted(stale)]
 
     def places(self, writes: list[Write]) -> dict[str, Any] | None:
-        """The parameters; ``None`` where drivers refuse such arrays, or a type one of the values."""
+        """The parameters; ``None`` where drivers refuse such arrays, or a type refuses a value."""
         try:
             arrays = self._arrays(writes)
         except Exception:  # SQLAlchemy meets it as well, and tells the statement
