@@ -87,17 +87,20 @@ def tokens_of(cls: type[Any]) -> tuple[Token | None, CompareValues | None]:
 
 
 def same(column: Column[Any], a: Any, b: Any) -> bool:
-    """Are two values of a column the same value? NaN, which equals nothing, is itself here."""
-    if column.type.compare_values(a, b) is True:
-        return True
-    if a is None or b is None or type(a) in _WITHOUT_NAN:
-        return False
-    plain = named_nan(a)
-    if plain is a or plain is NAN:
-        return plain is NAN and named_nan(b) is NAN
+    """Are two values of a column the same value? NaN, which equals nothing, is itself here.
+
+    Values that cannot be compared are two: a conflict is told, and not the comparison's error.
+    """
     try:
+        if column.type.compare_values(a, b) is True:
+            return True
+        if a is None or b is None or type(a) in _WITHOUT_NAN:
+            return False
+        plain = named_nan(a)
+        if plain is a or plain is NAN:
+            return plain is NAN and named_nan(b) is NAN
         return column.type.compare_values(plain, named_nan(b)) is True
-    except Exception:  # a type of the application knows no such thing
+    except Exception:
         return False
 
 

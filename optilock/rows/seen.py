@@ -48,7 +48,7 @@ from optilock.undocumented.sessions import deleted_since, is_flushing, marked_de
 SEEN = "_optilock_seen"
 _YOUNGER = "_optilock_younger"
 _DECIDED = "_optilock_decided"
-#: An attribute of an object that is to be deleted: its row was not read for that yet.
+#: Attributes that an object which is to be deleted was given, until its row is read for that.
 _LEFT = "_optilock_left"
 #: In the place of a version: the object came from outside, and nobody knows what its author saw.
 NEVER = object()
@@ -158,11 +158,11 @@ def recall(state: State) -> None:
 
 def recall_deleted(state: State) -> None:
     """:func:`recall`, of an object that is to be deleted."""
-    token = facts(state.mapper).token
-    expired = bool(token) and token not in state.dict
+    known = facts(state.mapper)
+    expired = [name for name in (known.token, *known.keys) if name not in state.dict]
     recall(state)
-    if expired and token in state.dict:
-        state.__dict__[_LEFT] = True
+    if known.token in expired and known.token in state.dict:
+        state.__dict__[_LEFT] = expired
 
 
 def read_deleted(session: Session) -> None:
@@ -176,17 +176,19 @@ def read_deleted(session: Session) -> None:
 
 
 def _read_rest(state: State) -> None:
-    if not state.__dict__.pop(_LEFT, False) or not state.expired_attributes:
+    names = state.__dict__.pop(_LEFT, None)
+    if not names or not state.expired_attributes:
         return
-    token = facts(state.mapper).token
-    seen = state.dict.pop(token)
-    state.expired_attributes.add(token)
+    held = {
+        n: state.dict.pop(n) for n in names if n in state.dict and n not in state.committed_state
+    }
+    state.expired_attributes.update(held)
     try:
         with suppress(ObjectDeletedError):  # the DELETE tells
             read_expired(state)
     finally:
-        state.dict[token] = seen
-        state.expired_attributes.discard(token)
+        state.dict.update(held)
+        state.expired_attributes.difference_update(held)
 
 
 class _Decided(NamedTuple):

@@ -169,10 +169,9 @@ def mapping(number: int, side: str) -> Mapping:
     if traits.relation != "none":
         column = other.id if traits.relation == "by_key" else other.code
         target = thing.__table__.c.other_ref
-        thing.other = relationship(
-            other,
-            primaryjoin=foreign(target) == column,
-            passive_updates=False,
+        inspect(thing).add_property(
+            "other",
+            relationship(other, primaryjoin=foreign(target) == column, passive_updates=False),
         )
     below = _below(traits, mapped, thing)
     mapped.configure()

@@ -43,7 +43,10 @@ WANTED = {
     ),
     "together": (
         "Rows that go together are sent when all are known: where one of them ends in an error,"
-        " refresh_flush may have been called for those that come after it."
+        " refresh_flush and expire may have been called for those that come after it."
+    ),
+    "looked": (
+        "The row of an expired object that is deleted is read before the flush, and not within."
     ),
     "first": (
         "Of two errors in the values of one row SQLAlchemy meets either first, by the order of a"
@@ -111,6 +114,9 @@ class Run:
         self.savepoints: list[Any] = []
         self.listening: dict[str, tuple[Any, str, Callable[..., Any]]] = {}
         self.new = 3
+        #: How often something was undone, and when the last time was that an object has left.
+        self.undone = 0
+        self.left: dict[int, int] = {}
         #: Those that were to be deleted.
         self.recalled: list[Any] = []
 
@@ -197,6 +203,8 @@ def flag(run: Run, step: Step) -> None:
 def touch_(run: Run, step: Step) -> None:
     """It is written at once: a later reading drops the touch in a plain session alone."""
     obj, session = run.obj(step), run.session
+    if any(obj is one for one in run.recalled):
+        return
     _ = obj.version  # see ``remembered``
     touch(obj)
     with session.no_autoflush:
@@ -262,6 +270,7 @@ def commit(run: Run, step: Step) -> None:
 
 
 def rollback(run: Run, step: Step) -> None:
+    run.undone += 1
     run.session.rollback()
 
 
@@ -271,6 +280,7 @@ def begin_nested(run: Run, step: Step) -> None:
 
 def end_nested(run: Run, step: Step) -> None:
     if run.savepoints:
+        run.undone += 1
         savepoint = run.savepoints.pop()
         (savepoint.commit if step.choice % 2 else savepoint.rollback)()
 
@@ -289,10 +299,12 @@ def add_new(run: Run, step: Step) -> None:
 
 
 def add_again(run: Run, step: Step) -> None:
-    run.session.add(run.obj(step))
+    if run.left.get(step.row, run.undone) == run.undone:  # ``undone``
+        run.session.add(run.obj(step))
 
 
 def expunge(run: Run, step: Step) -> None:
+    run.left[step.row] = run.undone
     run.session.expunge(run.obj(step))
 
 
@@ -309,7 +321,9 @@ def pickled(run: Run, step: Step) -> None:
 
 
 def transient(run: Run, step: Step) -> None:
-    make_transient(run.obj(step))
+    obj = run.obj(step)
+    if not any(obj is one for one in run.recalled):  # SQLAlchemy cannot roll that back
+        make_transient(obj)
 
 
 def is_modified(run: Run, step: Step) -> Any:
@@ -425,6 +439,7 @@ def _outcome(run: Run, step: Step) -> list[Any]:
             came: Any = ("gives", STEPS[step.do](run, step))
         except (Exception, Stop) as error:
             came = _named(error)
+            run.undone += 1
     about = [_plain(str(one.message)) for one in warned if issubclass(one.category, SAWarning)]
     return [came[0], came[1:], sorted(about), [*run.heard]]
 
@@ -454,7 +469,8 @@ def _state(run: Run) -> list[Any]:
     return [
         (session.is_active, session.in_transaction(), session.in_nested_transaction()),
         [sorted(map(run.label, some)) for some in (session.new, session.dirty, session.deleted)],
-        sorted(str(identity) for _, identity, *_ in session.identity_map.keys()),  # noqa: SIM118
+        # Of the others it depends on Python's garbage which are there.
+        [number for number, one in run.objects.items() if one is not None and one in session],
         {number: _held(run, one) for number, one in run.objects.items() if one is not None},
     ]
 
@@ -531,11 +547,25 @@ def _first_other(plain: Any, watched: Any) -> str:
     return next((name or "rows" for name, one, two in pairs if one != two), "?")
 
 
+def _begin(engine: Engine) -> None:
+    """Python's driver begins no transaction for a savepoint, and its release would commit."""
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
 class Place:
     """An engine with the sessions of both sides."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        if engine.dialect.name == "sqlite":
+            _begin(engine)
         self.plain, self.watched = sessionmaker(engine), watch(sessionmaker(engine))
         self.there: set[int] = set()
 
@@ -556,6 +586,7 @@ class Place:
 
 
 def _alike(ours: list[Any], theirs: list[Any]) -> bool:
+    ours, theirs = (_without_looks(one) for one in (ours, theirs))
     if ours[1] == theirs[1] == "raises":  # ``together``
         ours, theirs = (_without_fills(one) for one in (ours, theirs))
         if "Stop" in (ours[2][0], theirs[2][0]):  # ``first``
@@ -563,8 +594,19 @@ def _alike(ours: list[Any], theirs: list[Any]) -> bool:
     return ours == theirs
 
 
+def _without_looks(told: list[Any]) -> list[Any]:
+    """``looked``"""
+    if told[0].do == "stored":
+        return told
+    first = sorted((one for one in told[4] if one[0] == "refresh"), key=repr)
+    return [*told[:4], [*first, *(one for one in told[4] if one[0] != "refresh")], *told[5:]]
+
+
+_OF_A_ROW = ("refresh_flush", "expire")
+
+
 def _without_fills(told: list[Any]) -> list[Any]:
-    return [*told[:4], [one for one in told[4] if one[0] != "refresh_flush"], *told[5:]]
+    return [*told[:4], [one for one in told[4] if one[0] not in _OF_A_ROW], *told[5:]]
 
 
 def shrink(place: Place, found: Difference) -> Difference:

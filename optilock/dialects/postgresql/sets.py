@@ -228,8 +228,11 @@ class SetForm:
         return [writes[place - 1] for place in sorted(stale)]
 
     def places(self, writes: list[Write]) -> dict[str, Any] | None:
-        """The parameters; ``None`` where drivers refuse such arrays."""
-        arrays = self._arrays(writes)
+        """The parameters; ``None`` where drivers refuse such arrays, or a type refuses a value."""
+        try:
+            arrays = self._arrays(writes)
+        except Exception:  # SQLAlchemy meets it as well, and tells the statement
+            return None
         if any(mixed(values) for values in arrays.values()):
             return None
         places = {**arrays, f"{_OWN}sent": len(writes)}

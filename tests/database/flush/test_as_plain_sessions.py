@@ -213,6 +213,24 @@ def test_a_conflict_of_a_row_whose_value_was_deleted_from_its_object(makers, oth
         assert "note" not in entry.current
 
 
+@pytest.mark.parametrize("deleting", [False, True])
+def test_a_conflict_of_a_row_with_a_value_that_cannot_be_compared(makers, other, deleting):
+    """C6"""
+    with makers[1]() as session:
+        one = session.get_one(Part, 1)
+        one.title = "bad"
+        if deleting:
+            session.delete(one)
+        other(Part, 1, title="theirs")
+        if not deleting:  # SQLAlchemy compares it before anything is sent
+            with pytest.raises(ValueError, match="bad"):
+                session.flush()
+            return
+        with pytest.raises(ConcurrencyError) as refused:
+            session.flush()
+        assert refused.value.entries[0].conflicting == {"title"}
+
+
 def test_rows_that_cannot_be_sorted(makers):
     """One of them is to be written."""
     said = []
@@ -325,6 +343,19 @@ def told(makers: Any, model: Any, count: int, edit: Callable[[Any], None]) -> li
 def test_a_value_that_cannot_be_bound(makers, count):
     """C12"""
     said = told(makers, Bound, count, lambda row: setattr(row, "title", "bad"))
+    assert said[0] == said[1]
+
+
+def test_a_value_that_cannot_be_bound_in_rows_of_several_sets_of_columns(makers):
+    """C12"""
+
+    def edit(row: Any) -> None:
+        if row.id % 2:
+            row.title = "bad"
+        else:
+            row.note = "new"
+
+    said = told(makers, Bound, 3, edit)
     assert said[0] == said[1]
 
 
