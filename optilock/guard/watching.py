@@ -408,6 +408,8 @@ def _after_rollback(session: Session) -> None:
     remember_rolled_back(session, known.before_rollback, known.compared, doubts)
     if savepoint is not None:
         known.savepoint_ended(savepoint)
+        if known.conditions is not None:
+            known.conditions.take_back(savepoint)
     else:
         known.decided = True
         if known.ending is not None:

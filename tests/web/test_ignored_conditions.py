@@ -473,6 +473,44 @@ def test_what_only_reads_and_what_has_no_version_is_not_asked(engine: Engine) ->
             raise LookupError
 
 
+def test_what_a_savepoint_has_taken_back_was_not_written(engine: Engine) -> None:
+    """A10: what a released one inside of it has written, neither; what is left counts."""
+    with serving("PUT", {"If-Match": STALE}):
+        with UnitOfWork(engine) as session:
+            outer = session.begin_nested()
+            with session.begin_nested():
+                edit(session)
+            session.get_one(Visit, 1).n = 1
+            session.flush()
+            outer.rollback()
+        with (
+            pytest.raises(ConditionNotCompared, match="ignored_visits"),
+            UnitOfWork(engine) as session,
+        ):
+            session.get_one(Visit, 1).n = 1
+            inner = session.begin_nested()
+            edit(session)
+            session.flush()
+            inner.rollback()
+    assert title(engine) == "a"
+
+
+def test_a_connection_that_outlives_the_session_is_not_listened_to_any_more(
+    engine: Engine,
+) -> None:
+    """A10: neither after COMMIT, nor after a refusal."""
+    with engine.connect() as connection:
+        sessions = watch(sessionmaker(connection, join_transaction_mode="create_savepoint"))
+        with serving("PUT", {"If-Match": STALE}):
+            with pytest.raises(ConditionNotCompared), sessions.begin() as session:
+                edit(session)
+            with sessions.begin() as session:
+                session.get_one(Line, 1).text = "new"
+        assert len(connection.dispatch.before_cursor_execute) == 0
+        with sessions.begin() as session:
+            edit(session)
+
+
 # -- several units, threads and tasks --------------------------------------------------------------
 
 
@@ -555,6 +593,34 @@ def test_a_comparison_in_a_thread_counts_for_the_whole_request(engine: Engine) -
                 edit(session)
 
     asyncio.run(main())
+    assert title(engine) == "new"
+
+
+def test_a_unit_of_a_request_may_demand_a_condition_for_every_row(engine: Engine) -> None:
+    """A10: where the client has sent none it is asked for one (428)."""
+    app = FastAPI()
+    on_fastapi.install(app)
+    demanding = on_fastapi.unit(sessionmaker(engine), require_conditions=True)
+    beside = on_fastapi.unit(sessionmaker(engine), require_conditions=False)
+
+    @app.put("/pages")
+    def pages(session: Annotated[Session, demanding], tag: str = "") -> None:
+        page = session.get_one(Page, 1)
+        if tag:
+            expect(page, f'"{tag}"')
+        page.title = "new"
+
+    @app.put("/visits")
+    def visits(session: Annotated[Session, beside]) -> None:
+        session.get_one(Visit, 1).n += 1
+
+    with asgi(app) as port:
+        assert put(port, "/pages").problem["type"] == "urn:optilock:precondition-required"
+        assert put(port, "/pages", STALE).status == 501
+        assert title(engine) == "a"
+        assert put(port, "/visits", STALE).status == 200
+        fresh = tag(engine)
+        assert put(port, f"/pages?tag={fresh[1:-1]}", fresh).status == 200
     assert title(engine) == "new"
 
 
