@@ -65,6 +65,7 @@ from optilock.guard.refusals import (
     refuse_unread,
 )
 from optilock.guard.settle import conclude, settle
+from optilock.http.request import there_are as requests_there_are
 from optilock.mapped import facts, there_are
 from optilock.mapping.compared import values_in_mind, values_unknown
 from optilock.mapping.originals import written
@@ -304,7 +305,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
                 known.autocommitting = (*known.autocommitting, connection)
             if known.owner is not None:
                 known.owner.connected(connection, database)
-        watch_conditions(session, connection)
+        if requests_there_are or known.require_conditions:
+            watch_conditions(session, connection)
         if known.flush is not None:
             if known.autocommitting:
                 refuse_guarded_writes(session, known.autocommitting)

@@ -3,6 +3,9 @@
 # No annotations from the future: the frameworks read those of local names.
 import asyncio
 import contextvars
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -671,3 +674,44 @@ def test_the_fault_of_a_route_is_logged_and_the_client_is_told_nothing_of_the_pr
     assert "ignored_pages" not in str(told)
     [record] = [one for one in caplog.records if one.name == "optilock"]
     assert "ignored_pages" in record.message
+
+
+FIRST = """
+    import sys
+    from flask import Flask
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import *
+    from optilock import UnitOfWork, Versioned
+    from optilock.web.flask import Optilock
+
+    class Base(DeclarativeBase): pass
+
+    class Page(Versioned, Base):
+        __tablename__ = "pages"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    engine = create_engine("sqlite:///" + sys.argv[1])
+    Base.metadata.create_all(engine)
+    app = Flask("first")
+    Optilock(app)
+
+    @app.put("/")
+    def put():
+        with UnitOfWork(engine) as session:
+            session.add(Page(id=1))
+        return "ok"
+
+    print(app.test_client().put("/", headers={"If-Match": '"a"'}).status_code)
+"""
+
+
+def test_the_first_request_of_a_process_is_looked_at(tmp_path: Any) -> None:
+    """A10: Flask knows of its requests itself, so nobody has told of one before."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FIRST), str(tmp_path / "first.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == "501", done.stderr
