@@ -29,6 +29,7 @@ from starlette.routing import Mount, Route
 
 from optilock import (
     AsyncUnitOfWork,
+    ConfigurationError,
     UnitOfWork,
     Versioned,
     apply,
@@ -663,6 +664,15 @@ def test_a_mounted_application_and_a_task_in_the_background_belong_to_the_reques
         assert refused.wait(20)
         assert title(engine) == "a"
         assert put(port, "/inner/ignores").status == 200
+
+
+def test_it_is_too_late_to_install_when_the_application_has_started() -> None:
+    """A10: what has begun to answer would go on without it."""
+    app = FastAPI()
+    with asgi(app) as port:
+        ask(port, "GET", "/")
+        with pytest.raises(ConfigurationError, match="has started"):
+            on_fastapi.install(app)
 
 
 def test_the_fault_of_a_route_is_logged_and_the_client_is_told_nothing_of_the_program(
