@@ -382,11 +382,11 @@ def _send(
         raise ResourceClosedError("This transaction is closed")
     known = known_of(transaction.session)
     if not transaction.nested:
-        if known.owner is not None:
-            known.owner.committing_now()
         if known.conditions is not None and transaction.is_active:
             transaction.session.flush()
             known.conditions.commit()
+        if known.owner is not None:
+            known.owner.committing_now()
     try:
         original(transaction, *args, **options)
     except _FAILURES as error:

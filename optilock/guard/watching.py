@@ -67,6 +67,7 @@ from optilock.guard.refusals import (
 from optilock.guard.releases import OWN_FLUSH, check_own_flush, check_release
 from optilock.guard.repeats import attempt_here, forget_stored, judge, remember_wanted
 from optilock.guard.settle import conclude, settle
+from optilock.http.request import there_are as requests_there_are
 from optilock.mapped import facts, there_are
 from optilock.mapping.compared import values_in_mind, values_unknown
 from optilock.mapping.originals import written
@@ -314,7 +315,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
                 known.autocommitting = (*known.autocommitting, connection)
             if known.owner is not None:
                 known.owner.connected(connection, database)
-        watch_conditions(session, connection)
+        if requests_there_are or known.require_conditions:
+            watch_conditions(session, connection)
         if known.flush is not None:
             if known.autocommitting:
                 refuse_guarded_writes(session, known.autocommitting)
@@ -422,6 +424,8 @@ def _after_rollback(session: Session) -> None:
     remember_rolled_back(session, known.before_rollback, known.compared, doubts)
     if savepoint is not None:
         known.savepoint_ended(savepoint)
+        if known.conditions is not None:
+            known.conditions.take_back(savepoint)
     else:
         known.decided = True
         if known.ending is not None:

@@ -30,7 +30,7 @@ from contextvars import ContextVar
 from optilock.http.errors import BadPrecondition
 from optilock.http.fields import MATCH, NONE_MATCH, UNMODIFIED, Fields, date, sent_fields
 
-__all__ = ["Request", "before_first", "compared", "current", "found_by", "serving"]
+__all__ = ["Request", "before_first", "compared", "current", "found_by", "serving", "there_are"]
 
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT")
 _OF_WRITES = (MATCH, NONE_MATCH, UNMODIFIED)
@@ -58,8 +58,8 @@ class Request:
                     self.sent.pop(UNMODIFIED, None)  # to be ignored (section 13.1.4)
         #: Has anybody compared its condition?
         self.compared = False
-        while self.sent and _first:
-            _first.pop()()
+        if self.sent and not there_are:
+            _there_may_be()
 
     @property
     def is_ignored(self) -> bool:
@@ -77,13 +77,23 @@ _here: ContextVar[Request | None] = ContextVar("optilock_request", default=None)
 _finders: list[Callable[[], Request | None]] = []
 
 
-#: Called before the first request with a condition is served.
+#: May a request with a condition be served? A look that is no call of Python.
+there_are: list[bool] = []
+#: Called before the first request with a condition may be served.
 _first: list[Callable[[], None]] = []
 
 
 def before_first(call: Callable[[], None]) -> None:
-    """Call this before the first request with a condition is served; once."""
+    """Call this, once, before the first request with a condition may be served."""
     _first.append(call)
+
+
+def _there_may_be() -> None:
+    """Requests with a condition: from here on they are looked for."""
+    if not there_are:
+        for call in _first:
+            call()
+        there_are.append(True)
 
 
 def current() -> Request | None:
@@ -101,6 +111,7 @@ def found_by(find: Callable[[], Request | None]) -> None:
     """From here on, ask ``find`` for the request where :func:`serving` says nothing."""
     if find not in _finders:
         _finders.append(find)
+        _there_may_be()
 
 
 def compared(tags: Iterable[str] | None = None) -> None:

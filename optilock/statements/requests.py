@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 from sqlalchemy import Connection, Delete, Insert, Update, event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import OptilockError
@@ -48,10 +49,10 @@ class Sent:
     """What one transaction of a session has sent, as far as conditions matter."""
 
     def __init__(self, session: Session, request: Request | None, *, every_row: bool) -> None:
-        self._known, self._request = known_of(session), request
-        self._session_dict = session.__dict__
+        self._session, self._known, self._request = ref(session), known_of(session), request
         self._every_row = every_row
-        self._written: dict[str, None] = {}
+        #: Tables, and the savepoints that were open.
+        self._written: list[tuple[str, tuple[SessionTransaction, ...]]] = []
         self._connections: list[Connection] = []
         self._committing = False
         #: The next statement overwrites what is stored, and its caller has said so.
@@ -69,11 +70,25 @@ class Sent:
             for obj in (*new, *session.dirty, *session.deleted):
                 known = facts(instance_state(obj).mapper)
                 if known.guarded:
-                    self._written[known.table.name] = None
+                    self._note(known.table.name)
+
+    def _note(self, table: str) -> None:
+        session = self._session()
+        savepoint, around = None if session is None else session.get_nested_transaction(), []
+        while savepoint is not None and savepoint.nested:
+            around.append(savepoint)
+            savepoint = savepoint.parent
+        self._written.append((table, tuple(around)))
+
+    def take_back(self, savepoint: SessionTransaction) -> None:
+        """What was written since it began is undone."""
+        self._written = [one for one in self._written if savepoint not in one[1]]
 
     def over(self) -> None:
         """The transaction has ended."""
-        self._session_dict.pop(_KEY, None)
+        session = self._session()
+        if session is not None:
+            session.__dict__.pop(_KEY, None)
         for connection in self._connections:
             event.remove(connection, "before_cursor_execute", self._before_cursor_execute)
         self._connections = []
@@ -96,7 +111,8 @@ class Sent:
     def _refuse_ignored(self) -> None:
         if self._written and self.is_ignored:
             assert self._request is not None
-            raise not_compared(self._request, ", ".join(self._written))
+            tables = dict.fromkeys(table for table, _ in self._written)
+            raise not_compared(self._request, ", ".join(tables))
 
     def _before_cursor_execute(
         self, connection: Any, cursor: Any, sql: str, parameters: Any, context: Any, many: bool
@@ -108,7 +124,7 @@ class Sent:
                     raise unconditional(f"a statement that changes stored rows of {name}")
                 self.by_name = False
             if self.is_ignored and not (adds and self._inserts_are_free):
-                self._written[name] = None
+                self._note(name)
         if self._committing or connection in self._known.autocommitting:
             self._refuse_ignored()
 
@@ -230,8 +246,9 @@ def not_compared(request: Request, what: str) -> ConditionNotCompared:
         f"The {request.method} request carries {' and '.join(request.sent)}, nothing has compared"
         f" it, and versioned rows were written ({what}). Compare it with the row that the request"
         " is about: expect(obj, conditions.expected), or entities.replace(...,"
-        " **conditions.demands). For a unit that has nothing to do with the row, write"
-        " require_conditions=False. Nothing was stored."
+        " **conditions.demands); or call optilock.http.request.compared() if you compare it in your"
+        " own way. For a unit that has nothing to do with the row, write require_conditions=False."
+        " Nothing was stored."
     )
 
 

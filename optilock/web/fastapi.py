@@ -103,7 +103,8 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
         policy: what every :data:`Conditions` asks for.
 
     Raises:
-        ConfigurationError: a route that takes conditions is there already.
+        ConfigurationError: a route that takes conditions is there already, or the application has
+            started.
     """
     for route in app.routes:
         if not isinstance(route, APIRoute) or isinstance(route, ConditionalRoute):
@@ -120,6 +121,10 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
     if app.router.route_class is APIRoute:
         app.router.route_class = ConditionalRoute
     if ConditionalRequests not in [getattr(one, "cls", None) for one in app.user_middleware]:
+        if app.middleware_stack is not None:
+            raise ConfigurationError(
+                "install(app) comes after the application has started: call it before."
+            )
         app.add_middleware(ConditionalRequests)
 
 

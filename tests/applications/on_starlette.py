@@ -7,12 +7,18 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from optilock import AsyncUnitOfWork, verify
-from optilock.web.starlette import conditions_of, exception_handlers, not_modified
+from optilock.web.starlette import (
+    ConditionalRequests,
+    conditions_of,
+    exception_handlers,
+    not_modified,
+)
 from tests.applications import pages
 from tests.applications.pages import Page, Told
 
@@ -57,5 +63,6 @@ def application(
             Route("/pages/{key:int}", read, methods=["GET"]),
             Route("/pages/{key:int}", write, methods=["PUT", "PATCH", "DELETE"]),
         ],
+        middleware=[Middleware(ConditionalRequests)],
         exception_handlers=exception_handlers(**installed),
     )

@@ -3,6 +3,9 @@
 # No annotations from the future: the frameworks read those of local names.
 import asyncio
 import contextvars
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -26,6 +29,7 @@ from starlette.routing import Mount, Route
 
 from optilock import (
     AsyncUnitOfWork,
+    ConfigurationError,
     UnitOfWork,
     Versioned,
     apply,
@@ -473,6 +477,44 @@ def test_what_only_reads_and_what_has_no_version_is_not_asked(engine: Engine) ->
             raise LookupError
 
 
+def test_what_a_savepoint_has_taken_back_was_not_written(engine: Engine) -> None:
+    """A10: what a released one inside of it has written, neither; what is left counts."""
+    with serving("PUT", {"If-Match": STALE}):
+        with UnitOfWork(engine) as session:
+            outer = session.begin_nested()
+            with session.begin_nested():
+                edit(session)
+            session.get_one(Visit, 1).n = 1
+            session.flush()
+            outer.rollback()
+        with (
+            pytest.raises(ConditionNotCompared, match="ignored_visits"),
+            UnitOfWork(engine) as session,
+        ):
+            session.get_one(Visit, 1).n = 1
+            inner = session.begin_nested()
+            edit(session)
+            session.flush()
+            inner.rollback()
+    assert title(engine) == "a"
+
+
+def test_a_connection_that_outlives_the_session_is_not_listened_to_any_more(
+    engine: Engine,
+) -> None:
+    """A10: neither after COMMIT, nor after a refusal."""
+    with engine.connect() as connection:
+        sessions = watch(sessionmaker(connection, join_transaction_mode="create_savepoint"))
+        with serving("PUT", {"If-Match": STALE}):
+            with pytest.raises(ConditionNotCompared), sessions.begin() as session:
+                edit(session)
+            with sessions.begin() as session:
+                session.get_one(Line, 1).text = "new"
+        assert len(connection.dispatch.before_cursor_execute) == 0
+        with sessions.begin() as session:
+            edit(session)
+
+
 # -- several units, threads and tasks --------------------------------------------------------------
 
 
@@ -558,6 +600,34 @@ def test_a_comparison_in_a_thread_counts_for_the_whole_request(engine: Engine) -
     assert title(engine) == "new"
 
 
+def test_a_unit_of_a_request_may_demand_a_condition_for_every_row(engine: Engine) -> None:
+    """A10: where the client has sent none it is asked for one (428)."""
+    app = FastAPI()
+    on_fastapi.install(app)
+    demanding = on_fastapi.unit(sessionmaker(engine), require_conditions=True)
+    beside = on_fastapi.unit(sessionmaker(engine), require_conditions=False)
+
+    @app.put("/pages")
+    def pages(session: Annotated[Session, demanding], tag: str = "") -> None:
+        page = session.get_one(Page, 1)
+        if tag:
+            expect(page, f'"{tag}"')
+        page.title = "new"
+
+    @app.put("/visits")
+    def visits(session: Annotated[Session, beside]) -> None:
+        session.get_one(Visit, 1).n += 1
+
+    with asgi(app) as port:
+        assert put(port, "/pages").problem["type"] == "urn:optilock:precondition-required"
+        assert put(port, "/pages", STALE).status == 501
+        assert title(engine) == "a"
+        assert put(port, "/visits", STALE).status == 200
+        fresh = tag(engine)
+        assert put(port, f"/pages?tag={fresh[1:-1]}", fresh).status == 200
+    assert title(engine) == "new"
+
+
 # -- middlewares -----------------------------------------------------------------------------------
 
 
@@ -596,6 +666,15 @@ def test_a_mounted_application_and_a_task_in_the_background_belong_to_the_reques
         assert put(port, "/inner/ignores").status == 200
 
 
+def test_it_is_too_late_to_install_when_the_application_has_started() -> None:
+    """A10: what has begun to answer would go on without it."""
+    app = FastAPI()
+    with asgi(app) as port:
+        ask(port, "GET", "/")
+        with pytest.raises(ConfigurationError, match="has started"):
+            on_fastapi.install(app)
+
+
 def test_the_fault_of_a_route_is_logged_and_the_client_is_told_nothing_of_the_program(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -605,3 +684,44 @@ def test_the_fault_of_a_route_is_logged_and_the_client_is_told_nothing_of_the_pr
     assert "ignored_pages" not in str(told)
     [record] = [one for one in caplog.records if one.name == "optilock"]
     assert "ignored_pages" in record.message
+
+
+FIRST = """
+    import sys
+    from flask import Flask
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import *
+    from optilock import UnitOfWork, Versioned
+    from optilock.web.flask import Optilock
+
+    class Base(DeclarativeBase): pass
+
+    class Page(Versioned, Base):
+        __tablename__ = "pages"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    engine = create_engine("sqlite:///" + sys.argv[1])
+    Base.metadata.create_all(engine)
+    app = Flask("first")
+    Optilock(app)
+
+    @app.put("/")
+    def put():
+        with UnitOfWork(engine) as session:
+            session.add(Page(id=1))
+        return "ok"
+
+    print(app.test_client().put("/", headers={"If-Match": '"a"'}).status_code)
+"""
+
+
+def test_the_first_request_of_a_process_is_looked_at(tmp_path: Any) -> None:
+    """A10: Flask knows of its requests itself, so nobody has told of one before."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FIRST), str(tmp_path / "first.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == "501", done.stderr

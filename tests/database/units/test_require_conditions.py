@@ -296,6 +296,21 @@ def test_a_statement_that_names_no_version_is_not_sent(
     assert stored(Account, 9) is None
 
 
+def test_what_the_last_listener_changes_needs_a_condition_as_well(
+    rows: None, engine: Engine, stored: Do
+) -> None:
+    """A9, A10: it is asked after all listeners."""
+    with pytest.raises(PreconditionRequired, match="Account 1"), unit(engine) as session:
+        account = session.get_one(Account, 1)
+
+        def change(*_: Any) -> None:
+            account.owner = "new"
+
+        event.listen(session, "before_flush", change)
+        session.add(Account(id=9))
+    assert (stored(Account, 1)["owner"], stored(Account, 9)) == ("Ada", None)
+
+
 # -- the option ------------------------------------------------------------------------------------
 
 
