@@ -532,3 +532,11 @@ class Long(Versioned, Base):
 
 
 KINDS = [Counted, Random, Timed, Triggered, Compared, Native]
+
+
+class Fields(Versioned, Base):
+    __tablename__ = "repeated_fields"
+    id: Mapped[int] = key()
+    a: Mapped[str]
+    b: Mapped[str]
+    c: Mapped[str]
