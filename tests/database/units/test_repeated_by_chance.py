@@ -97,11 +97,16 @@ class Trial:
                 setattr(session.get_one(Fields, row), name, value)
 
     def unseen(self) -> set[Cell]:
-        """What others have changed since a value was first wanted that is wanted still."""
+        """What others have changed since a value was first wanted that is wanted still.
+
+        What was assigned as it was stored is not known any more after a flush that went well.
+        """
         return {
             cell
             for cell, value in self.wanted.items()
-            if cell in self.first and self.read[cell] not in (self.first[cell], value)
+            if cell in self.first
+            and self.read[cell] not in (self.first[cell], value)
+            and not (self.has_flushed and self.first[cell] == value)
         }
 
     def stored(self) -> dict[Cell, str]:
