@@ -98,6 +98,8 @@ class World:
         self.write, self.gone, self.store = other, gone, store
         self.attempts = 0
         self.between: list[Callable[[], None]] = []
+        #: A resolver settles conflicts in attempt 1.
+        self.settles = False
 
     @property
     def first(self) -> bool:
@@ -309,6 +311,31 @@ def updated_by_me(session: Session, world: World) -> None:
     page.n += 1
 
 
+def a_form_with_every_field(session: Session, world: World) -> None:
+    """The title is as it was read: no change of ours, until others have changed it."""
+    page = session.get_one(Paper, 1)
+    world.others(title="theirs", body="theirs")
+    page.title = "title"
+    page.body = f"{page.body}, and ours"
+
+
+def a_form_with_the_same_author(session: Session, world: World) -> None:
+    page = session.get_one(Paper, 1)
+    world.others(author_id=2, n=5)
+    page.author = None
+    page.n += 1
+
+
+def a_merge_that_left_nothing_to_write(session: Session, world: World) -> None:
+    page = session.get_one(Paper, 1)
+    world.others(body="ours")
+    page.body = "ours"
+    if world.first:
+        world.between = [functools.partial(world.write, Paper, 1, body="theirs")]
+        session.flush() if world.settles else None
+    world.then_fail()
+
+
 def a_new_value_each_time(session: Session, world: World) -> None:
     page = session.get_one(Paper, 1)
     world.others(body="theirs")
@@ -418,6 +445,17 @@ CASES = {
     "updated by": Case(
         updated_by_me, REFUSE, REFUSE, {"title": "me", "n": 6}, {"title": "them", "n": 5}
     ),
+    "every field of a form": Case(
+        a_form_with_every_field,
+        REFUSE,
+        REFUSE,
+        {"title": "title", "body": "theirs, and ours"},
+        {"title": "theirs"},
+    ),
+    "the same author": Case(
+        a_form_with_the_same_author, REFUSE, REFUSE, {"author_id": None}, {"author_id": 2}
+    ),
+    "nothing left to write": Case(a_merge_that_left_nothing_to_write, REFUSE, REFUSE, OURS, THEIRS),
     "a new value each time": Case(a_new_value_each_time, RUNS, RUNS, {}, None, told=False),
     "a statement": Case(a_statement, RUNS, RUNS, OURS, None, told=False),
 }
@@ -494,3 +532,11 @@ class Long(Versioned, Base):
 
 
 KINDS = [Counted, Random, Timed, Triggered, Compared, Native]
+
+
+class Fields(Versioned, Base):
+    __tablename__ = "repeated_fields"
+    id: Mapped[int] = key()
+    a: Mapped[str]
+    b: Mapped[str]
+    c: Mapped[str]

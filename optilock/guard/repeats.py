@@ -12,10 +12,11 @@ A row without a resolver, or with ``reject``, has nobody to ask: it is written, 
 of it (:class:`optilock.events.Repeated`). ``repeat_values="refuse"`` refuses there as well, and
 ``"overwrite"`` looks at nothing.
 
-*Remembered* is what an attempt wanted, where something fails: by a flush that refuses rows
-(:func:`remember_refused`, all rows of the flush, for those that did not miss may be changed before
-the next attempt), and by a rollback (:func:`remember_wanted`), which knows the rows of a flush
-that the database has ended, and objects that are still dirty. Of a row that an earlier flush has
+*Remembered* is what an attempt wanted, where something fails: by a flush whose rows miss
+(:func:`remember_missed`; if it refuses them, all of its rows, for those that did not miss may be
+changed before the next attempt), and by a rollback (:func:`remember_wanted`), which knows the rows
+of a flush that the database has ended, and objects that are still dirty. What was assigned counts,
+also where it was stored already: a form sends back every field. Of a row that an earlier flush has
 written, what it was before is not known any more; then it counts as changed by the others if its
 version has moved. An attempt in which nothing fails remembers nothing.
 
@@ -48,7 +49,7 @@ from optilock.guard.ended import attempt_of_write, attempts_in, remember
 from optilock.guard.records import Flush
 from optilock.mapped import Place, State, facts, place_of
 from optilock.plain import alone
-from optilock.rows.sides import Attempt, entry_of, has_moved
+from optilock.rows.sides import Attempt, detached, entry_of, has_moved
 from optilock.rows.stored import Values
 from optilock.session.connections import engine_to_write
 from optilock.session.watched import Watched, known_of
@@ -62,7 +63,7 @@ __all__ = [
     "attempt_here",
     "forget_stored",
     "judge",
-    "remember_refused",
+    "remember_missed",
     "remember_wanted",
     "repeats_of",
 ]
@@ -111,21 +112,28 @@ def repeats_of(wanted: Rows, mode: RepeatValues | None, around: RunningAttempt |
 
 
 def add_wanted(known: Rows, more: Rows) -> None:
-    """Of each row what was wanted last; and of columns that were not wanted since, what was."""
+    """Of each row what was wanted last, against what was read when that was wanted first.
+
+    An attempt that fails has not shown to anybody what it has read.
+    """
     for key, wanted in more.items():
         known[key] = _newest(known[key], wanted) if key in known else wanted
 
 
 def _newest(before: Wanted, now: Wanted) -> Wanted:
-    first, last = before.side, now.side
+    first, last, known = before.side, now.side, facts(now.side.mapper)
     if first.action != last.action:
         return now
-    older = first.changes.keys() - last.changes.keys()
+    if last.action == "delete":
+        return before
+    wanted = {**first.changes, **last.changes}
+    older = {name for name in first.changes if known.same(name, first.changes[name], wanted[name])}
+    if not older:
+        return now
     original = {name: value for name, value in last.original.items() if name not in older}
-    original.update((name, first.original[name]) for name in older & first.original.keys())
-    return Wanted(
-        replace(last, original=original, changes={**first.changes, **last.changes}), now.stored
-    )
+    of_first = {*older, known.token} & first.original.keys()
+    original.update((name, first.original[name]) for name in of_first)
+    return Wanted(replace(last, original=original, changes=wanted), now.stored)
 
 
 @dataclass(eq=False)
@@ -156,12 +164,16 @@ attempt_here: ContextVar[RunningAttempt | None] = ContextVar("optilock_attempt",
 # -- remembering ----------------------------------------------------------------------------------
 
 
-def remember_refused(flush: Flush) -> None:
-    """A flush has refused rows: remember all that it was to write."""
+def remember_missed(flush: Flush, *, refused: bool) -> None:
+    """Rows of a flush have missed. If it refuses them, remember all that it was to write.
+
+    What is settled may not be written at all, where both wanted the same.
+    """
     attempt = attempt_here.get()
     if attempt is not None and attempt.remembers:
         stored = {missed.attempt.place: missed.stored for missed in flush.misses}
-        _note(attempt, flush.session, _sides_of(flush.session), stored)
+        settled = (_assigned(missed.state, missed.attempt) for missed in flush.misses)
+        _note(attempt, flush.session, _sides_of(flush.session) if refused else settled, stored)
 
 
 def remember_wanted(session: Session, *, savepoint: bool) -> None:
@@ -189,7 +201,8 @@ def _sides_of(session: Session) -> Iterable[Attempt]:
             sides[earlier.place] = replace(before, changes={**before.changes, **earlier.changes})
     for side in _unwritten(session):
         sides[side.place] = _written_before(sides.get(side.place), side)
-    return ((known.sides or {}).get(place, side) for place, side in sides.items())
+    kept = known.sides or {}
+    return (_joined(kept[at], side) if at in kept else side for at, side in sides.items())
 
 
 def _unwritten(session: Session) -> Iterable[Attempt]:
@@ -198,16 +211,36 @@ def _unwritten(session: Session) -> Iterable[Attempt]:
     flush: Flush | None = known.flush
     if flush is not None:
         remember(flush)
-        return flush.wanted
-    states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
-    states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
-    by_row = {place_of(state): state for state in states if state.key is not None}
-    return [_with_keys(by_row[side.place], side) for side in attempts_in(states, known.sent)]
+        by_row, sides = flush.states(), flush.wanted
+    else:
+        states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
+        states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
+        by_row = {place_of(state): state for state in states if state.key is not None}
+        sides = attempts_in(states, known.sent)
+    return [_assigned(by_row[side.place], side) for side in sides]
 
 
-def _with_keys(state: State, side: Attempt) -> Attempt:
-    """The same, and the foreign keys of relationships that were set: a flush would set them."""
-    names: dict[Any, str] = {column: n for n, column in facts(state.mapper).columns.items()}
+def _assigned(state: State, side: Attempt) -> Attempt:
+    """The same, with whatever else was assigned.
+
+    A form sends back every field. A value that is as it was read is no change, but the next attempt
+    assigns it again, and others may have changed it. Foreign keys are set by the flush only.
+    """
+    if side.action == "delete":
+        return side
+    known = facts(state.mapper)
+    names: dict[Any, str] = {column: name for name, column in known.columns.items()}
+    more = {
+        name: detached(state.dict[name], name)
+        for name in state.committed_state
+        if name in known.columns and name in state.dict and name != known.token
+    }
+    keys = _keys_of_relationships(state, names)
+    return replace(side, changes={**more, **side.changes, **keys})
+
+
+def _keys_of_relationships(state: State, names: Mapping[Any, str]) -> Values:
+    """The foreign keys, for relationships that were set."""
     keys: Values = {}
     for one in state.mapper.relationships:
         if one.direction is not RelationshipDirection.MANYTOONE or one.key not in state.dict:
@@ -216,7 +249,7 @@ def _with_keys(state: State, side: Attempt) -> Attempt:
             for local, remote in one.local_remote_pairs or ():
                 if local in names:
                     keys[names[local]] = _value_of(state.dict[one.key], remote)
-    return replace(side, changes={**side.changes, **keys}) if keys else side
+    return keys
 
 
 def _value_of(obj: Any, column: Any) -> Any:
@@ -245,8 +278,9 @@ def _note(
             key, found = _key(session, side), stored.get(side.place)
             before = attempt.wanted.get(key)
             if before is not None and _read_the_same(before.side, side):
-                found, side = found or before.stored, _joined(before.side, side)
-            attempt.wanted[key] = Wanted(side, found)
+                attempt.wanted[key] = Wanted(_joined(before.side, side), found or before.stored)
+            else:
+                add_wanted(attempt.wanted, {key: Wanted(side, found)})
 
 
 def _read_the_same(first: Attempt, then: Attempt) -> bool:

@@ -37,7 +37,7 @@ from optilock.guard.dependents import (
 )
 from optilock.guard.edits import Kept
 from optilock.guard.records import DELETED, UPDATED, Flush, in_sqlalchemys_words
-from optilock.guard.repeats import remember_refused
+from optilock.guard.repeats import remember_missed
 from optilock.mapped import facts
 from optilock.rows.locked import note_locked
 from optilock.rows.sides import Missed, equal_to_stored, stale_relationships
@@ -57,6 +57,7 @@ def settle(flush: Flush) -> None:
     conflict = tuple(missed.entry for missed in flush.misses)
     events.emit(lambda: events.Conflict(conflict))
     error = _decide(flush, flush.misses)
+    remember_missed(flush, refused=error is not None)
     if error is None:
         _carry_out(flush, [missed for missed in flush.misses if not missed.restored])
         _show_as_stored(flush)
@@ -64,7 +65,6 @@ def settle(flush: Flush) -> None:
         _tell_written(flush)
         events.emit(lambda: events.Resolved(conflict))
         return
-    remember_refused(flush)
     if isinstance(error, StaleDataError):
         in_sqlalchemys_words(error, flush.short)
     if any(missed.restored or _half_written(flush, missed) for missed in flush.misses):

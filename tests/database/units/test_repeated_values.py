@@ -129,6 +129,7 @@ def check(run: Callable[[], None], case: Case, outcome: str, stored: Any) -> Non
 def test_what_is_wanted_again(engine, world, heard, stored, name, mode):
     """A1: refused or run as the row's resolver, or ``repeat_values``, says; and told if it runs."""
     case = CASES[name]
+    world.settles = mode in ("resolver", "overwrite")
     run = unit_of_work(engine, **options_of(case, mode))(attempted(world, case))
     check(run, case, outcome_of(case, mode), stored)
 
