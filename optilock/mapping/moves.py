@@ -89,6 +89,7 @@ def move_by_key(mapper: Mapper[Any]) -> None:
     So is whoever writes rows by key whose version is made from their values.
     """
     known, cls = facts(mapper), mapper.class_.__name__
+    ask: Callable[[], None]
     if known.by_values:
         ask = functools.partial(_refuse_values, cls)
     elif not known.by_database or known.by_itself or known.version.system:

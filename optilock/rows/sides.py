@@ -265,7 +265,7 @@ def _conflicting(attempt: Attempt, stored: Values | None) -> frozenset[str]:
     if stored is None:
         return _NOTHING
     known, original = facts(attempt.mapper), attempt.original
-    added = _added(attempt) if known.commuting else ()
+    added: Values = _added(attempt) if known.commuting else {}
     both = [
         name
         for name, ours in attempt.changes.items()

@@ -190,13 +190,13 @@ def refuse_update_of_table(statement: Update, params: Any) -> None:
     elif version is not None and version.key not in _names_set(statement, params):
         owner = owner_of(table)
         if owner is not None and facts(owner).by_values:
-            _is_moved_by(owner, table, _names_set(statement, params))
+            _refuse_made_of(owner, table, _names_set(statement, params))
         native = moved_by_flushes(version)
         if native is not None or (table is not named and version.onupdate is not None):
             raise _left(table, version, native)
 
 
-def _is_moved_by(mapper: Mapper[Any], table: Any, names: set[str]) -> None:
+def _refuse_made_of(mapper: Mapper[Any], table: Any, names: set[str]) -> None:
     """Refuse to change values that the version is made from."""
     if any(column.table is table and column.key in names for column in facts(mapper).made_of):
         raise say_it(mapper, "it is made from values, which only their object knows")

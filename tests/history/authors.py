@@ -450,6 +450,8 @@ class Author:
 
     def assign(self, copy: Copy, name: str) -> None:
         base, value, over = copy.base(), self.new_value(), name not in copy.pending()
+        # Somebody else had deleted it, too, and the snapshot shows it still: it is edited now.
+        self.done.deletes.pop(copy.row, None)
         setattr(copy.obj, name, value)
         self.assigned(copy, name, base, over=over)
 

@@ -202,7 +202,9 @@ class Run:
             stored = after.get(copy.row)
             if copy.row not in written or stored is None or author.done.stated:
                 continue
-            if copy.doubtful:  # it holds what was undone
+            if (
+                copy.doubtful or inspect(copy.obj).was_deleted
+            ):  # it holds what was undone, or is gone
                 continue
             base = copy.base()
             if copy.row in author.done.added and self.ledger.since(
