@@ -33,7 +33,7 @@ from optilock.errors import ConfigurationError
 from optilock.http.etags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.extras import extra
-from optilock.web.problems import ERRORS, MEDIA_TYPE, problem_of
+from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 
 with extra("flask"):
     from flask import Flask, Response, current_app, has_request_context, request
@@ -71,7 +71,7 @@ class Optilock:
     def init_app(self, app: Flask) -> None:
         """Let ``app`` answer errors with problem documents."""
         app.extensions[_NAME] = self
-        for kind in ERRORS:
+        for kind in (*ERRORS, *OF_VALUES):
             app.register_error_handler(kind, self._answer)
 
     @property
