@@ -42,8 +42,10 @@ def merge_open(base: str | None, yours: str, theirs: str) -> str:
         merged = _merged(None if base is None else _ended(plain(base)), ours, others)
     except TooMuchWork:
         merged = "".join(_block(Chunk(0, [], LINES.findall(ours), LINES.findall(others))))
-    whole = theirs.endswith(("\n", "\r")) or merged.endswith(f"{MARKS[2]}\n")
-    return merged if whole else merged.removesuffix("\n")
+    sides = [not text or text.endswith(("\n", "\r")) for text in (yours, theirs, base or "")]
+    whole = sides[1] if sides[0] is sides[2] else sides[0]  # whoever has changed it
+    marked = merged.endswith(f"{MARKS[2]}\n")
+    return merged if whole or marked else merged.removesuffix("\n")
 
 
 def _ended(text: str) -> str:
