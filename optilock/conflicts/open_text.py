@@ -42,8 +42,10 @@ def merge_open(base: str | None, yours: str, theirs: str) -> str:
         merged = _merged(None if base is None else _ended(plain(base)), ours, others)
     except TooMuchWork:
         merged = "".join(_block(Chunk(0, [], LINES.findall(ours), LINES.findall(others))))
-    whole = theirs.endswith(("\n", "\r")) or merged.endswith(f"{MARKS[2]}\n")
-    return merged if whole else merged.removesuffix("\n")
+    sides = [not text or text.endswith(("\n", "\r")) for text in (yours, theirs, base or "")]
+    whole = sides[1] if sides[0] is sides[2] else sides[0]  # whoever has changed it
+    marked = merged.endswith(f"{MARKS[2]}\n")
+    return merged if whole or marked else merged.removesuffix("\n")
 
 
 def _ended(text: str) -> str:
@@ -95,16 +97,18 @@ def _mark(line: str) -> str | None:
 def places_in(text: str) -> list[Place]:
     """The whole places of a text, in their order."""
     found: list[Place] = []
-    begin, sides = 0, (None, None)  # type: tuple[int, Any]
+    begin, mark_before = 0, None
+    sides: dict[str, list[str]] = {}
     for number, line in enumerate(plain(text).split("\n"), 1):
         mark = _mark(line)
         if mark == MARKS[0]:
-            begin, sides = number, ([], None)
-        elif mark == MARKS[1] and sides[0] is not None:
-            sides = (sides[0], [])
-        elif mark == MARKS[2] and sides[1] is not None:
-            found.append(Place(begin, "\n".join(sides[0]), "\n".join(sides[1])))
-            sides = (None, None)
-        elif sides[0] is not None:
-            (sides[0] if sides[1] is None else sides[1]).append(line)
+            begin, sides = number, {mark: []}
+        elif mark == MARKS[1] and mark_before == MARKS[0]:
+            sides[mark] = []
+        elif mark == MARKS[2] and mark_before == MARKS[1] and len(sides) == 2:
+            yours, theirs = ("\n".join(side) for side in sides.values())
+            found.append(Place(begin, yours, theirs))
+        elif mark is None and mark_before in sides:
+            sides[str(mark_before)].append(line)
+        mark_before = mark or mark_before
     return found

@@ -139,10 +139,15 @@ def refuse_star(call: str, if_none_match: Any) -> None:
 
 
 def _no_condition(call: str) -> BadPrecondition:
-    return BadPrecondition(
+    error = BadPrecondition(
         f"{call}() writes only what is there, in a version that was read: name that in if_match."
         " if_none_match can take tags from those, and is no condition alone. Nothing was sent."
     )
+    error.detail = (
+        "This request changes what is there, and If-None-Match alone does not say which version:"
+        " send If-Match with the ETag that you have read. Nothing was looked at."
+    )
+    return error
 
 
 def refuse_if_match(call: str, if_match: Any) -> None:

@@ -54,6 +54,7 @@ with extra("fastapi"):
     from anyio import CancelScope, CapacityLimiter, to_thread
     from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
     from fastapi.dependencies.models import Dependant
+    from fastapi.exception_handlers import request_validation_exception_handler
     from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
 
@@ -118,6 +119,8 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
     for kind, handler in exception_handlers(etags=etags).items():
         if kind in ERRORS or kind not in app.exception_handlers:
             app.add_exception_handler(kind, handler)
+    if app.exception_handlers.get(RequestValidationError) is request_validation_exception_handler:
+        app.add_exception_handler(RequestValidationError, _refused_body)
     if app.router.route_class is APIRoute:
         app.router.route_class = ConditionalRoute
     if ConditionalRequests not in [getattr(one, "cls", None) for one in app.user_middleware]:
@@ -126,6 +129,15 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
                 "install(app) comes after the application has started: call it before."
             )
         app.add_middleware(ConditionalRequests)
+
+
+async def _refused_body(request: Request, error: Exception) -> Response:
+    """FastAPI's own answer (422). It repeats what was sent, for which JSON may have no word."""
+    try:
+        return await request_validation_exception_handler(request, error)  # type: ignore[arg-type]
+    except (ValueError, RecursionError):  # NaN, or half of a surrogate pair, which has no UTF-8
+        told = [{**one, "input": None, "ctx": {}} for one in error.errors()]  # type: ignore[attr-defined]
+        return await request_validation_exception_handler(request, RequestValidationError(told))
 
 
 # -- dependencies ----------------------------------------------------------------------------------

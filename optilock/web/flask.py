@@ -37,7 +37,7 @@ from optilock.http.etags import PLAIN, ETags
 from optilock.http.request import Request, found_by
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.extras import extra
-from optilock.web.problems import ERRORS, MEDIA_TYPE, problem_of
+from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 
 with extra("flask"):
     from flask import Flask, Response, current_app, has_request_context, request
@@ -81,7 +81,7 @@ class Optilock:
         """
         app.extensions[_NAME] = self
         found_by(_served)
-        for kind in ERRORS:
+        for kind in (*ERRORS, *OF_VALUES):
             app.register_error_handler(kind, self._answer)
 
     @property

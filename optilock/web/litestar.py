@@ -44,7 +44,7 @@ from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
 from optilock.web.extras import extra
 from optilock.web.openapi import ANSWERS, ETAG, IF_MATCH, IF_NONE_MATCH, ProblemDocument, told
-from optilock.web.problems import ERRORS, MEDIA_TYPE, problem_of
+from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
 from optilock.web.units import session_of_request
 
 with extra("litestar"):
@@ -99,7 +99,7 @@ class OptilockPlugin(InitPluginProtocol):
             **(app_config.dependencies or {}),
         }
         app_config.exception_handlers = {
-            **dict.fromkeys((*ERRORS, *unwrapped(), ExceptionGroup), self._answer),
+            **dict.fromkeys((*ERRORS, *OF_VALUES, *unwrapped(), ExceptionGroup), self._answer),
             **(app_config.exception_handlers or {}),
         }
         app_config.middleware = [_serving, *(app_config.middleware or ())]

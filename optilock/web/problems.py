@@ -22,8 +22,12 @@
 type, after ``urn:optilock:``    status  error
 ===============================  ======  =========================================================
 bad-precondition                 400     BadPrecondition
-bad-entity                       400     BadEntity; ``names`` has the members that it is about
-not-found                        404     NotFound; PreconditionFailed of a row that is gone
+bad-entity                       400     BadEntity; ``names`` has the members that it is about;
+                                         an UPDATE to NULL where none may stand, and what no
+                                         driver takes
+not-found                        404     NotFound; PreconditionFailed of a row that is gone;
+                                         ``session.get_one`` without a row, ``session.get`` of a
+                                         key that none can have
 already-exists                   409     AlreadyExists; with ``If-None-Match: *`` 412
 conflict                         409     ConcurrencyError (LinkGone, WouldOverwrite), StaleDataError
 lease-held, lease-lost           412     LeaseHeld, LeaseLost; of the lease itself 409
@@ -71,11 +75,13 @@ from collections.abc import Iterable
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import inspect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NoResultFound
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
@@ -116,7 +122,7 @@ from optilock.web.kinds import (
 
 _log = logging.getLogger("optilock")
 
-__all__ = ["ERRORS", "MEDIA_TYPE", "Problem", "problem_of"]
+__all__ = ["ERRORS", "MEDIA_TYPE", "OF_VALUES", "Problem", "problem_of"]
 
 MEDIA_TYPE: Final = "application/problem+json"
 #: In seconds, of a 503.
@@ -128,6 +134,9 @@ _NAMES, _LONGEST = 10, 64
 #: The classes whose errors a framework has to hand over; of some of these nothing can be told.
 #: With those of :func:`optilock.dialects.unwrapped`, which belong to others as well.
 ERRORS: Final = (OptilockError, StaleDataError, DBAPIError)
+#: The same of errors that belong to others as well, where a value that a client has sent is behind
+#: one: a key that no row has or can have, a number or a text that no driver takes.
+OF_VALUES: Final = (NoResultFound, OverflowError, UnicodeEncodeError)
 
 
 def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
@@ -160,7 +169,47 @@ def problem_of(error: BaseException, *, etags: ETags = PLAIN) -> Problem | None:
             return _of_conflict(error, etags)
         case _ if is_transient(error):
             return AGAIN.problem(headers={"Retry-After": str(_RETRY_AFTER)})
+    return _of_a_value(error)
+
+
+#: NOT NULL: PostgreSQL, MariaDB, SQLite.
+_NOT_NULL = frozenset({"23502", 1048, "SQLITE_CONSTRAINT_NOTNULL"})
+
+
+def _of_a_value(error: BaseException) -> Problem | None:
+    """What a value of the client's has ended in, where no operation of ours has looked at it."""
+    through = [frame for frame, _ in walk_tb(error.__traceback__)]
+    asked = [one for one in through if one.f_code.co_name in ("get", "get_one") and _is_orm(one)]
+    by_key = bool(asked)
+    if isinstance(error, NoResultFound):
+        return NOT_FOUND.problem() if by_key and through[-1] is asked[-1] else None
+    if isinstance(error, (OverflowError, UnicodeEncodeError)):
+        if not any(one.f_code.co_name.startswith("do_execute") for one in through):
+            return None  # another number, another text
+        return NOT_FOUND.problem() if by_key else BAD_ENTITY.problem()
+    if not isinstance(error, DBAPIError):
+        return None
+    cause = getattr(error.orig, "__cause__", None)
+    if by_key and (isinstance(error, DataError) or type(cause).__name__ == "DataError"):
+        return NOT_FOUND.problem()
+    if isinstance(error, IntegrityError) and (error.statement or "").startswith("UPDATE "):
+        return None if _NOT_NULL.isdisjoint(_codes(error)) else BAD_ENTITY.problem()
     return None
+
+
+def _is_orm(frame: FrameType) -> bool:
+    """Is it of a session, SQLAlchemy's own or a watched one?"""
+    module = str(frame.f_globals.get("__name__"))
+    return module == "sqlalchemy.orm.session" or module.startswith(
+        ("optilock.guard.", "optilock.copies.")
+    )
+
+
+def _codes(error: DBAPIError) -> set[object]:
+    """What the database, and its driver, call the error."""
+    orig = error.orig
+    named = [getattr(orig, name, None) for name in ("sqlstate", "sqlite_errorname")]
+    return {one for one in (*named, *getattr(orig, "args", ())[:1]) if isinstance(one, (int, str))}
 
 
 def _of_batch(error: BatchFailed, etags: ETags) -> Problem | None:

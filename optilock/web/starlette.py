@@ -36,7 +36,7 @@ from optilock.http.request import Request as Served
 from optilock.http.request import serving
 from optilock.web.conditions import STRICT, Conditions, Policy
 from optilock.web.extras import extra
-from optilock.web.problems import ERRORS, MEDIA_TYPE, Problem, problem_of
+from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, Problem, problem_of
 
 with extra("starlette"):
     from starlette.requests import Request
@@ -128,4 +128,4 @@ def exception_handlers(
             raise error
         return ProblemResponse(problem, request.method)
 
-    return dict.fromkeys((*ERRORS, *unwrapped()), answer)
+    return dict.fromkeys((*ERRORS, *OF_VALUES, *unwrapped()), answer)

@@ -28,11 +28,11 @@ from optilock.wiki import api, heartbeats, views
 from optilock.wiki.dependencies import Wiki
 from optilock.wiki.html import show
 from optilock.wiki.pages import Page
-from optilock.wiki.protection import HEADERS, refusal
+from optilock.wiki.protection import HEADERS, is_loopback, refusal
 from optilock.wiki.seals import Seals
 from optilock.wiki.texts import BadText
 
-__all__ = ["LEASE_SECONDS", "wiki"]
+__all__ = ["LEASE_SECONDS", "is_loopback", "wiki"]
 
 LEASE_SECONDS = 60.0
 

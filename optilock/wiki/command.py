@@ -70,9 +70,9 @@ def wiki(
     # With the extra "wiki".
     import uvicorn
 
+    from optilock.wiki.app import is_loopback
     from optilock.wiki.app import wiki as application
     from optilock.wiki.pages import prepare
-    from optilock.wiki.protection import is_loopback
 
     with _errors_as_sentences(), _engine(database, url) as engine, _listening(host, port) as open_:
         prepare(engine)

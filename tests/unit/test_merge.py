@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from optilock.conflicts.diff3 import Effort, TooMuchWork, chunks
 from optilock.conflicts.lines import in_style_of, plain
 from optilock.conflicts.merge import FieldPolicy, add_delta, merge_json, merge_set, merge_text
+from optilock.conflicts.open_text import MARKS, merge_open, open_lines, places_in
 from optilock.errors import CannotMerge
 
 # -- what is true of every policy ------------------------------------------------------------------
@@ -487,3 +488,38 @@ def test_a_text_with_several_kinds_of_line_ends_keeps_each_of_them() -> None:
     assert in_style_of("one\ntwo", "one", "a\r\nb") == "one\r\ntwo"
     theirs = "ONE\ntwo\nthree\n"
     assert merge_text("one\ntwo\nthree\n", "one\r\ntwo\r\n3\r\n", theirs) == "ONE\ntwo\n3\n"
+
+
+# -- a text with open places -----------------------------------------------------------------------
+
+
+@given(st.tuples(lines, lines, lines), st.booleans())
+def test_an_open_text_drops_nothing_that_anybody_has_written(sides: Any, based: bool) -> None:
+    """A5: each line of either side that is no line of the other ones is there, marks aside."""
+    base, ours, theirs = ([f"{line}{n % 2}\n" for n, line in enumerate(side)] for side in sides)
+    before = "".join(base) if based else None
+    merged = merge_open(before, "".join(ours), "".join(theirs))
+    known = {*base} if based else set()
+    assert ({*ours} | {*theirs}) - known <= {*merged.splitlines(keepends=True)}
+    places = places_in(merged)
+    assert len(open_lines(merged)) == 3 * len(places)
+    if not based and ours != theirs:
+        assert places
+    if before is not None and "".join(ours) == before:
+        assert merged == "".join(theirs)
+
+
+@given(st.tuples(lines, lines))
+def test_without_a_base_either_side_can_be_had_back(sides: Any) -> None:
+    """A5: what stands between the marks, with what both have, is the whole of each side."""
+    ours, theirs = ("".join(f"{line}\n" for line in side) for side in sides)
+    merged = merge_open(None, ours, theirs)
+    for number, side in enumerate((ours, theirs)):
+        kept, inside = [], None
+        for line in merged.splitlines(keepends=True):
+            mark = next((n for n, one in enumerate(MARKS) if line.startswith(one)), None)
+            if mark is not None:
+                inside = None if mark == 2 else mark
+            elif inside in (None, number):
+                kept.append(line)
+        assert "".join(kept) == side

@@ -1,16 +1,18 @@
 """FastAPI: who is asked first, one session a request, what OpenAPI says, and pages elsewhere."""
 
 # No annotations from the future: FastAPI reads those of local names.
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
 from fastapi import APIRouter, Body, Depends, FastAPI, Form, HTTPException, Request, Response
-from sqlalchemy import Engine, create_engine
+from pydantic import BaseModel, Field
+from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from optilock import CommitOutcomeUnknown, ConfigurationError, entities, etag_of
+from optilock import CommitOutcomeUnknown, ConfigurationError, entities, etag_of, expect, watch
 from optilock.http.etags import ETags
 from optilock.web.conditions import Conditions as Asked
 from optilock.web.conditions import Policy
@@ -312,3 +314,84 @@ def test_a_response_of_the_function_carries_its_own_headers(
         answer = ask(port, "PUT", "/pages/1", [("If-Match", tag)])
     assert answer.headers["etag"] != tag
     assert answer.headers["etag"].encode()[1:-1] in answer.content
+
+
+# -- values that no dependency of ours has looked at -----------------------------------------------
+
+
+class Sent(BaseModel):
+    title: str | None = None
+    number: float | None = Field(default=None, allow_inf_nan=False)
+
+
+@pytest.fixture
+def plain_routes(engine: Engine) -> FastAPI:
+    """Routes with ``get``, ``get_one`` and assignments, as applications have them."""
+    app = FastAPI()
+    install(app)
+    db = unit(watch(sessionmaker(engine)))
+
+    @app.get("/get/{key}")
+    def get(key: int, session: Any = db) -> bool:
+        return session.get(Page, key) is not None
+
+    @app.get("/get_one/{key}")
+    def get_one(key: int, session: Any = db) -> bool:
+        return session.get_one(Page, key) is not None
+
+    @app.get("/one")
+    def one(session: Any = db) -> Any:
+        return session.scalars(select(Page).where(Page.id == 7777)).one()
+
+    @app.patch("/pages/{key}")
+    def patch(key: int, sent: Sent, conditions: Conditions, session: Any = db) -> None:
+        page = session.get_one(Page, key)
+        expect(page, conditions.expected)
+        for name, value in sent.model_dump(exclude_unset=True).items():
+            setattr(page, name, value)
+
+    @app.patch("/entities/{key}")
+    def merge(key: int, sent: Sent, conditions: Conditions, session: Any = db) -> None:
+        entities.merge(session, Page, key, {"title": sent.title}, **conditions.demands)
+
+    return app
+
+
+def test_what_a_client_sends_is_no_500(
+    plain_routes: FastAPI, engine: Engine, sessions: sessionmaker[Session]
+) -> None:
+    """F: NaN, half of a character, numbers out of range, a key without a row, NULL."""
+    pages.another(engine, 1)
+    with sessions() as session:
+        tag = etag_of(session.get(Page, 1))
+    known = [("If-Match", tag)]
+    with asgi(plain_routes) as port:
+        for path in ("/get_one/7777", f"/get_one/{10**30}", f"/pages/{10**30}"):
+            method = "PATCH" if "pages" in path else "GET"
+            answer = ask(port, method, path, known, {"title": "?"})
+            assert (path, answer.status) == (path, 404)
+            assert answer.problem["type"] == "urn:optilock:not-found"
+        assert ask(port, "GET", f"/get/{10**30}").status in (200, 404)
+        for body, status in (
+            (b'{"number": NaN}', 422),
+            (b'{"number": -Infinity}', 422),
+            (b'{"number": "\\ud800"}', 422),
+            (b'{"title": ["\\ud800", NaN]}', 422),
+            (b'{"title": null}', 400),
+        ):
+            answer = ask(port, "PATCH", "/pages/1", known, body)
+            assert (body, answer.status) == (body, status)
+            assert json.loads(answer.content)["detail"]
+        assert ask(port, "GET", "/one").status == 500  # a query of the program's
+        with sessions() as session:
+            assert etag_of(session.get(Page, 1)) == tag  # nothing was written
+
+
+def test_if_none_match_alone_is_refused_in_words_that_fit(plain_routes: FastAPI) -> None:
+    """F: PATCH changes what is there, and "*" says that nothing is."""
+    with asgi(plain_routes) as port:
+        lines = [("If-None-Match", "*")]
+        answer = ask(port, "PATCH", "/entities/1", lines, {"title": "?"})
+        assert (answer.status, answer.problem["type"]) == (400, "urn:optilock:bad-precondition")
+        assert "send If-Match with the ETag" in answer.problem["detail"]
+        assert "cannot be read" not in answer.problem["detail"]

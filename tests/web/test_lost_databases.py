@@ -3,6 +3,7 @@
 # No annotations from the future: FastAPI and Litestar read those of local names.
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from fastapi import FastAPI
 from litestar import Litestar
 from litestar import get as get_of_litestar
 from litestar.response import Response as LitestarResponse
-from sqlalchemy import URL, Engine, create_engine, make_url, text
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy import URL, Engine, String, create_engine, make_url, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import NullPool
 from starlette.applications import Starlette
@@ -19,10 +21,11 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 
-from optilock import AsyncUnitOfWork, ConfigurationError
+from optilock import AsyncUnitOfWork, ConfigurationError, Versioned, watch
 from optilock.testing.servers import free_port
 from optilock.web.fastapi import install
 from optilock.web.litestar import OptilockPlugin
+from optilock.web.problems import problem_of
 from optilock.web.starlette import exception_handlers
 from tests.serving import asgi, ask
 
@@ -152,3 +155,75 @@ def test_a_websocket_ends_with_the_error_itself(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, TestClient(app).websocket_connect("/"):
         pass
     assert caught.value is error
+
+
+# -- what no operation of ours has looked at -------------------------------------------------------
+
+HUGE = 10**30
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Page(Versioned, Base):
+    __tablename__ = "pages_asked_for"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    title: Mapped[str] = mapped_column(String(100))
+
+
+def status_of(work: Callable[[], object]) -> int | None:
+    """Of the answer; 404 where nothing was found."""
+    try:
+        return 404 if work() is None else 200
+    except Exception as error:
+        problem = problem_of(error)
+        return None if problem is None else problem.status
+
+
+def test_a_key_of_no_row_and_null_where_none_may_stand_are_answers(engine: Engine) -> None:
+    """F: on every database; what the program has done wrong stays an error of its own."""
+    Base.metadata.create_all(engine)
+    sessions = watch(sessionmaker(engine))
+    with sessions.begin() as session:
+        session.add(Page(id=1, title="One"))
+
+    def null(session: Session) -> None:
+        session.get(Page, 1).title = None
+        session.flush()
+
+    def new(session: Session) -> None:
+        session.add(Page(id=3, title=None))
+        session.flush()
+
+    cases: list[tuple[Callable[[Session], object], int | None]] = [
+        (lambda session: session.get(Page, HUGE), 404),
+        (lambda session: session.get_one(Page, HUGE), 404),
+        (lambda session: session.get_one(Page, 2), 404),
+        (lambda session: session.scalars(select(Page).where(Page.id == 2)).one(), None),
+        (null, 400),
+        (new, None),
+    ]
+    for case, status in cases:
+        with sessions() as session:
+            assert status_of(partial(case, session)) == status
+    Base.metadata.drop_all(engine)
+    with sessions() as session:  # there is no such table
+        assert status_of(lambda: session.get(Page, 1)) is None
+
+
+@pytest.mark.anyio
+async def test_a_key_of_no_row_is_404_of_async_drivers_too(async_engine: AsyncEngine) -> None:
+    """F: asyncpg refuses a number out of range by itself."""
+    async with async_engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    sessions = watch(async_sessionmaker(async_engine))
+    for key in (2, HUGE):
+        for name in ("get", "get_one"):
+            async with sessions() as session:
+
+                def work(session: Session, key: int = key, name: str = name) -> int | None:
+                    return status_of(lambda: getattr(session, name)(Page, key))
+
+                assert (name, key, await session.run_sync(work)) == (name, key, 404)
+    await async_engine.dispose()

@@ -148,16 +148,14 @@ def test_marks_that_a_text_had_before_are_text(sessions: Any) -> None:
 def test_a_row_that_moves_between_the_merge_and_the_write_is_shown_again(sessions: Any) -> None:
     """A4: what was merged a moment ago is over what is stored now."""
     bob = shown(sessions)
-    with sessions() as session:
+    with UnitOfWork(sessions) as session:
 
         @event.listens_for(session, "before_flush", once=True)
         def somebody_else(*_: Any) -> None:
-            session.get(Page, 1)  # ours is read, and not yet written
-            with sessions.begin() as other:
+            with sessions.begin() as other:  # ours is read, and not yet written
                 other.get(Page, 1).note = "theirs"
 
         again = FORM.save(session, 1, {**bob.texts, "seen": bob.seen, "title": "Bob's"})
-        session.commit()
     assert again is not None
     assert (again.texts["title"], again.texts["note"]) == ("Bob's", "theirs")
     assert send(sessions, again) is None
