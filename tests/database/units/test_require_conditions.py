@@ -46,7 +46,7 @@ class Basket(Versioned, Base):
     items: Mapped[list[BasketItem]] = relationship(
         back_populates="basket", cascade="all, delete-orphan"
     )
-    notes: Mapped[list[Memo]] = relationship(back_populates="basket")
+    notes: Mapped[list[BasketMemo]] = relationship(back_populates="basket")
 
 
 class BasketItem(Versioned, Base):
@@ -57,7 +57,7 @@ class BasketItem(Versioned, Base):
     basket: Mapped[Basket | None] = relationship(back_populates="items")
 
 
-class Memo(Versioned, Base):
+class BasketMemo(Versioned, Base):
     """Points to a basket, and is no part of it."""
 
     __tablename__ = "rc_memos"
@@ -71,7 +71,7 @@ def rows(store: Do) -> None:
     store(
         Account(id=1, owner="Ada"),
         Account(id=2, owner="Bob"),
-        Basket(id=1, items=[BasketItem(id=1), BasketItem(id=2)], notes=[Memo(id=1)]),
+        Basket(id=1, items=[BasketItem(id=1), BasketItem(id=2)], notes=[BasketMemo(id=1)]),
         Basket(id=2, items=[BasketItem(id=4)]),
     )
 
@@ -104,7 +104,7 @@ BARE: dict[str, Callable[[Session], Any]] = {
     ),
     "child-removed": lambda session: with_basket(session, lambda one: one.notes.clear()),
     "child-moved": lambda session: setattr(
-        session.get_one(Memo, 1), "basket", session.get_one(Basket, 2)
+        session.get_one(BasketMemo, 1), "basket", session.get_one(Basket, 2)
     ),
 }
 
@@ -118,7 +118,7 @@ def test_a_row_without_a_condition_is_refused_before_anything_is_sent(
     rows: None, engine: Engine, stored: Do, write: Callable[[Session], Any]
 ) -> None:
     """A10: and the edits are where they were."""
-    before = [stored(Account, 1), stored(Basket, 1), stored(BasketItem, 1), stored(Memo, 1)]
+    before = [stored(Account, 1), stored(Basket, 1), stored(BasketItem, 1), stored(BasketMemo, 1)]
     with pytest.raises(PreconditionRequired, match="overwrite") as caught, unit(engine) as session:
         with session.no_autoflush:
             write(session)
@@ -129,7 +129,12 @@ def test_a_row_without_a_condition_is_refused_before_anything_is_sent(
         assert session.is_active
     assert caught.value.status == 428
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert [stored(Account, 1), stored(Basket, 1), stored(BasketItem, 1), stored(Memo, 1)] == before
+    assert [
+        stored(Account, 1),
+        stored(Basket, 1),
+        stored(BasketItem, 1),
+        stored(BasketMemo, 1),
+    ] == before
 
 
 def demanded(session: Session) -> None:
