@@ -125,7 +125,10 @@ def _execute(running: ref[UOWTransaction]) -> None:
     own = not deletes and installed.own_flush and has_own_flush(uow.session)
     changed = _changed(uow.mappers) if own else None
     if changed is None:
-        first = [mapper for mapper in uow.mappers if _SEEN not in mapper.__dict__]
+        first: list[Mapper[Any]] = []
+        for mapper in uow.mappers:  # no call of Python, for every flush that is planned
+            if _SEEN not in mapper.__dict__:
+                first.append(mapper)
         versions = _versions_of(uow, first) if first else None
         UOWTransaction.execute(uow)
         if versions:
