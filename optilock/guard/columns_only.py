@@ -81,8 +81,9 @@ class _Way(NamedTuple):
     names: Mapping[Any, str]
     #: Has the guard seen no statement of the class yet?
     is_first: bool
-    #: How many relationships of others follow rows of the class: one more may come any time.
-    followers: int
+    #: What follows rows of the class in others, and how many there were: more may come any time.
+    followers: Collection[Any]
+    known_followers: int
 
 
 _Changed = list[tuple[Mapper[Any], _Way, list[_Row]]]
@@ -179,28 +180,24 @@ def _unshown(mapper: Mapper[Any]) -> ConfigurationError:
 
 def _changed(by_mapper: Mapping[Mapper[Any], Collection[State]]) -> _Changed | None:
     """The rows of each class, in SQLAlchemy's order; ``None``: there is something to plan."""
+    found = []
     try:
-        return _rows_of(by_mapper)
+        for mapper, states in by_mapper.items():
+            way = _way_of(mapper)
+            if way is None:
+                return None
+            if len(states) > 1:
+                states = sorted(states, key=order_of_rows(mapper))
+            rows: list[_Row] = []
+            for state in states:
+                changes = _changes(way, state)
+                if changes is None:
+                    return None
+                if changes:
+                    rows.append((state, changes))
+            found.append((mapper, way, rows))
     except Exception:  # SQLAlchemy meets it as well, and says so
         return None
-
-
-def _rows_of(by_mapper: Mapping[Mapper[Any], Collection[State]]) -> _Changed | None:
-    found = []
-    for mapper, states in by_mapper.items():
-        way = _way_of(mapper)
-        if way is None:
-            return None
-        if len(states) > 1:
-            states = sorted(states, key=order_of_rows(mapper))
-        rows: list[_Row] = []
-        for state in states:
-            changes = _changes(way, state)
-            if changes is None:
-                return None
-            if changes:
-                rows.append((state, changes))
-        found.append((mapper, way, rows))
     if len(found) > 1:
         if any(mapper.relationships for mapper, _, _ in found):
             return None  # they may say which class goes first
@@ -249,7 +246,7 @@ def _way_of(mapper: Mapper[Any]) -> _Way | None:
     way: _Way | None = shapes[_WAY]
     if way is None or any(listeners_of_rows(mapper)):
         return None
-    if way.followers != followers_of(mapper):
+    if len(way.followers) != way.known_followers:
         del shapes[_WAY]
         return None
     return way
@@ -296,6 +293,7 @@ def _made(mapper: Mapper[Any], statement: Update, cache: Any) -> _Way:
         {column: name for name, column in known.columns.items()},
         not is_shown(mapper),
         followers_of(mapper),
+        len(followers_of(mapper)),
     )
 
 

@@ -183,9 +183,9 @@ def comparison_of(mapper: Mapper[Any], name: str) -> Callable[[Any, Any], bool]:
     return compare
 
 
-def followers_of(mapper: Mapper[Any]) -> int:
-    """How many relationships look at each flush of the class whether their rows must follow."""
-    return len(mapper._dependency_processors)
+def followers_of(mapper: Mapper[Any]) -> Collection[Any]:
+    """What looks at each flush of the class whether rows of others must follow."""
+    return mapper._dependency_processors
 
 
 def columns_others_follow(mapper: Mapper[Any]) -> set[Any]:

@@ -43,7 +43,7 @@ WANTED = {
     ),
     "together": (
         "Rows that go together are sent when all are known: where one of them ends in an error,"
-        " refresh_flush and expire may have been called for those that come after it."
+        " listeners of rows may have been called for those that come after it."
     ),
     "looked": (
         "The row of an expired object that is deleted is read before the flush, and not within."
@@ -478,9 +478,10 @@ def _state(run: Run) -> list[Any]:
 def _held(run: Run, obj: Any) -> Any:
     state = inspect(obj)
     life = ("transient", "pending", "persistent", "deleted", "detached")
-    if obj in run.session.deleted or (_remembers(run, obj) and state.persistent):
+    if obj in run.session.deleted or (_remembers(run, obj) and not state.deleted):
         return [name for name in life if getattr(state, name)]
     held = {name: repr(value) for name, value in vars(obj).items() if name[0] != "_"}
+    held.pop("other", None)  # of two deleted rows SQLAlchemy asks one for it, by the order of a set
     held = {n: v if "object at" not in v else "object" for n, v in held.items()}
     names = {"version", "id", "code"} if _remembers(run, obj) else set()
     names |= {"version"} if state.transient or state.detached else set()  # ``undone``
@@ -602,7 +603,7 @@ def _without_looks(told: list[Any]) -> list[Any]:
     return [*told[:4], [*first, *(one for one in told[4] if one[0] != "refresh")], *told[5:]]
 
 
-_OF_A_ROW = ("refresh_flush", "expire")
+_OF_A_ROW = (*_MAPPER, "refresh_flush", "expire")
 
 
 def _without_fills(told: list[Any]) -> list[Any]:
