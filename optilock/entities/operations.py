@@ -54,6 +54,7 @@ from optilock.entities.tags import (
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.http.errors import AlreadyExists, NotFound
 from optilock.http.etags import PLAIN, ETags, identity_given
+from optilock.http.request import not_met
 from optilock.mapped import Identity, facts
 from optilock.preconditions.values import can_be_key, refuse_unfit_key
 from optilock.session.connections import connection_to_write, session_given
@@ -359,11 +360,16 @@ def _telling(mapper: Mapper[Any], etags: ETags) -> Iterator[None]:
     """What is refused says which tag the row has now."""
     try:
         yield
+    except NotFound:
+        not_met()
+        raise
     except PreconditionFailed as error:
+        not_met()
         (entry,) = error.entries
         error.etag = _tag_in(mapper, etags, entry.identity, entry.database)
         raise
     except AlreadyExists as error:
+        not_met()
         error.etag = _tag_in(mapper, etags, error.identity, error.database)
         raise
 
