@@ -52,9 +52,10 @@ from optilock.entities.tags import (
     versions,
 )
 from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.http.errors import AlreadyExists
+from optilock.http.errors import AlreadyExists, NotFound
 from optilock.http.etags import PLAIN, ETags
 from optilock.http.identities import identity_given, identity_of_new_row
+from optilock.http.request import not_met
 from optilock.mapped import Identity, facts
 from optilock.preconditions.values import refuse_impossible_key, refuse_unfit_key
 from optilock.session.connections import connection_to_write, session_given
@@ -360,11 +361,16 @@ def _telling(mapper: Mapper[Any], etags: ETags) -> Iterator[None]:
     """What is refused says which tag the row has now."""
     try:
         yield
+    except NotFound:
+        not_met()
+        raise
     except PreconditionFailed as error:
+        not_met()
         (entry,) = error.entries
         error.etag = _tag_in(mapper, etags, entry.identity, entry.database)
         raise
     except AlreadyExists as error:
+        not_met()
         error.etag = _tag_in(mapper, etags, error.identity, error.database)
         raise
 

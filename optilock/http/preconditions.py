@@ -138,9 +138,16 @@ class Precondition:
         last_modified: str | datetime | None = None,
     ) -> Answer:
         """What to answer, the row being so."""
+        answer = self._judged(etag, exists, last_modified)
+        if answer.status in (None, 304):
+            compared(self.versions)
+        return answer
+
+    def _judged(
+        self, etag: str | None, exists: bool, last_modified: str | datetime | None
+    ) -> Answer:
         if self.status is not None:
             return Answer(self.status, self.reason)
-        compared(self.versions)
         tag, modified = _current(etag, exists), _moment(last_modified, exists)
         if (self.exists or self.versions is not None) and not exists:
             return Answer(412, f"{MATCH} demands what is not there.")

@@ -10,11 +10,11 @@ The web layers do this by themselves (:mod:`optilock.web`). For another framewor
     with serving("PUT", request.headers.items()):       # around all that the request does
         ...
 
-What compares: ``expect``, ``apply``, the entity operations and leases with the tags of the request,
-``Precondition.judge`` and ``evaluate``, and all that rests on these. Where you compare in another
-way, say so (:func:`compared`). A write's ``If-Match``, ``If-None-Match`` and
-``If-Unmodified-Since`` are conditions; what a read is asked for decides about its answer, and not
-about rows.
+``expect``, ``apply``, the entity operations and leases compare with the tags of the request, and so
+do ``Precondition.judge`` and ``evaluate``. Only a comparison that holds counts, so an error that is
+caught lets nothing through. Where you compare in another way, say so (:func:`compared`). A write's
+``If-Match``, ``If-None-Match`` and ``If-Unmodified-Since`` are conditions; what a read is asked for
+decides about its answer, and not about rows.
 
 A request is known where it is served, in its tasks, and in threads that are given its context
 (``asyncio.to_thread``, the thread pools of the frameworks). A ``threading.Thread``, an executor, or
@@ -30,7 +30,16 @@ from contextvars import ContextVar
 from optilock.http.errors import BadPrecondition
 from optilock.http.fields import MATCH, NONE_MATCH, UNMODIFIED, Fields, date, sent_fields
 
-__all__ = ["Request", "before_first", "compared", "current", "found_by", "serving", "there_are"]
+__all__ = [
+    "Request",
+    "before_first",
+    "compared",
+    "current",
+    "found_by",
+    "not_met",
+    "serving",
+    "there_are",
+]
 
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT")
 _OF_WRITES = (MATCH, NONE_MATCH, UNMODIFIED)
@@ -115,7 +124,7 @@ def found_by(find: Callable[[], Request | None]) -> None:
 
 
 def compared(tags: Iterable[str] | None = None) -> None:
-    """The condition of the request was compared, or these ``tags``, if they are of its condition.
+    """The condition of the request holds, or these ``tags`` do, if they are of its condition.
 
     Tags out of a body are no answer to another tag in ``If-Match``.
     """
@@ -125,6 +134,13 @@ def compared(tags: Iterable[str] | None = None) -> None:
         known = tags if match is not None and match.strip() != "*" else None
         named = [tag.strip('"') for tag in known or ()]
         request.compared = not named or any(name in (match or "") for name in named)
+
+
+def not_met() -> None:
+    """The condition of the request is not true, so that nothing is to be written for it."""
+    request = current()
+    if request is not None:
+        request.compared = False
 
 
 @contextmanager

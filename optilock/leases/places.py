@@ -18,6 +18,7 @@ from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.http.errors import NotFound
 from optilock.http.etags import PLAIN
 from optilock.http.identities import identity_given
+from optilock.http.request import not_met
 from optilock.leases.columns import LeaseColumns, columns_of
 from optilock.leases.values import Lease
 from optilock.mapped import Identity, facts, identity_of
@@ -107,6 +108,7 @@ class Place:
         seen = dict(zip(facts(mapper).keys, self.identity, strict=True))
         if len(versions) == 1:
             seen[facts(mapper).token] = versions[0]
+        not_met()
         attempt = Attempt(mapper, self.identity, "verify", seen, seen, {})
         entry = entry_of(attempt, stored, demanded=True)
         events.emit(lambda: events.Conflict((entry,)))

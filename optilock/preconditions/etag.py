@@ -96,8 +96,10 @@ def matches(state: State, version: Any, want: Wanted) -> bool:
     if version is GONE:
         return False
     if want.tags is not None:
-        compared(want.tags)
-        return PLAIN.tag(state.mapper, identity_of(state), version) in want.tags
+        found = PLAIN.tag(state.mapper, identity_of(state), version) in want.tags
+        if found:
+            compared(want.tags)
+        return found
     token = facts(state.mapper).token
     return facts(state.mapper).same(token, version, _as_version(state, version, want))
 

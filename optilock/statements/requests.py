@@ -160,7 +160,7 @@ def watch_conditions(session: Session, connection: Connection) -> None:
     if sent is None:
         asked = known.require_conditions
         request = None if asked is False else current()
-        if request is not None and not request.is_ignored:
+        if request is not None and not request.sent:
             request = None
         if request is None and not asked:
             return

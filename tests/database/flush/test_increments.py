@@ -598,7 +598,9 @@ RESOLVERS = [client_wins, store_wins, merge_fields, per_field(title=merge_text),
 
 @alive
 @kinds
-@pytest.mark.parametrize("resolver", RESOLVERS, ids=str)
+@pytest.mark.parametrize(
+    "resolver", RESOLVERS, ids=lambda one: getattr(one, "__name__", "per_field")
+)
 @pytest.mark.parametrize("theirs", [1, 10])
 def test_whatever_resolver_settles_the_other_column_the_sum_is_exact(
     store, watched, other, stored, kind, resolver, theirs
@@ -623,7 +625,9 @@ def test_whatever_resolver_settles_the_other_column_the_sum_is_exact(
 
 
 @alive
-@pytest.mark.parametrize("resolver", RESOLVERS, ids=str)
+@pytest.mark.parametrize(
+    "resolver", RESOLVERS, ids=lambda one: getattr(one, "__name__", "per_field")
+)
 def test_so_it_is_in_a_savepoint_and_after_one(store, watched, other, stored, resolver):
     """A2"""
     store(Liked(id=1, title="a"))

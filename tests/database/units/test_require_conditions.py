@@ -93,7 +93,7 @@ BARE: dict[str, Callable[[Session], Any]] = {
     "delete": lambda session: session.delete(session.get_one(Account, 1)),
     "touch": lambda session: touch(session.get_one(Account, 1)),
     "only-verified": lambda session: verify(edit(session)),
-    "another-row": lambda session: expect(session.get_one(Account, 2), 1) or edit(session),
+    "another-row": lambda session: beside_another(session),
     "of-an-aggregate": lambda session: setattr(session.get_one(BasketItem, 1), "name", "new"),
     "part-added": lambda session: with_basket(
         session, lambda one: one.items.append(BasketItem(id=3))
@@ -107,6 +107,11 @@ BARE: dict[str, Callable[[Session], Any]] = {
         session.get_one(BasketMemo, 1), "basket", session.get_one(Basket, 2)
     ),
 }
+
+
+def beside_another(session: Session) -> None:
+    expect(session.get_one(Account, 2), version=1)
+    edit(session)
 
 
 def with_basket(session: Session, change: Callable[[Basket], Any]) -> None:
@@ -204,7 +209,7 @@ ALLOWED: dict[str, Callable[[Session], Any]] = {
     "expect-after-the-edit": demanded_after_the_edit,
     "twice": twice,
     "apply": lambda session: apply(session, Account, 1, {"owner": "new"}, version=1),
-    "overwrite": lambda session: overwrite(session.get_one(Account, 1)) or edit(session),
+    "overwrite": lambda session: overwrite(edit(session)),
     "merge-changes": merged,
     "insert": lambda session: session.add(Account(id=3)),
     "new-and-changed": new_and_changed,
@@ -349,7 +354,7 @@ def test_it_is_an_option_of_decorated_functions_and_of_a_unit_around(
     with pytest.raises(ConfigurationError, match="require_conditions"), UnitOfWork(sessions):
         work()
     with pytest.raises(ConfigurationError, match="require_conditions='yes'"):
-        UnitOfWork(sessions, require_conditions="yes")  # type: ignore[arg-type]
+        UnitOfWork(sessions, require_conditions="yes")  # type: ignore[call-overload]
 
 
 @pytest.mark.anyio
@@ -367,6 +372,30 @@ async def test_an_async_unit_has_it_too(async_engine: AsyncEngine) -> None:
         expect(account, 1)
         account.owner = "new"
     await async_engine.dispose()
+
+
+@pytest.mark.engines("postgresql")
+@pytest.mark.parametrize("many", [1, 2])
+def test_the_condition_of_a_request_meets_writes_that_go_along_with_commit(
+    rows: None, engine: Engine, stored: Do, many: int
+) -> None:
+    """A10: they do not go along with it then; and where it was compared they do."""
+    with Session(engine) as session:
+        tag = etag_of(session.get_one(Account, 1))
+    for pipelined in ({"pipelined": True}, {"pipelined": True, "require_conditions": True}):
+        with (
+            serving("PUT", {"If-Match": tag}),
+            pytest.raises(ConditionNotCompared),
+            UnitOfWork(engine, **pipelined) as session,  # type: ignore[call-overload]
+            session.no_autoflush,
+        ):
+            for n in range(1, many + 1):
+                session.get_one(Account, n).owner = "new"
+    assert [stored(Account, n)["owner"] for n in (1, 2)] == ["Ada", "Bob"]
+    with serving("PUT", {"If-Match": tag}), UnitOfWork(engine, pipelined=True) as session:
+        expect(session.get_one(Account, 1), tag)
+        edit(session)
+    assert stored(Account, 1)["owner"] == "new"
 
 
 @pytest.mark.parametrize("ignored", [True, False])
