@@ -87,7 +87,9 @@ class LockAndLook:
         kept = not self._database.autocommits(connection)  # is what we looked at still locked?
         statement = shape.judged if kept else shape.statement
         result = native(connection, statement, rows if len(rows) > 1 else rows[0])
-        if connection.dialect.supports_sane_multi_rowcount or len(rows) == 1:
+        if result.returns_rows:
+            written = len(result.all())  # SQLite counts them when they are read
+        elif connection.dialect.supports_sane_multi_rowcount or len(rows) == 1:
             written = result.rowcount
         else:
             written = self._written(connection, writes)

@@ -30,7 +30,7 @@ from optilock.entities import operations
 from optilock.entities.bodies import named
 from optilock.entities.classes import mapper_of
 from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
-from optilock.entities.operations import Stored, wanted_versions
+from optilock.entities.operations import Asked, Stored
 from optilock.entities.resent import SentBefore, Whole, whole
 from optilock.entities.tags import only_if_absent
 from optilock.errors import ConfigurationError, OptilockError
@@ -76,6 +76,10 @@ class Operation:
         read = identity_given if self.do in _CONDITIONAL else identity_of_new_row
         return facts(mapper).root, read(self.do.__name__, mapper, self.key)
 
+    def place_of(self, stored: Stored) -> Place:
+        """The row that was written, by its own key."""
+        return facts(mapper_of(self.model, self.do.__name__)).root, stored.identity
+
     def request(self, session: Session, idempotency: Idempotency, index: int) -> Request:
         """What it wants; a new row without a key gets one by the operation's place."""
         call, key, etags = self.do.__name__, self.key, self.etags
@@ -83,9 +87,8 @@ class Operation:
         given = named(mapper, call, self.values, session)
         if self.do in _CONDITIONAL:
             identity = identity_given(call, mapper, key)
-            options = self.if_match, self.if_none_match, etags
-            wanted = wanted_versions(mapper, identity, call, *options)
-            return Request(call, mapper, identity, wanted, given, etags)
+            asked = Asked(call, mapper, identity, self.if_match, self.if_none_match, etags)
+            return Request(*asked.of_stored_row(session).request(given))
         absent = only_if_absent(call, self.if_none_match) or self.do is operations.insert
         made = identity_of_new(call, mapper, key, idempotency, etags, f"{index}")
         return Request(call, mapper, made or (), () if absent else None, given, etags)
@@ -153,19 +156,20 @@ def transaction(
 
 
 def _all(session: Session, given: list[Operation], known: Whole | None = None) -> list[Stored]:
-    seen: set[Hashable] = set()
+    seen: dict[Hashable, Operation] = {}
     stored = []
     with session.begin_nested():
         for index, operation in enumerate(given):
             mark = None if known is None else known.marks[index]
             with _naming(index):
                 if known is None or mark is None:
-                    _once(operation, seen)
+                    _once(operation, operation.place(), seen)
                     stored.append(operation.run(session))
-                    continue
-                operation = replace(operation, key=mark.request.identity)
-                _once(operation, seen)
-                stored.append(operation.run(session, known.idempotency))
+                else:
+                    operation = replace(operation, key=mark.request.identity)
+                    _once(operation, operation.place(), seen)
+                    stored.append(operation.run(session, known.idempotency))
+                _once(operation, operation.place_of(stored[-1]), seen)
             if stored[-1].again:
                 raise SentBefore(index, stored[-1].version)
     return stored
@@ -213,18 +217,17 @@ def _begin(session: Session, given: list[Operation], *, as_one: bool = False) ->
         )
 
 
-def _once(operation: Operation, seen: set[Hashable]) -> None:
-    place = operation.place()
+def _once(operation: Operation, place: Place | None, seen: dict[Hashable, Operation]) -> None:
+    """Refuse a second operation on the row, also by a key that only the database takes for it."""
     if place is None:
         return
     row = _hashable(place)
-    if row in seen:
+    if seen.setdefault(row, operation) is not operation:
         raise BadEntity(
             f"{operation.model.__name__} {operation.key!r} is named twice in one transaction: a row"
             " can be written once. Make one operation of the two.",
             detail="The request names one thing twice, which can be written once.",
         )
-    seen.add(row)
 
 
 def _hashable(place: Place) -> Hashable:

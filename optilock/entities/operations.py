@@ -36,6 +36,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as with_
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -45,6 +46,7 @@ from optilock.entities.bodies import is_of_ignored, made_of, named, new, replace
 from optilock.entities.classes import mapper_of, refuse_still
 from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
 from optilock.entities.tags import (
+    Version,
     none_of,
     only_if_absent,
     refuse_if_match,
@@ -54,14 +56,22 @@ from optilock.entities.tags import (
 from optilock.errors import ConfigurationError, PreconditionFailed
 from optilock.http.errors import AlreadyExists, NotFound
 from optilock.http.etags import PLAIN, ETags
-from optilock.http.identities import identity_given, identity_of_new_row
+from optilock.http.identities import (
+    has_one_spelling,
+    identity_given,
+    identity_in,
+    identity_of_new_row,
+    is_of_texts,
+)
 from optilock.http.request import not_met
 from optilock.mapped import Identity, facts
 from optilock.preconditions.values import refuse_impossible_key, refuse_unfit_key
 from optilock.session.connections import connection_to_write, session_given
+from optilock.session.watched import demands_of
+from optilock.statements.call import flush_before
 from optilock.statements.new_row import NewRow, insert_row, upsert_row
 from optilock.statements.one_form import Change
-from optilock.statements.one_row import Written, write_row
+from optilock.statements.one_row import Written, stored_key, write_row
 
 __all__ = [
     "Stored",
@@ -149,14 +159,14 @@ def replace(
         ConfigurationError: rows of the class cannot be written so.
     """
     session, mapper, identity = _row(session, "replace", model, key)
-    wanted = wanted_versions(mapper, identity, "replace", if_match, if_none_match, etags)
+    asked = Asked("replace", mapper, identity, if_match, if_none_match, etags)
     given = named(mapper, "replace", values, session)
     plain, computed = reset(mapper, lambda: connection_to_write(session, mapper), given)
     values = given | plain
     made = made_of(mapper, "replace", values, whole=True)
-    change = Change(mapper, identity, values, computed, wanted, made=made)
-    asked = "replace", mapper, identity, wanted, given, etags
-    return _write(session, _known_again(change, idempotency, *asked), etags)
+    asked = asked.of_stored_row(session)
+    change = Change(mapper, asked.identity, values, computed, asked.wanted, made=made)
+    return _write(session, _known_again(change, idempotency, *asked.request(given)), asked)
 
 
 def merge(
@@ -175,13 +185,13 @@ def merge(
     Args and errors are those of :func:`replace`.
     """
     session, mapper, identity = _row(session, "merge", model, key)
-    wanted = wanted_versions(mapper, identity, "merge", if_match, if_none_match, etags)
+    asked = Asked("merge", mapper, identity, if_match, if_none_match, etags)
     given = named(mapper, "merge", values, session)
     made = made_of(mapper, "merge", given, whole=False)
     still = is_of_ignored(mapper, given) or (facts(mapper).by_values and made is None)
-    change = Change(mapper, identity, given, versions=wanted, still=still, made=made)
-    asked = "merge", mapper, identity, wanted, given, etags
-    return _write(session, _known_again(change, idempotency, *asked), etags)
+    asked = asked.of_stored_row(session)
+    change = Change(mapper, asked.identity, given, versions=asked.wanted, still=still, made=made)
+    return _write(session, _known_again(change, idempotency, *asked.request(given)), asked)
 
 
 def delete(
@@ -200,8 +210,11 @@ def delete(
     row that is gone has no version to know the request by, and ``NotFound`` is what is true of it.
     """
     session, mapper, identity = _row(session, "delete", model, key)
-    wanted = wanted_versions(mapper, identity, "delete", if_match, if_none_match, etags)
-    return _write(session, Change(mapper, identity, versions=wanted, deletes=True), etags)
+    asked = Asked("delete", mapper, identity, if_match, if_none_match, etags)
+    asked = asked.of_stored_row(session)
+    return _write(
+        session, Change(mapper, asked.identity, versions=asked.wanted, deletes=True), asked
+    )
 
 
 def insert_or_replace(
@@ -331,17 +344,52 @@ def _session(session: Any, call: str) -> Session:
     )
 
 
-def wanted_versions(
-    mapper: Mapper[Any],
-    identity: Identity,
-    call: str,
-    if_match: Any,
-    if_none_match: Any,
-    etags: ETags,
-) -> tuple[Any, ...] | None:
-    refuse_star(call, if_none_match)
-    wanted = versions(mapper, identity, call, if_match, etags)
-    return none_of(mapper, identity, call, wanted, if_none_match, etags)
+@dataclass(frozen=True)
+class Asked:
+    """Which row an operation is about, and in which versions it must be."""
+
+    call: str
+    mapper: Mapper[Any]
+    identity: Identity
+    if_match: Any
+    if_none_match: Any
+    etags: ETags
+
+    def __post_init__(self) -> None:
+        _ = self.wanted  # or it is refused
+
+    @cached_property
+    def wanted(self) -> tuple[Any, ...] | None:
+        """``None``: any."""
+        refuse_star(self.call, self.if_none_match)
+        row = self.mapper, self.identity, self.call
+        found = versions(*row, self.if_match, self.etags)
+        return none_of(*row, found, self.if_none_match, self.etags)
+
+    def of_stored_row(self, session: Session) -> Asked:
+        """The same for the key as the database gives it back, where no tag is of the given one.
+
+        It may take the key for that of a row, and the tags are bound to the row's own; so is what
+        the session demands of single rows.
+        """
+        refuse_impossible_key(session, self.mapper, self.identity)
+        asks = not self.is_sure and _is_demanded(session, self.mapper)
+        if has_one_spelling(self.mapper) or not (self.wanted == () or asks):
+            return self
+        flush_before(session, {})
+        connection = connection_to_write(session, self.mapper)
+        stored = stored_key(connection, self.mapper, self.identity)
+        return self if stored in (None, self.identity) else with_(self, identity=stored)
+
+    @property
+    def is_sure(self) -> bool:
+        """Does a tag say that the key is the row's own?"""
+        given = self.if_match if isinstance(self.if_match, (list, tuple)) else (self.if_match,)
+        by_tag = self.wanted is not None and not any(isinstance(one, Version) for one in given)
+        return has_one_spelling(self.mapper) or (by_tag and is_of_texts(self.mapper))
+
+    def request(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        return self.call, self.mapper, self.identity, self.wanted, given, self.etags
 
 
 def _known_again(row: T, idempotency: Idempotency | None, *asked: Any) -> T:
@@ -350,8 +398,16 @@ def _known_again(row: T, idempotency: Idempotency | None, *asked: Any) -> T:
     return row if mark is None else with_(row, made=mark.version, is_ours=mark.is_ours)
 
 
-def _write(session: Session, change: Change, etags: ETags) -> Stored:
-    refuse_impossible_key(session, change.mapper, change.identity)
+def _is_demanded(session: Session, mapper: Mapper[Any]) -> bool:
+    """Does the session demand something of its rows?"""
+    demands = demands_of(session)
+    return demands is not None and bool(demands.on(mapper))
+
+
+def _write(session: Session, change: Change, asked: Asked) -> Stored:
+    etags = asked.etags
+    if not asked.is_sure and not _is_demanded(session, change.mapper):
+        change = with_(change, respelled=True)
     with _telling(change.mapper, etags):
         return _stored(change.mapper, write_row(session, change), etags)
 
@@ -378,7 +434,9 @@ def _telling(mapper: Mapper[Any], etags: ETags) -> Iterator[None]:
 def _tag_in(
     mapper: Mapper[Any], etags: ETags, identity: Identity, stored: Mapping[str, Any] | None
 ) -> str | None:
-    return None if stored is None else etags.tag(mapper, identity, stored[facts(mapper).token])
+    if stored is None:
+        return None
+    return etags.tag(mapper, identity_in(mapper, identity, stored), stored[facts(mapper).token])
 
 
 def _stored(mapper: Mapper[Any], written: Written, etags: ETags) -> Stored:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum as PythonEnum
@@ -46,9 +47,18 @@ from optilock.errors import ConfigurationError
 from optilock.http.columns import takes
 from optilock.http.errors import BadEntity, NotFound
 from optilock.mapped import Identity, facts
+from optilock.undocumented.dialects import variants_of
 
-__all__ = ["identity_given", "identity_of_new_row"]
+__all__ = [
+    "has_one_spelling",
+    "identity_given",
+    "identity_in",
+    "identity_of_new_row",
+    "is_of_texts",
+]
 
+#: Of these a database takes no two values for the same key that differ here.
+_EXACT = (Integer, Numeric, Float, Boolean, Enum, Date, Uuid)
 #: Whole numbers of one database alone.
 _NUMBERS = {"OID", "YEAR"}
 #: What types of the application are told where nobody knows the database yet.
@@ -91,6 +101,31 @@ def identity_of_new_row(call: str, mapper: Mapper[Any], key: Any) -> Identity:
     return tuple(found)
 
 
+def has_one_spelling(mapper: Mapper[Any]) -> bool:
+    """Is a key that was read what the database gives back of the row?
+
+    Text need not be: a collation, or its type, may ignore case, blanks and more, and a type of the
+    application, or of one database, may have one form of several.
+    """
+    return all(isinstance(kind, _EXACT) for one in _kinds(mapper) for kind in _forms(one))
+
+
+def is_of_texts(mapper: Mapper[Any]) -> bool:
+    """Is it, if not so, made of texts? Those whose tags are the same are the same."""
+    kinds = (kind for one in _kinds(mapper) for kind in _forms(one))
+    return all(isinstance(kind, (*_EXACT, String)) for kind in kinds)
+
+
+def _forms(kind: TypeEngine[Any]) -> list[TypeEngine[Any]]:
+    return [kind, *variants_of(kind)]
+
+
+def identity_in(mapper: Mapper[Any], identity: Identity, stored: Mapping[str, Any]) -> Identity:
+    """The key as the database has given it back, among what is ``stored`` of the row."""
+    keys = zip(facts(mapper).keys, identity, strict=True)
+    return tuple(stored.get(name, value) for name, value in keys)
+
+
 def _kinds(mapper: Mapper[Any]) -> list[TypeEngine[Any]]:
     return [column.type for column in mapper.primary_key]
 
@@ -117,6 +152,14 @@ def _read(kind: TypeEngine[Any], value: Any) -> Any:
     """
     if type(value) is int and isinstance(kind, Integer):
         return value  # nearly always
+    variants = variants_of(kind)
+    for one in variants:  # nobody knows the database yet
+        with suppress(ValueError):
+            return _read_as(one, value)
+    return _read_as(kind, value)
+
+
+def _read_as(kind: TypeEngine[Any], value: Any) -> Any:
     if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
         return _decorated(kind, value)
     for family, read in _FAMILIES:

@@ -206,7 +206,7 @@ def _write(
 
     Raises: what the operations raise.
     """
-    versions = place.versions(call, if_match)
+    versions = place.versions(call, if_match, connection)
     require_row_counts(connection.dialect)
     statement = _statement(place, call, returning=connection.dialect.update_returning)
     if versions is not None:

@@ -17,7 +17,7 @@ from optilock.entities.tags import versions
 from optilock.errors import ConfigurationError, PreconditionFailed, described
 from optilock.http.errors import NotFound
 from optilock.http.etags import PLAIN
-from optilock.http.identities import identity_given
+from optilock.http.identities import has_one_spelling, identity_given
 from optilock.http.request import not_met
 from optilock.leases.columns import LeaseColumns, columns_of
 from optilock.leases.values import Lease
@@ -26,6 +26,7 @@ from optilock.preconditions.values import refuse_impossible_key
 from optilock.rows.sides import Attempt, entry_of
 from optilock.rows.stored import read_stored
 from optilock.session.connections import autocommits, connection_to_write
+from optilock.statements.one_row import stored_key
 
 __all__ = ["Place", "place_of_row"]
 
@@ -63,7 +64,7 @@ class Place:
         assert self.mapper is not None
         return self.mapper
 
-    def versions(self, call: str, if_match: Any) -> tuple[Any, ...] | None:
+    def versions(self, call: str, if_match: Any, connection: Connection) -> tuple[Any, ...] | None:
         """The versions that the caller demands; ``None``: any.
 
         Raises:
@@ -77,7 +78,12 @@ class Place:
                 f"{call}() got if_match, and {self.what} has no version: leave it out. Nothing was"
                 " sent."
             )
-        return versions(self.mapper, self.identity, f"leases.{call}", if_match, PLAIN)
+        call = f"leases.{call}"
+        found = versions(self.mapper, self.identity, call, if_match, PLAIN)
+        if found == () and not has_one_spelling(self.mapper):  # a tag has the key as it is stored
+            stored = stored_key(connection, self.mapper, self.identity)
+            found = versions(self.mapper, stored or self.identity, call, if_match, PLAIN)
+        return found
 
     @property
     def tells_writes(self) -> bool:

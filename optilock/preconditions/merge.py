@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import inspect
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Mapper, Session, scoped_session
 
 from optilock import events
 from optilock.conflicts.resolution import DeletePolicies, OnConflict, Resolver
@@ -43,20 +43,23 @@ from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFa
 from optilock.guard.corrections import plan_update
 from optilock.guard.decide import decide
 from optilock.guard.promises import promise
+from optilock.http.errors import BadPrecondition
 from optilock.http.etags import ETags
-from optilock.http.identities import identity_given
-from optilock.mapped import State, facts, identity_of, is_expression, place_of
+from optilock.http.identities import has_one_spelling, identity_given
+from optilock.mapped import Identity, State, facts, identity_of, is_expression, place_of
 from optilock.preconditions.apply import as_held, checked, row_to_edit, set_all
 from optilock.preconditions.etag import GONE, Wanted
 from optilock.preconditions.expect import as_loaded, changed, gone, loaded_version
 from optilock.preconditions.names import by_column, check_names
 from optilock.preconditions.normal import normal_values
 from optilock.preconditions.signed import read_seen
+from optilock.preconditions.values import refuse_impossible_key
 from optilock.rows.sides import Attempt, Missed, attempt_of
 from optilock.rows.stored import Values
 from optilock.session.connections import connection_to_write, session_given
 from optilock.session.records import OfOneTransaction, Promises
 from optilock.session.watched import note_merged
+from optilock.statements.one_row import stored_key
 
 __all__ = ["merge_changes"]
 
@@ -106,7 +109,13 @@ def merge_changes(
             )
     resolver = check_resolver_for(on_conflict, model, facts(mapper).columns.keys())
     identity = identity_given(_CALL, mapper, pk)
-    version, base = read_seen(_CALL, mapper, identity, seen, etags)
+    try:
+        version, base = read_seen(_CALL, mapper, identity, seen, etags)
+    except BadPrecondition as error:
+        if error.status != 400:
+            raise
+        identity = _as_stored(session, mapper, identity)
+        version, base = read_seen(_CALL, mapper, identity, seen, etags)
     want = Wanted(_CALL, version=version, said=True)
     obj = row_to_edit(session, mapper, identity, want)
     state = None if obj is None else inspect(obj)
@@ -119,6 +128,14 @@ def merge_changes(
     note_merged(session, place_of(state))
     set_all(session, obj, values)
     return obj  # type: ignore[no-any-return]
+
+
+def _as_stored(session: Session, mapper: Mapper[Any], identity: Identity) -> Identity:
+    """The key as the database gives it back, to which what was seen is bound."""
+    if has_one_spelling(mapper):
+        return identity
+    refuse_impossible_key(session, mapper, identity)
+    return stored_key(connection_to_write(session, mapper), mapper, identity) or identity
 
 
 def _missed(

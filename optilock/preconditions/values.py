@@ -19,6 +19,7 @@ from optilock.http.errors import BadEntity, NotFound
 from optilock.http.identities import identity_given
 from optilock.mapped import Identity, facts
 from optilock.session.connections import engine_to_write
+from optilock.undocumented.dialects import type_on
 
 __all__ = ["key_of_row", "refuse_impossible_key", "refuse_unfit", "refuse_unfit_key"]
 
@@ -98,4 +99,5 @@ def _unfit(session: Session, mapper: Mapper[Any], identity: Identity) -> str | N
 
 def _holds(session: Session, mapper: Mapper[Any], value: Any, kind: TypeEngine[Any]) -> bool:
     dialect = engine_to_write(session, mapper).dialect
+    kind = type_on(kind, dialect)
     return holds(value, kind, database_of(dialect).limits(dialect), dialect)

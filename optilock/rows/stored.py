@@ -103,7 +103,7 @@ class _Alone(NamedTuple):
         self, identity: Identity, how: _How, wait: Wait | None, *, hidden: bool
     ) -> Values | None:
         """A row that was not found by whoever would lock it, if it is there all the same."""
-        seen = self.asked(identity, how._replace(lock=False, share=False), None)
+        seen = self.asked(identity, how.unlocked, None)
         if seen is None:
             return None
         found = self.asked(identity, how, wait)  # somebody may have made it meanwhile
@@ -145,6 +145,10 @@ class _How(NamedTuple):
     share: bool
     deleting: bool
     briefly: bool
+
+    @property
+    def unlocked(self) -> _How:
+        return _How(self.only, lock=False, share=False, deleting=self.deleting, briefly=False)
 
     def columns(self, mapper: Mapper[Any]) -> Mapping[str, ColumnElement[Any]]:
         known = facts(mapper).columns

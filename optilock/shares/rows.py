@@ -66,7 +66,7 @@ def name_and_row(
     refuse_impossible_key(session, mapper, identity)
     connection = connection_to_write(session, mapper)
     keys = facts(mapper).root.primary_key
-    query = select(name_in_sql(mapper)).where(
+    query = select(name_in_sql(mapper), *keys).where(
         *(key == value for key, value in zip(keys, identity, strict=True))
     )
     if lock:
@@ -74,12 +74,12 @@ def name_and_row(
         assert isinstance(table, Table)
         database.begin_writing(connection, table)
         locked = partial(database.lock, query, table, deleting=False)
-        name = with_hint(database, table, lambda: native(connection, locked()).scalar())
+        found = with_hint(database, table, lambda: native(connection, locked()).first())
     else:
-        name = native(connection, query).scalar()
-    if name is None:
+        found = native(connection, query).first()
+    if found is None:
         raise NotFound(mapper.class_, identity)
-    return checked(name), (mapper, identity)
+    return checked(found[0]), (mapper, tuple(found[1:]))
 
 
 def _row_given(given: Any, call: str) -> Row:

@@ -26,6 +26,7 @@ from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.errors import ConfigurationError
 from optilock.http.errors import AlreadyExists
+from optilock.http.identities import identity_in
 from optilock.mapped import Identity, facts
 from optilock.rows.stored import read_stored
 from optilock.session.connections import (
@@ -93,8 +94,9 @@ def insert_row(session: Session, new: NewRow, *, status: int = 409) -> Written:
         stored, _ = look_at(connection, mapper, new.identity, of_class=False)
         version = None if stored is None else stored[facts(mapper).token]
         if stored is not None and new.is_ours is not None and new.is_ours(version):
-            read_again(session, mapper, new.identity)
-            return Written(new.identity, version, again=True)
+            identity = identity_in(mapper, new.identity, stored)
+            read_again(session, mapper, identity)
+            return Written(identity, version, again=True)
         if stored is not None:
             raise AlreadyExists(mapper.class_, new.identity, stored, status)
     raise AlreadyExists(mapper.class_, new.identity or (), None, status)
@@ -135,6 +137,7 @@ def upsert_row(session: Session, new: NewRow, changed: frozenset[str]) -> Writte
     if form.by_any_key and not row[1]:
         raise AlreadyExists(mapper.class_, identity)
     version = _read_version(connection, mapper, identity) if form.asks else row[0]
+    identity = tuple(row[-len(identity) :])
     read_again(session, mapper, identity)
     return Written(identity, version)
 
@@ -250,6 +253,7 @@ def _made(connection: Connection, new: NewRow, changed: frozenset[str]) -> _Upse
         asked.append(ours.label(_OURS))
     kind = known.kind
     asks = kind is not None and kind.has_trigger and database.returns_before_triggers
+    asked += mapper.primary_key
     return _Upsert(statement.returning(*asked), database.upserts_by_any_key, asks, python)
 
 

@@ -48,6 +48,8 @@ class Change:
     made: Any = None
     #: Was a version made by this very change, when it was sent before?
     is_ours: Callable[[Any], bool] | None = None
+    #: May the database give the key back as another value? Then it is asked for that.
+    respelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Form:
     returns: bool = False
     #: ``lastrowid``.
     tells: bool = False
+    #: RETURNING has the key, too.
+    names: bool = False
 
     @property
     def asks(self) -> bool:
@@ -101,6 +105,7 @@ def form_of(connection: Connection, change: Change) -> Form:
         change.deletes,
         change.still,
         change.made is not None,
+        change.respelled,
         -1 if versions is None else min(len(versions), 2),
         frozenset(change.values),
         frozenset(change.computed),
@@ -152,8 +157,12 @@ def _made(connection: Connection, change: Change) -> Form:
     )
     if sets:
         statement = statement.values(sets)
-    if returns:
-        statement = statement.returning(version)
+    returning = dialect.delete_returning if change.deletes else dialect.update_returning
+    names_key = change.respelled and returning and (returns or not by_trigger)
+    if returns or names_key:
+        asked = [version] if returns else []
+        keys_asked = [_in(table, key) for key in mapper.primary_key] if names_key else []
+        statement = statement.returning(*asked, *keys_asked)
     shape = replace(
         shape,
         statement=statement,
@@ -164,7 +173,7 @@ def _made(connection: Connection, change: Change) -> Form:
         ignored_only=stays,
         forms={},
     )
-    return Form(shape, makes, returns, tells)
+    return Form(shape, makes, returns, tells, names_key)
 
 
 def is_made_anew(mapper: Mapper[Any]) -> bool:

@@ -21,6 +21,7 @@ needs a SELECT afterwards is refused there, because that could tell another writ
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -35,6 +36,7 @@ from optilock.dialects import database_of
 from optilock.dialects.rows import native
 from optilock.errors import Action, NotWritten, PreconditionFailed
 from optilock.http.errors import NotFound
+from optilock.http.identities import identity_in
 from optilock.mapped import Identity, facts
 from optilock.mapping.moves import not_moved
 from optilock.rows.sides import Attempt, entry_of
@@ -87,7 +89,7 @@ def write_row(session: Session, change: Change) -> Written:
     write = _noted(session, change, write)
     if form.asks:
         refuse_autocommit(connection, _what(change))
-    told = _sent(connection, form, change, write)
+    told, key = _sent(connection, form, change, write)
     if told is _MISSED:
         _forget(session, write)
         ours = _judge(connection, change, write)
@@ -95,11 +97,12 @@ def write_row(session: Session, change: Change) -> Written:
             read_again(session, mapper, change.identity)
             return Written(change.identity, ours, again=True)
         write = _noted(session, change, write)
-        told = _sent(connection, form, change, write)  # all is true of it again
+        told, key = _sent(connection, form, change, write)  # all is true of it again
     if told is _MISSED:
         _forget(session, write)
         raise _kept(change)
     version = _version(connection, change, form, write, told)
+    change = _as_stored(session, connection, change, write, key)
     _tell_session(session, change, version)
     return Written(change.identity, version)
 
@@ -130,8 +133,10 @@ def _forget(session: Session, write: Write) -> None:
         sent.pop()
 
 
-def _sent(connection: Connection, form: Form, change: Change, write: Write) -> Any:
-    """What the statement tells of the row."""
+def _sent(
+    connection: Connection, form: Form, change: Change, write: Write
+) -> tuple[Any, Identity | None]:
+    """What the statement tells of the row, and its key, where it is asked for that."""
     commits = change.is_ours is None and autocommits(connection)  # or else it is known again
     try:
         return _told(connection, form, write)
@@ -141,16 +146,43 @@ def _sent(connection: Connection, form: Form, change: Change, write: Write) -> A
         raise
 
 
-def _told(connection: Connection, form: Form, write: Write) -> Any:
+def _told(connection: Connection, form: Form, write: Write) -> tuple[Any, Identity | None]:
     if not write.shape.exact:
-        return _MISSED if send(connection, [write]) else _NOTHING
+        return (_MISSED if send(connection, [write]) else _NOTHING), None
     result = native(connection, write.shape.statement, write.params)
-    if form.returns:
+    if form.returns or form.names:
         row = result.first()
-        return _MISSED if row is None else row[0]
+        if row is None:
+            return _MISSED, None
+        key = tuple(row[1:] if form.returns else row) if form.names else None
+        return (row[0] if form.returns else _NOTHING), key
     if not result.rowcount:
-        return _MISSED
-    return result.lastrowid if form.tells else _NOTHING
+        return _MISSED, None
+    return (result.lastrowid if form.tells else _NOTHING), None
+
+
+def _as_stored(
+    session: Session, connection: Connection, change: Change, write: Write, key: Identity | None
+) -> Change:
+    """The change under the key that the database gives back of the row."""
+    if not change.respelled:
+        return change
+    if key is None and not change.deletes:
+        key = stored_key(connection, change.mapper, change.identity)
+    if key is None or key == change.identity:
+        return change
+    if is_watched(session) and change.versions is not None and len(change.versions) == 1:
+        _forget(session, write)  # it is noted under a key that no object has
+        note(session, change.mapper)
+    return replace(change, identity=key, versions=None)  # an object of the row is read again
+
+
+def stored_key(connection: Connection, mapper: Mapper[Any], identity: Identity) -> Identity | None:
+    """The key as the database gives it back; ``None``: there is no such row."""
+    names = tuple(name for name in facts(mapper).keys if name in facts(mapper).columns)
+    found = read_stored(connection, mapper, [identity], only=names, lock=False)
+    stored = next(iter(found.values()), None)
+    return None if stored is None else identity_in(mapper, identity, stored)
 
 
 def _version(connection: Connection, change: Change, form: Form, write: Write, told: Any) -> Any:

@@ -98,7 +98,7 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.dialects.sqlite.base:SQLiteDialect": (
         "dialect._json_serializer dialect._json_deserializer"
     ),
-    "sqlalchemy.types:TypeEngine": "kind._has_bind_expression",
+    "sqlalchemy.types:TypeEngine": "kind._has_bind_expression kind._variant_mapping",
 }
 
 #: The same, of what only the guard's own flush uses.

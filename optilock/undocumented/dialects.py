@@ -47,3 +47,14 @@ def skips_rollback(dialect: Dialect) -> bool:
 def has_bind_expression(kind: TypeEngine[Any]) -> bool:
     """Does the type put SQL of its own around a parameter?"""
     return bool(kind._has_bind_expression)
+
+
+def type_on(kind: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:
+    """The type that stands for it on this database."""
+    found: TypeEngine[Any] = kind._variant_mapping.get(dialect.name, kind)
+    return found
+
+
+def variants_of(kind: TypeEngine[Any]) -> list[TypeEngine[Any]]:
+    """The types that stand for it on some databases (``with_variant()``)."""
+    return list(kind._variant_mapping.values())

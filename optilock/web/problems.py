@@ -102,6 +102,7 @@ from optilock.http.errors import (
     NotFound,
 )
 from optilock.http.etags import PLAIN, ETags
+from optilock.http.identities import identity_in
 from optilock.plain import as_json
 from optilock.web.kinds import (
     AGAIN,
@@ -243,7 +244,8 @@ def _tag_in(entry: Entry[Any], etags: ETags) -> str | None:
         return None
     version = entry.database.get(entry.token)
     mapper: Mapper[Any] = inspect(entry.model)
-    return None if version is None else etags.tag(mapper, entry.identity, version)
+    identity = identity_in(mapper, entry.identity, entry.database)
+    return None if version is None else etags.tag(mapper, identity, version)
 
 
 # -- values ----------------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import enum
 import uuid
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from sqlalchemy import (
+    CHAR,
     BigInteger,
     Boolean,
     Date,
@@ -24,6 +26,7 @@ from sqlalchemy import (
     Uuid,
 )
 from sqlalchemy.dialects.mysql import VARBINARY
+from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import DeclarativeBase, mapped_column, sessionmaker
 from sqlalchemy.types import TypeDecorator
 
@@ -31,18 +34,24 @@ from optilock import (
     BadEntity,
     NotFound,
     PreconditionFailed,
+    Unique,
     UnitOfWork,
     Versioned,
     apply,
+    client_wins,
     entities,
     etag_of,
     leases,
+    merge_changes,
     shares,
+    sign_seen,
     watch,
 )
-from optilock.entities import Operation
-from optilock.http.errors import BatchFailed
-from optilock.http.etags import PLAIN
+from optilock.entities import Idempotency, Operation, Version
+from optilock.http.errors import AlreadyExists, BatchFailed
+from optilock.http.etags import PLAIN, ETags
+from optilock.shares.guard import Through
+from optilock.tables.shares import SET
 from optilock.testing import count_statements
 
 
@@ -241,8 +250,6 @@ class Doc(leases.Leasable, shares.Shared, Versioned, Base):
 @pytest.mark.parametrize("key", [" 7", "7\n", "7.0", "7e0", "+7", 7.0, True, 2**80])
 def test_leases_and_share_modes_read_a_key_in_the_same_way(engine: Engine, key: Any) -> None:
     """A7: shares, leases and tags."""
-    from optilock.tables.shares import SET
-
     Base.metadata.create_all(engine, tables=[Doc.__table__])
     SET.tables.create_all(engine)
     sessions = watch(sessionmaker(engine))
@@ -260,3 +267,248 @@ def test_leases_and_share_modes_read_a_key_in_the_same_way(engine: Engine, key: 
             PLAIN.versions(Doc, key, '"x"')
     SET.tables.drop_all(engine)
     Base.metadata.drop_all(engine, tables=[Doc.__table__])
+
+
+# -- keys that only the database takes for the same ------------------------------------------------
+
+
+class Port(Versioned, Base):
+    """PostgreSQL pads its key."""
+
+    __tablename__ = "key_ports"
+    __version_token__ = Unique()
+
+    code = mapped_column(CHAR(6), primary_key=True)
+    name = mapped_column(String(20), default="")
+
+
+class Page(Versioned, Base):
+    """MariaDB's usual collation, and NOCASE of SQLite, do not tell upper from lower case."""
+
+    __tablename__ = "key_pages"
+    __version_token__ = Unique()
+
+    code = mapped_column(
+        String(40, collation="NOCASE").with_variant(String(40), "postgresql", "mysql", "mariadb"),
+        primary_key=True,
+    )
+    name = mapped_column(String(20), default="")
+
+
+class Host(Versioned, Base):
+    __tablename__ = "key_hosts"
+    __version_token__ = Unique()
+
+    code = mapped_column(
+        String(40).with_variant(INET(), "postgresql"),
+        primary_key=True,
+    )
+    name = mapped_column(String(20), default="")
+
+
+class Opened(leases.Leasable, shares.Shared, Versioned, Base):
+    __tablename__ = "key_opened"
+    __version_token__ = Unique()
+
+    code = mapped_column(
+        String(6, collation="NOCASE")
+        .with_variant(CHAR(6), "postgresql")
+        .with_variant(String(6), "mysql", "mariadb"),
+        primary_key=True,
+    )
+    name = mapped_column(String(20), default="")
+
+
+#: What a URL says, and the key of the row for which the database takes it.
+ALIASES: dict[str, list[tuple[Any, str, str]]] = {
+    "sqlite": [(Page, "Home", "home"), (Page, "A", "a")],
+    "postgresql": [(Port, "ab", "ab"), (Port, "ab", "ab  "), (Host, "10.0.0.1", "10.0.0.1/32")],
+    "mysql": [(Page, "Home", "home"), (Page, "Home", "home "), (Port, "ab", "AB")],
+}
+_HAVE = [Port.__table__, Page.__table__, Host.__table__, Opened.__table__]
+
+
+@pytest.fixture
+def aliased(engine: Engine) -> Iterator[Engine]:
+    Base.metadata.create_all(engine, tables=_HAVE)
+    SET.tables.create_all(engine)
+    yield engine
+    SET.tables.drop_all(engine)
+    Base.metadata.drop_all(engine, tables=_HAVE)
+
+
+def each(engine: Engine) -> Iterator[tuple[Any, Any, str, str]]:
+    """Sessions, a class, the key as it was written, and in another way; with a new row."""
+    sessions = watch(sessionmaker(engine))
+    for cls, written, alias in ALIASES[engine.dialect.name]:
+        with sessions.begin() as session:
+            session.query(cls).delete()
+        with sessions.begin() as session:
+            inserted = entities.insert(session, cls, written, {"name": "new"})
+        with sessions() as session:
+            assert inserted.etag == etag_of(session.query(cls).one())
+        yield sessions, cls, written, alias
+
+
+def test_the_tag_of_a_row_is_good_for_whatever_the_database_takes_for_its_key(
+    aliased: Engine,
+) -> None:
+    """A8: it names the key as the database gives it back, and no 412 says that somebody wrote."""
+    for sessions, cls, written, alias in each(aliased):
+        for key in (written, alias):
+            for write in (entities.replace, entities.merge):
+                with sessions() as session:
+                    row = session.get_one(cls, key)
+                    seen = etag_of(row)
+                    assert row.name != "mine"
+                    stored = write(session, cls, key, {"name": "mine"}, if_match=seen)
+                    assert (stored.identity, stored.etag) == ((row.code,), etag_of(row))
+                    assert row.name == "mine"
+                    with pytest.raises(PreconditionFailed) as caught:
+                        write(session, cls, key, {"name": "stale"}, if_match=seen)
+                    assert caught.value.etag == stored.etag
+                    assert str(caught.value.entries[0].identity[0]) == str(row.code)
+        with sessions() as session:
+            entities.delete(session, cls, alias, if_match=etag_of(session.query(cls).one()))
+            assert session.query(cls).count() == 0
+
+
+@pytest.mark.parametrize("condition", ["*", "version", "upsert"])
+def test_what_is_written_in_any_version_tells_the_tag_of_the_row(
+    aliased: Engine, condition: str
+) -> None:
+    """A8: the result, and the object of the session."""
+    for sessions, cls, _, alias in each(aliased):
+        with sessions.begin() as session:
+            row = session.query(cls).one()
+            demanded = "*" if condition == "*" else Version(row.version)
+            if condition == "upsert":
+                stored = entities.insert_or_merge(session, cls, alias, {"name": "mine"})
+            else:
+                stored = entities.merge(session, cls, alias, {"name": "mine"}, if_match=demanded)
+            assert row.name == "mine"
+            assert (stored.identity, stored.etag) == ((row.code,), etag_of(row))
+            row.name = "edited"
+        with sessions() as session:
+            assert session.query(cls).one().name == "edited"
+        with sessions() as session:  # what is undone is undone for the object, too
+            row = session.query(cls).one()
+            before = etag_of(row)
+            entities.merge(session, cls, alias, {"name": "undone"}, if_match=Version(row.version))
+            session.rollback()
+            assert (row.name, etag_of(row)) == ("edited", before)
+            row.name = "after"
+            session.commit()
+        with sessions() as session, pytest.raises(AlreadyExists) as caught:
+            entities.insert(session, cls, alias, {"name": "again"})
+        with sessions() as session:
+            assert caught.value.etag == etag_of(session.query(cls).one())
+            assert session.query(cls).one().name == "after"
+
+
+def test_a_transaction_sees_that_a_row_is_named_twice(aliased: Engine) -> None:
+    """A8: under two keys that the database takes for one."""
+    for sessions, cls, _, alias in each(aliased):
+        with sessions() as session:
+            row = session.query(cls).one()
+            keys = (row.code, alias)
+            both = [Operation(entities.merge, cls, k, {"name": "x"}, if_match="*") for k in keys]
+            for some in (both, both[::-1]):
+                with pytest.raises(BatchFailed, match="named twice"):
+                    entities.transaction(session, some)
+            session.refresh(row)
+            assert row.name == "new"
+
+
+def test_a_request_that_is_sent_again_is_known(aliased: Engine) -> None:
+    """A8: alone, and in a batch."""
+    for sessions, cls, _, alias in each(aliased):
+        again = Idempotency("some-key", keys=["x" * 16], principal="ada")
+        with sessions() as session:
+            seen = etag_of(session.query(cls).one())
+        told = []
+        for _ in range(2):
+            with sessions.begin() as session:
+                told.append(
+                    entities.merge(
+                        session, cls, alias, {"name": "one"}, if_match=seen, idempotency=again
+                    )
+                )
+        assert [stored.again for stored in told] == [False, True]
+        assert told[0] == told[1]
+        batch = []
+        for _ in range(2):
+            with sessions.begin() as session:
+                one = Operation(entities.merge, cls, alias, {"name": "two"}, if_match=told[0].etag)
+                batch += entities.transaction(session, [one], idempotency=again)
+        assert [stored.again for stored in batch] == [False, True]
+        assert batch[0] == batch[1]
+
+
+def test_forms_take_it_for_the_row(aliased: Engine) -> None:
+    """A8: `apply` and `merge_changes`."""
+    tags = ETags(keys=["k" * 16])
+    for sessions, cls, _, alias in each(aliased):
+        with sessions.begin() as session:
+            row = session.query(cls).one()
+            seen, signed = etag_of(row), sign_seen(row, ["name"], etags=tags)
+        with sessions.begin() as session:
+            assert apply(session, cls, alias, {"name": "applied"}, expected=seen).name == "applied"
+        with sessions.begin() as session:
+            changes = {"name": "merged"}
+            merge_changes(
+                session, cls, alias, changes, seen=signed, etags=tags, on_conflict=client_wins
+            )
+
+
+def test_leases_and_share_modes_take_it_for_the_row(aliased: Engine) -> None:
+    """A8: and the owner of a handle may write, by whatever key."""
+    written, alias = ("ab", "ab ") if aliased.dialect.name == "postgresql" else ("Home", "home")
+    sessions = watch(sessionmaker(aliased))
+    with sessions.begin() as session:
+        entities.insert(session, Opened, written, {"name": "new"})
+    for condition in ("*", "tag"):
+        with sessions.begin() as session:
+            seen = etag_of(session.query(Opened).one())
+            held = leases.acquire(session, (Opened, alias), 60, if_match=seen)
+            leases.release(session, held)
+        with sessions.begin() as session:
+            handle = shares.open(session, (Opened, alias), "RW", share="R", seconds=60)
+            seen = etag_of(session.query(Opened).one())
+        demanded = "*" if condition == "*" else seen
+        with sessions() as session, pytest.raises(shares.SharingViolation):
+            entities.merge(session, Opened, alias, {"name": "beside"}, if_match=demanded)
+        with UnitOfWork(sessions, parts=[Through(handle)]) as session:
+            entities.merge(session, Opened, alias, {"name": "ours"}, if_match=demanded)
+        with sessions.begin() as session:
+            assert session.query(Opened).one().name == "ours"
+            shares.close(session, handle)
+
+
+def test_a_row_that_is_written_through_its_handle_tells_its_version(aliased: Engine) -> None:
+    """A7: also where the database has to say which one it is."""
+    Base.metadata.create_all(aliased, tables=[Doc.__table__])
+    sessions = watch(sessionmaker(aliased))
+    with sessions.begin() as session:
+        session.add(Doc(id=7))
+    with sessions.begin() as session:
+        handle = shares.open(session, (Doc, "7"), "RW", share="R", seconds=60)
+    with UnitOfWork(sessions, parts=[Through(handle)]) as session:
+        stored = entities.merge(session, Doc, "7", {"text": "ours"}, if_match="*")
+    with sessions() as session:
+        assert stored.etag == etag_of(session.get_one(Doc, 7))
+    Base.metadata.drop_all(aliased, tables=[Doc.__table__])
+
+
+def test_the_tag_of_another_row_is_still_none_of_this(aliased: Engine) -> None:
+    """A8: 412, and 404 where there is no row."""
+    for sessions, cls, _, alias in each(aliased):
+        other = "10.0.0.7" if cls is Host else "other"
+        with sessions.begin() as session:
+            tag = entities.insert(session, cls, other, {"name": "other"}).etag
+        with sessions() as session:
+            with pytest.raises(PreconditionFailed):
+                entities.merge(session, cls, alias, {"name": "x"}, if_match=tag)
+            with pytest.raises(NotFound):
+                missing = "10.0.0.9" if cls is Host else "none"
+                entities.merge(session, cls, missing, {"name": "x"}, if_match=tag)
