@@ -9,7 +9,9 @@ from optilock.wiki.pages import prepare
 
 # No log has what people type, or the lease of an editor.
 engine = create_engine(os.environ["WIKI_DATABASE"], pool_pre_ping=True, hide_parameters=True)
-app = wiki(engine, secret=os.environ["WIKI_SECRET"])
+# The names that a proxy hands on; without them it answers for this machine's alone.
+hosts = os.environ.get("WIKI_HOSTS", "").split()
+app = wiki(engine, secret=os.environ["WIKI_SECRET"], hosts=hosts)
 
 if __name__ == "__main__":
     prepare(engine)

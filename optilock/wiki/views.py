@@ -15,6 +15,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
 from optilock import (
     AlreadyExists,
@@ -109,7 +110,7 @@ def save(wiki: InWiki, name: Name, form: SentText) -> Response:
     try:
         form = replace(form, body=text_of(form.body))
         with wiki.sessions.begin() as session:
-            if form.body == form.base and wiki.seals.hold(name, form.tag, form.base, form.seal):
+            if form.body == form.base and _is_proven(wiki, session, form):
                 end(session, name, form.lease)
                 return RedirectResponse(_address(name), 303)  # nobody has changed anything
             # In a list, "*" is no tag: whoever sends it has not seen what he would overwrite.
@@ -122,11 +123,22 @@ def save(wiki: InWiki, name: Name, form: SentText) -> Response:
     except NotFound:
         return show("deleted.html", 409, form=form)
     except PreconditionFailed as error:
-        proven = wiki.seals.hold(name, form.tag, form.base, form.seal)
-        return _conflict(wiki, form, error, form.base if proven else None)
+        return _conflict(wiki, form, error, form.base if _is_sealed(wiki, form) else None)
     except DBAPIError as error:
         return _busy("edit.html", form, error)
     return RedirectResponse(_address(name), 303)
+
+
+def _is_sealed(wiki: Wiki, form: Form) -> bool:
+    return wiki.seals.hold(form.name, form.tag, form.base, form.seal)
+
+
+def _is_proven(wiki: Wiki, session: Session, form: Form) -> bool:
+    """Did the page say what the form began from? After a restart no seal says so, but the page."""
+    if _is_sealed(wiki, form):
+        return True
+    found = session.get(Page, form.name)
+    return found is not None and (found.body, etag_of(found)) == (form.base, form.tag)
 
 
 def _conflict(
@@ -139,6 +151,10 @@ def _conflict(
     stored = error.database if isinstance(error, AlreadyExists) else error.entries[0].database
     if stored is None or error.etag is None:  # it has gone again, in this moment
         return show("deleted.html", 409, form=form)
+    if stored["body"] == form.body:  # both have made the same edit: there is nothing to decide
+        with wiki.sessions.begin() as session:
+            end(session, form.name, form.lease)
+        return RedirectResponse(_address(form.name), 303)
     conflict = Conflict(yours=form.body, theirs=stored["body"], base=base)
     now = _form(wiki, form.name, conflict.box, error.etag, conflict.theirs, form.lease)
     return show("conflict.html", 409, form=now, conflict=conflict, places=conflict.places)

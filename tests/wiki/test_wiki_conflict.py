@@ -39,8 +39,9 @@ def test_saving_is_one_statement_and_with_a_lease_or_a_conflict_two(
     ada = Visitor(client)
     mine, theirs = ada.edit("tea"), ada.edit("tea")
     assert [bool(form.fields["lease"]) for form in (mine, theirs)] == [True, False]
-    for form, statements in ((theirs, 1), (mine, 2), (ada.edit("tea"), 2)):
-        fields = {**form.fields, "body": LATE}
+    cases = ((theirs, LATE, 1), (mine, EARLY, 2), (ada.edit("tea"), EARLY, 2))
+    for form, body, statements in cases:
+        fields = {**form.fields, "body": body}
         with count_statements(memory) as sent:
             client.post(form.action, data=fields, follow_redirects=False)
         assert sent.count == statements
@@ -150,6 +151,27 @@ def test_a_save_without_a_change_is_no_edit(ada: Visitor, memory: Engine, stored
     assert ada.send(mine, body=LATE).status == 200
     assert ada.send(theirs).status == 200
     assert stored("tea") == LATE
+
+
+def test_a_save_without_a_change_is_no_edit_after_a_restart_either(memory: Engine) -> None:
+    """F: no seal of before holds, and the page says what was edited."""
+    after = Visitor(wiki_on(memory, secret="after" * 9))
+    mine, theirs = after.edit("tea"), after.edit("tea")
+    theirs.fields["seal"] = "0" * 64
+    assert after.send(theirs).status == 200
+    assert after.send(mine, body=LATE).status == 200
+    answer = after.send(theirs)  # the page has moved, so nobody knows any more
+    assert (answer.status, after.edit("tea").fields["body"]) == (409, LATE)
+
+
+def test_two_who_make_the_same_edit_have_nothing_to_decide(ada: Visitor, stored: Stored) -> None:
+    """F: what is stored is what both want."""
+    mine, theirs = ada.edit("tea"), ada.edit("tea")
+    ada.send(theirs, body=LATE)
+    assert ada.send(mine, body=LATE).status == 200
+    assert stored("tea") == LATE
+    again = ada.send(ada.open("/new").form, name="tea", body=LATE)
+    assert (again.status, again.url.endswith("/pages/tea")) == (200, True)
 
 
 @pytest.mark.parametrize("path", ["/pages/tea/edit", "/new"])
