@@ -701,7 +701,9 @@ def test_what_a_resolver_names_is_what_it_gets(store, watched, other, stored):
         assert (stored(Liked, number)["likes"], stored(Liked, number)["title"]) == (total, "mine")
 
 
-@pytest.mark.parametrize("resolver", RESOLVERS[:-1], ids=str)
+@pytest.mark.parametrize(
+    "resolver", RESOLVERS[:-1], ids=lambda one: getattr(one, "__name__", "per_field")
+)
 @pytest.mark.parametrize(
     "options",
     [
