@@ -33,13 +33,15 @@ NEEDED: Mapping[str, str] = {
     ),
     "sqlalchemy.orm.identity:IdentityMap": "identity_map._modified",
     "sqlalchemy.orm:SessionTransaction": (
-        "transaction._new transaction._deleted transaction._state transaction._connections"
+        "transaction._new transaction._deleted transaction._dirty transaction._state"
+        " transaction._connections"
     ),
     "sqlalchemy.orm.session:SessionTransactionState": "PREPARED COMMITTED",
     "sqlalchemy.orm:UOWTransaction": "uow.mappers uow.states uow.transaction",
+    "sqlalchemy.orm:Session._flush": "register_object",
     "sqlalchemy.orm:InstanceState": (
         "state.committed_state state._modified_event state._expire_attributes state._commit_all"
-        " state.callables state.load_path state.runid state.manager"
+        " state._load_expired state.callables state.load_path state.runid state.manager"
     ),
     "sqlalchemy.orm.attributes:AttributeImpl|_AttributeImpl": "impl.sethasparent",
     "sqlalchemy.orm.instrumentation:ClassManager": "manager.has_parent manager.is_mapped",
@@ -48,6 +50,7 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.orm:Mapper": (
         "mapper._primary_key_argument mapper._should_undefer_in_wildcard mapper._memoized_keys"
         " mapper._add_with_polymorphic_subclass mapper._path_registry mapper.exclude_properties"
+        " mapper._pk_attr_keys_by_table"
     ),
     "sqlalchemy.orm.strategies:DeferredColumnLoader|_DeferredColumnLoader": (
         "setup_query._should_undefer_in_wildcard"
@@ -65,7 +68,14 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.engine:Result": "result._unique_filter_state",
     "sqlalchemy.orm:Mapper._get_clause": "pk_%d",
     "sqlalchemy.orm:Load.defer": "deferred",
-    "sqlalchemy:Connection": "connection._transaction connection._nested_transaction",
+    "sqlalchemy:Connection": (
+        "connection._transaction connection._nested_transaction connection._handle_dbapi_exception"
+        " connection._commit_impl connection._commit_twophase_impl"
+        " connection._prepare_twophase_impl"
+    ),
+    "sqlalchemy.pool.base:_ConnectionFairy": "connection._connection_record",
+    "sqlalchemy.pool:Pool": "pool._invalidate",
+    "sqlalchemy.pool:Pool._invalidate": "_checkin",
     "sqlalchemy.engine:Transaction": "transaction.is_active",
     "sqlalchemy:Select": (
         "statement._clone statement._for_update_arg statement._distinct statement._distinct_on"
@@ -92,7 +102,9 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy.orm:Mapper.__clause_element__": "plugin_subject compile_state_plugin orm",
     "sqlalchemy.util:LRUCache": "get",
     "sqlalchemy.engine.default:DefaultExecutionContext": "context._is_server_side",
-    "sqlalchemy.engine.default:DefaultDialect": "dialect._on_connect_isolation_level",
+    "sqlalchemy.engine.default:DefaultDialect": (
+        "dialect._on_connect_isolation_level dialect._set_connection_characteristics"
+    ),
     "sqlalchemy.sql.compiler:IdentifierPreparer": "preparer._double_percents",
     "sqlalchemy.sql.compiler:DDLCompiler": "compiler.get_column_default_string",
     "sqlalchemy.dialects.sqlite.base:SQLiteDialect": (
@@ -110,7 +122,7 @@ OF_OWN_FLUSH: Mapping[str, str] = {
     "sqlalchemy.orm:UOWTransaction": "uow.execute rest.finalize_flush_changes",
     "sqlalchemy.orm:Mapper": (
         "mapper._delete_orphans mapper._is_orphan mapper._persistent_sortkey_fn mapper._sort_key"
-        " mapper._memoized_values mapper._compiled_cache"
+        " mapper._memoized_values mapper._compiled_cache mapper._dependency_processors"
     ),
     "sqlalchemy.orm.attributes:AttributeImpl|_AttributeImpl": "impl.is_equal",
     "sqlalchemy.orm.events:MapperEvents": "events.before_update events.after_update",
