@@ -49,8 +49,9 @@ WANTED = {
         "The row of an expired object that is deleted is read before the flush, and not within."
     ),
     "first": (
-        "Of two errors in the values of one row SQLAlchemy meets either first, by the order of a"
-        " set; Ctrl-C in a comparison is not met a second time."
+        "Of two errors in the values of a row SQLAlchemy meets either first, by the order of a set."
+        " Of two in several rows it meets that of the first row; where rows go together, those of"
+        " comparisons come before those of the database."
     ),
     "message": (
         "The database's own text of an error names the statement, which is another one where rows"
@@ -578,19 +579,23 @@ class Place:
             one.metadata.drop_all(self.engine)
             one.metadata.create_all(self.engine)
         plain, watched = trace(one, self.plain, steps), trace(two, self.watched, steps)
+        troubles = 0
         for at, (ours, theirs) in enumerate(zip(plain, watched, strict=False)):
             if theirs[1] == "unread" or {ours[1], theirs[1]} <= {"conflict", "unread"}:
                 return None
-            if not _alike(ours, theirs):
+            troubles += ours[0].do in ("set_bad", "del_")
+            if not _alike(ours, theirs, several=troubles > 1):
                 return Difference(steps, at, ours, theirs)
+            if ours[1] == "raises" or ours[0].do in ("flush", "commit", "rollback"):
+                troubles = 0
         return None
 
 
-def _alike(ours: list[Any], theirs: list[Any]) -> bool:
+def _alike(ours: list[Any], theirs: list[Any], *, several: bool) -> bool:
     ours, theirs = (_without_looks(one) for one in (ours, theirs))
     if ours[1] == theirs[1] == "raises":  # ``together``
         ours, theirs = (_without_fills(one) for one in (ours, theirs))
-        if "Stop" in (ours[2][0], theirs[2][0]):  # ``first``
+        if several:  # ``first``
             ours, theirs = ([*one[:2], *one[3:]] for one in (ours, theirs))
     return ours == theirs
 
