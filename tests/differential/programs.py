@@ -115,6 +115,8 @@ class Run:
         self.savepoints: list[Any] = []
         self.listening: dict[str, tuple[Any, str, Callable[..., Any]]] = {}
         self.new = 3
+        #: Held, or Python's garbage would say which objects are loaded anew.
+        self.kept: list[Any] = []
         #: How often something was undone, and when the last time was that an object has left.
         self.undone = 0
         self.left: dict[int, int] = {}
@@ -124,6 +126,7 @@ class Run:
     def obj(self, step: Step) -> Any:
         if step.row not in self.objects:
             self.objects[step.row] = self.session.get(self.made.thing, self.made.key(step.row))
+            self.kept.append(self.objects[step.row])
         return self.objects[step.row]
 
     def label(self, obj: Any) -> str:
@@ -171,6 +174,7 @@ def set_key(run: Run, step: Step) -> None:
 
 def set_other(run: Run, step: Step) -> None:
     other = run.session.get(run.made.other, step.choice % 2 + 1)
+    run.kept.append(other)
     if run.made.traits.relation == "none" or step.choice % 5 == 0:
         other.note = f"n{step.choice % 3}"
     elif step.choice % 5 == 1:
@@ -182,6 +186,7 @@ def set_other(run: Run, step: Step) -> None:
 def move_code(run: Run, step: Step) -> None:
     """Of a row that others may refer to by it."""
     other, session = run.session.get(run.made.other, 1), run.session
+    run.kept.append(other)
     if run.made.traits.relation != "none":
         run.obj(step).other = other
     session.flush()
@@ -212,9 +217,9 @@ def touch_(run: Run, step: Step) -> None:
         # Not get(), which in a plain session compares the row with the version that is to come.
         query = select(run.made.thing).with_for_update()
         if step.choice % 3 == 1:
-            session.scalars(query).all()
+            run.kept += session.scalars(query).all()
         if step.choice % 3 == 2:
-            session.scalars(query.options(load_only(run.made.thing.num))).all()
+            run.kept += session.scalars(query.options(load_only(run.made.thing.num))).all()
     session.flush()
 
 
@@ -243,7 +248,9 @@ def select_all(run: Run, step: Step) -> Any:
         query = query.with_for_update()
     if step.choice // 6 % 3 == 0:
         query = query.options(load_only(cls.num))
-    return [run.label(one) for one in run.session.scalars(query)]
+    found = run.session.scalars(query).all()
+    run.kept += found
+    return [run.label(one) for one in found]
 
 
 def expire(run: Run, step: Step) -> None:
