@@ -48,6 +48,10 @@ WANTED = {
     "looked": (
         "The row of an expired object that is deleted is read before the flush, and not within."
     ),
+    "locked": (
+        "Where a plain query may be older than a row that was read under a lock, what it fills in"
+        " is expired, and read with a lock when it is asked for (optilock/rows/locked.py)."
+    ),
     "first": (
         "Of two errors in the values of a row SQLAlchemy meets either first, by the order of a set."
         " Of two in several rows it meets that of the first row; where rows go together, those of"
@@ -115,6 +119,8 @@ class Run:
         self.savepoints: list[Any] = []
         self.listening: dict[str, tuple[Any, str, Callable[..., Any]]] = {}
         self.new = 3
+        #: Were rows read under locks, of a database that has some?
+        self.locks = False
         #: Held, or Python's garbage would say which objects are loaded anew.
         self.kept: list[Any] = []
         #: How often something was undone, and when the last time was that an object has left.
@@ -441,6 +447,8 @@ def _remove_listeners(run: Run) -> None:
 def _outcome(run: Run, step: Step) -> list[Any]:
     """What the step gives or raises, what it has warned of, and who was called."""
     run.heard.clear()
+    locking = step.do in ("get_locked", "select_all", "refresh", "touch_")
+    run.locks |= locking and run.session.get_bind().dialect.name != "sqlite"
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -480,6 +488,7 @@ def _state(run: Run) -> list[Any]:
         # Of the others it depends on Python's garbage which are there.
         [number for number, one in run.objects.items() if one is not None and one in session],
         {number: _held(run, one) for number, one in run.objects.items() if one is not None},
+        run.locks,
     ]
 
 
@@ -600,6 +609,7 @@ class Place:
 
 def _alike(ours: list[Any], theirs: list[Any], *, several: bool) -> bool:
     ours, theirs = (_without_looks(one) for one in (ours, theirs))
+    ours, theirs = _as_locked(ours, theirs)
     if ours[1] == theirs[1] == "raises":  # ``together``
         ours, theirs = (_without_fills(one) for one in (ours, theirs))
         if several:  # ``first``
@@ -613,6 +623,24 @@ def _without_looks(told: list[Any]) -> list[Any]:
         return told
     first = sorted((one for one in told[4] if one[0] == "refresh"), key=repr)
     return [*told[:4], [*first, *(one for one in told[4] if one[0] != "refresh")], *told[5:]]
+
+
+def _as_locked(ours: list[Any], theirs: list[Any]) -> tuple[list[Any], list[Any]]:
+    """``locked``: without the attributes that are expired in the watched session alone."""
+    if ours[0].do == "stored" or not ours[9]:
+        return ours, theirs
+    told: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+    for number in sorted({*ours[8], *theirs[8]}):
+        held = theirs[8].get(number)
+        pair = ours[8].get(number), held
+        later = set(held[3]) if isinstance(held, tuple) else set()
+        for side, one in zip(told, pair, strict=True):
+            if isinstance(one, tuple):
+                life, values, changed, expired, modified = one
+                left = {n: v for n, v in values.items() if n not in later}
+                one = life, left, changed, sorted(set(expired) - later), modified
+            side[number] = one
+    return [*ours[:8], told[0]], [*theirs[:8], told[1]]
 
 
 _OF_A_ROW = (*_MAPPER, "refresh_flush", "expire")
