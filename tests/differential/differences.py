@@ -175,8 +175,10 @@ def _as_locked(ours: list[Any], theirs: list[Any]) -> tuple[list[Any], list[Any]
         for side, one in zip(told, pair, strict=True):
             if isinstance(one, tuple):
                 life, values, changed, expired, modified = one
-                left = {n: v for n, v in values.items() if n not in later}
-                one = life, left, changed, sorted(set(expired) - later), modified
+                values, changed = (
+                    {n: v for n, v in some.items() if n not in later} for some in (values, changed)
+                )
+                one = life, values, changed, sorted(set(expired) - later), modified
             side[number] = one
     return [*ours[:8], told[0]], [*theirs[:8], told[1]]
 
