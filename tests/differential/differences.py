@@ -175,10 +175,9 @@ def _as_locked(ours: list[Any], theirs: list[Any]) -> tuple[list[Any], list[Any]
         for side, one in zip(told, pair, strict=True):
             if isinstance(one, tuple):
                 life, values, changed, expired, modified = one
-                values, changed = (
-                    {n: v for n, v in some.items() if n not in later} for some in (values, changed)
-                )
-                one = life, values, changed, sorted(set(expired) - later), modified
+                values = {n: v for n, v in values.items() if n not in later}
+                edited = sorted(set(changed) - later)  # what was there before was perhaps not read
+                one = life, values, edited, sorted(set(expired) - later), modified
             side[number] = one
     return [*ours[:8], told[0]], [*theirs[:8], told[1]]
 
