@@ -121,8 +121,8 @@ def judge_objects(flush: Flush, states: list[State], *, deleting: bool) -> None:
     if found and flush.short is None:
         table = facts(found[0].state.mapper).table
         same = {state for state in states if facts(state.mapper).table is table}
-        missed = [one for one in found if one.state in same]
-        flush.short = Short(table, deleting, len(same), len(missed))
+        lost = sum(one.state in same for one in found)
+        flush.short = Short(table, deleting, len(same), lost)
     flush.skipped |= {missed.state for missed in found}
     for missed in found:
         flush.add_miss(missed)

@@ -20,6 +20,7 @@ from sqlalchemy.orm import (
     SessionTransaction,
     UOWTransaction,
 )
+from sqlalchemy.orm.session import SessionTransactionState
 from sqlalchemy.util import warn
 
 from optilock.undocumented.objects import State
@@ -107,7 +108,7 @@ def carry_out(
             uow.mappers[mapper].update(states)
             uow.states.update(dict.fromkeys(states, (False, False)))
         uow.transaction = transaction = session._autobegin_t()
-        if not transaction.is_active:
+        if transaction._state is not SessionTransactionState.ACTIVE:
             transaction._begin()  # raises, and says why
         try:
             session._warn_on_events = True

@@ -11,11 +11,12 @@
     Columns under two attributes, other keys than the table's, columns that are no attributes,
     values that Python or the database makes, synonyms, composites, comparators that raise.
 *the programs*
-    :mod:`programs` makes a list of steps by chance, and runs it: edits, flushes, savepoints, reads
-    with and without locks, pickles, listeners that come and go, errors in the middle.
+    :mod:`programs` makes a list of :mod:`steps` by chance, and runs it: edits, flushes,
+    savepoints, reads with and without locks, pickles, listeners that come and go, errors in the
+    middle.
 *the oracle*
     SQLAlchemy itself. After each step both sessions must be in the same state, with the same
     objects, which hold the same; must have called the same listeners in the same order, and warned
     of the same; and have raised the same error. At the end both have stored the same rows.
-    ``WANTED`` in :mod:`programs` names what is different by intention, and why.
+    ``WANTED`` in :mod:`differences` names what is different by intention, and why.
 """

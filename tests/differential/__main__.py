@@ -10,7 +10,8 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.differential.programs import place_on, program, shrink
+from tests.differential.differences import place_on, shrink
+from tests.differential.programs import program
 from tests.engines import NAMES, Targets
 
 

@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy import Engine
 
 from optilock.guard import columns_only
-from tests.differential.programs import Place, Program, Step, place_on, program, shrink
+from tests.differential.differences import Place, place_on, shrink
+from tests.differential.programs import Program, program
+from tests.differential.steps import Step
 
 #: How many, and with ``--full``; more with ``python -m tests.differential --seeds 3000 …``.
 SEEDS = {"sqlite": (240, 1_500), "postgresql": (60, 600), "mariadb": (60, 600)}
