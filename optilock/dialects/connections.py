@@ -51,7 +51,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented.connections import demand_rollback, renew_pool
+from optilock.undocumented.connections import demand_rollback, renew_pool, thrown_away
 from optilock.undocumented.older import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
@@ -239,7 +239,7 @@ def _checkin(dbapi_connection: Any, record: Any) -> None:
         _log.warning("a connection could not be put right and is thrown away", exc_info=True)
         record.invalidate()
     except BaseException:
-        record.invalidate()
+        thrown_away(record)
         raise
 
 
