@@ -200,7 +200,7 @@ def has_ended_idle(connection: Connection) -> bool:
     driver: Any = connection.connection.driver_connection
     if callable(closed := getattr(driver, "is_closed", None)):  # asyncpg
         return bool(closed())
-    line = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
+    line: Any = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
     if not hasattr(line, "fileno") or line.fileno() < 0:
         return False
     if not hasattr(select, "poll"):  # Windows

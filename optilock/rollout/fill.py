@@ -224,8 +224,8 @@ class Attempts:
     def _give_back(self, claim: Claim) -> None:
         """Drop the table, or let the next one have it; if neither can be done, its time ends it.
 
-        It is tried again, where the connection was lost or interrupted on a new one: nothing else is
-        left to do, and a run that comes at once would find that all is done, and leave the table.
+        It is tried again, on a new connection if that was lost: nothing else is left to do, and a
+        run that comes at once would find that all is done, and leave the table.
         """
         self.claim, interrupted = None, None
         for _ in range(_OF_GIVING_BACK):

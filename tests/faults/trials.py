@@ -58,6 +58,7 @@ def _world_on(engine: str, work: Work, url: str, plan: Plan) -> Iterator[World]:
     made = faulty_engine(engine, url, plan, **work.options)
     asynchronous = isinstance(made, AsyncEngine)
     world = World(made, create_engine(url), asyncio.new_event_loop() if asynchronous else None)
+    world.leaves_message = work is WORKS["done"]
     try:
         world.reset()
         yield world

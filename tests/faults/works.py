@@ -70,6 +70,7 @@ class World:
     #: How often somebody else has written.
     others: int = 0
     message: Any = None
+    leaves_message: bool = False
 
     def prepare(self) -> None:
         Base.metadata.create_all(self.direct)
@@ -91,6 +92,8 @@ class World:
             connection.exec_driver_sql("CREATE TABLE fault_plain (id INTEGER PRIMARY KEY, a INT)")
             connection.exec_driver_sql("INSERT INTO fault_plain VALUES (1, 1), (2, 2)")
         self.others = 0
+        if not self.leaves_message:
+            return
         with Queue(self.direct, "done") as queue:
             queue.send(1)
             [self.message] = queue.receive()
