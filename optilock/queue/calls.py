@@ -231,7 +231,11 @@ class Calls:
         if error.connection_invalidated or cause_of(error) is not Cause.OTHER:
             return
         messages = self.tables.messages
-        if not inspect(connection).has_table(messages.name, schema=messages.schema):
+        try:
+            there = inspect(connection).has_table(messages.name, schema=messages.schema)
+        except DBAPIError:  # the first error is the news
+            return
+        if not there:
             raise QueueNotFound(messages.fullname) from None
 
 

@@ -165,6 +165,8 @@ def _judge(work: Work, world: World, plan: Plan, error: BaseException | None) ->
     told = any("is stored" in note for note in getattr(error, "__notes__", ()))
     # A session of the program's own that rolls back after a statement that has committed itself.
     closing = work.commits_itself and plan.fired == "rollback"
+    # A COMMIT of the program's own, of which SQLAlchemy raises the driver's error.
+    closing = closing or (not work.retried and plan.fired == "commit")
     _require(not stored or told or closing or work.in_steps, f"stored, and told as {error!r}")
 
 
