@@ -51,7 +51,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
-from optilock.undocumented.connections import demand_rollback, renew_pool
+from optilock.undocumented.connections import demand_rollback, renew_pool, thrown_away
 from optilock.undocumented.older import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
@@ -200,7 +200,7 @@ def has_ended_idle(connection: Connection) -> bool:
     driver: Any = connection.connection.driver_connection
     if callable(closed := getattr(driver, "is_closed", None)):  # asyncpg
         return bool(closed())
-    line = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
+    line: Any = driver if hasattr(driver, "fileno") else getattr(driver, "_sock", None)
     if not hasattr(line, "fileno") or line.fileno() < 0:
         return False
     if not hasattr(select, "poll"):  # Windows
@@ -239,7 +239,7 @@ def _checkin(dbapi_connection: Any, record: Any) -> None:
         _log.warning("a connection could not be put right and is thrown away", exc_info=True)
         record.invalidate()
     except BaseException:
-        record.invalidate()
+        thrown_away(record)
         raise
 
 

@@ -25,9 +25,9 @@ there; it counts, and an ``OSError`` from anywhere else does not.
 
 Edges: an error that COMMIT may have raised, and that leaves open whether the work is stored, is
 not transient: running it again could apply it twice. SQLAlchemy names no statement in the errors
-of COMMIT, so that is what such an error is known by. Nor does it in some others (a ROLLBACK, a
-result that was still being read, the question at which level a transaction runs): these are known
-by where they were raised.
+of COMMIT, so that is what such an error is known by. Nor does it in some others (of a result that
+was still being read, of the question at which level a transaction runs): these are known by where
+they were raised.
 """
 
 from __future__ import annotations

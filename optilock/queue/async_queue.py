@@ -61,7 +61,8 @@ class AsyncConnections:
             self._idle, self._loop = [], loop
         while self._idle:
             connection = self._idle.pop()
-            if not has_ended_idle(connection.sync_connection):
+            driver = connection.sync_connection
+            if driver is not None and not has_ended_idle(driver):
                 return connection
             await connection.invalidate()
             await connection.run_sync(give_back)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError
@@ -40,13 +40,14 @@ _AGAIN = frozenset({Cause.CONFLICT, Cause.DEADLOCK})
 ATTEMPTS = 5
 
 
-class Repeatable(NamedTuple):
+class Repeatable(Generic[R]):
     """Work that finds out whether it was done before."""
 
-    work: Work[Any]
+    def __init__(self, work: Work[R]) -> None:
+        self._work = work
 
-    def __call__(self, connection: Connection, inside: bool) -> Any:
-        return self.work(connection, inside)
+    def __call__(self, connection: Connection, inside: bool) -> R:
+        return self._work(connection, inside)
 
 
 def _once_only(unknown: str, work: Work[R]) -> Work[R]:
@@ -237,7 +238,11 @@ class Calls:
         if error.connection_invalidated or cause_of(error) is not Cause.OTHER:
             return
         messages = self.tables.messages
-        if not inspect(connection).has_table(messages.name, schema=messages.schema):
+        try:
+            there = inspect(connection).has_table(messages.name, schema=messages.schema)
+        except DBAPIError:  # the first error is the news
+            return
+        if not there:
             raise QueueNotFound(messages.fullname) from None
 
 

@@ -214,9 +214,9 @@ class Attempts:
             OptilockError: somebody else works on the table.
         """
         self.run(f"create the table {claim.row.name}, in which a roll-out is noted", claim.make)
-        self.run(f"write the table {claim.row.name}, in which a roll-out is noted", claim.take)
-        self.claim = claim
-        try:
+        try:  # an interrupt may come when the row is ours already; another's is left alone
+            self.run(f"write the table {claim.row.name}, in which a roll-out is noted", claim.take)
+            self.claim = claim
             yield
         finally:
             self._give_back(claim)
@@ -224,8 +224,8 @@ class Attempts:
     def _give_back(self, claim: Claim) -> None:
         """Drop the table, or let the next one have it; if neither can be done, its time ends it.
 
-        A connection that is lost or interrupted meanwhile is made anew: nothing else is left to do,
-        and a run that comes at once would find that all is done, and leave the table there.
+        It is tried again, on a new connection if that was lost: nothing else is left to do, and a
+        run that comes at once would find that all is done, and leave the table.
         """
         self.claim, interrupted = None, None
         for _ in range(_OF_GIVING_BACK):
@@ -235,9 +235,8 @@ class Attempts:
                 break
             except OptilockError:
                 break
-            except DBAPIError as error:
-                if not error.connection_invalidated:
-                    break
+            except DBAPIError:
+                pass
             except BaseException as error:
                 interrupted = interrupted or error
         if interrupted is not None:

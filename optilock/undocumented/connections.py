@@ -35,9 +35,10 @@ def while_setting_options(error: BaseException) -> bool:
 def not_from_commit(error: BaseException) -> bool:
     """Is it certain that SQLAlchemy was not sending COMMIT, or PREPARE, when this was raised?
 
-    For errors that name no statement: so do those of a ROLLBACK, of a result that was still being
-    read, and of the question at which level a transaction runs. An error that was sent from another
-    process does not show where it was raised, so nothing is certain.
+    For errors that name no statement: so do those of a result that was still being read, and of the
+    question at which level a transaction runs. An error that was sent from another process does not
+    show where it was raised, so nothing is certain; and a ROLLBACK may come after statements that
+    have committed themselves.
     """
     passed = set(_passed_through(error))
     return _handles_errors in passed and passed.isdisjoint(_commits)
@@ -65,6 +66,7 @@ _commits = {
     Connection._commit_impl.__code__,
     Connection._commit_twophase_impl.__code__,
     Connection._prepare_twophase_impl.__code__,
+    Connection._rollback_impl.__code__,
 }
 
 
@@ -115,6 +117,16 @@ def _put_back(
     except Exception:
         _log.warning("a connection could not be put right and is thrown away", exc_info=True)
         record.invalidate()
+    except BaseException:
+        thrown_away(record)
+        raise
+
+
+def thrown_away(record: _ConnectionRecord) -> None:
+    """Give the place in the pool back, when an interrupt keeps the pool from doing so."""
+    record.invalidate()
+    pool: Any = getattr(record, "_ConnectionRecord__pool")  # noqa: B009
+    pool._return_conn(record)
 
 
 def renew_pool(connection: Connection) -> None:

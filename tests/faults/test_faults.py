@@ -1,0 +1,42 @@
+"""A few trials on each engine; ``python -m tests.faults`` runs as many as you like."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from sqlalchemy import create_engine
+
+from tests.faults.drivers import KINDS
+from tests.faults.trials import calls_of, chosen, run
+from tests.faults.works import WORKS, World
+
+#: The engine under test -> drivers whose calls fail.
+DRIVERS = {"sqlite-wal": ["sqlite", "aiosqlite"], "postgresql": ["psycopg", "psycopg-async"]}
+#: A roll-out has hundreds of calls, each of which takes a while.
+QUICK = [
+    ["merge", "savepoint", "send", "migration"],
+    ["unit", "batch", "entity-alone", "lease"],
+]
+
+
+@pytest.mark.engines("sqlite-wal", "postgresql")
+@pytest.mark.parametrize("part", range(2))
+def test_nothing_is_half_written_or_stored_twice_whichever_call_fails(database, part, pytestconfig):
+    """G1 to G6: and what is raised is the first error."""
+    engines = DRIVERS[database.name]
+    direct = create_engine(database.url)
+    World(None, direct).prepare()
+    direct.dispose()
+    calls = cache(lambda engine, name: calls_of(engine, name, database.url))
+    names = list(WORKS) if pytestconfig.option.full else QUICK[part]
+    trials = chosen(
+        engines,
+        names,
+        sorted({kind for kind, _ in KINDS}),
+        200 if pytestconfig.option.full else 8,
+        part,
+        calls,
+    )
+    assert trials
+    assert [found for trial in trials if (found := run(trial, database.url))] == []
