@@ -86,6 +86,7 @@ def bulk_update(
             lacks its key or version, has a version of a type that no row can have, names what
             cannot be set, or appears twice; the class has no version, or the values are in several
             tables. Nothing was sent.
+        NotFound: no row can have the key of one of them, such as " 7". Nothing was sent.
         NotWritten: a row is as it was read, and a trigger, a rule or a policy of the database keeps
             it so. Others may be written in this transaction, which is alive: roll back.
     """

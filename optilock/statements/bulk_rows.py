@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ClauseElement, Dialect, inspect
+from sqlalchemy import ClauseElement, Dialect, Integer, inspect
 from sqlalchemy.orm import Mapper
 
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError
-from optilock.mapped import GIVE_ONE, facts
+from optilock.http.errors import NotFound
+from optilock.http.identities import identity_given
+from optilock.mapped import GIVE_ONE, Identity, facts
 from optilock.statements.by_key import refuse_compared
 from optilock.statements.version_types import VersionType
 from optilock.writes.shapes import shape_by_key
@@ -98,6 +100,7 @@ def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, del
     keys = facts(mapper).keys
     found = Rows(mapper, deletes, list(rows), [], [], [], [])
     versions = VersionType(mapper)
+    whole = all(isinstance(column.type, Integer) for column in mapper.primary_key)
     seen: dict[tuple[Any, ...], int] = {}
     for place, row in enumerate(found.rows):
         where = f"Row {place} of {call}({model.__name__})"
@@ -105,6 +108,8 @@ def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, del
         if not versions.takes(row[token]):
             raise versions.refused(where, row[token])
         identity = tuple(row[name] for name in keys)
+        if not (whole and all(type(value) is int for value in identity)):
+            identity = _identity(where, mapper, call, identity)
         if identity in seen:
             raise ConfigurationError(
                 f"{where} has the same key as row {seen[identity]}: {identity!r}. Give each row"
@@ -119,6 +124,15 @@ def _rows(model: type[Any], rows: Iterable[Mapping[str, Any]], call: str, *, del
         following = mapper.version_id_generator
         found.following.append(following(row[token]) if callable(following) else None)
     return found
+
+
+def _identity(where: str, mapper: Mapper[Any], call: str, given: Identity) -> Identity:
+    """The key as whoever reads it from a URL reads it."""
+    try:
+        return identity_given(call, mapper, given)
+    except NotFound as error:
+        error.add_note(f"optilock: {where} has this key, so nothing of the call was sent.")
+        raise
 
 
 def _mapper(model: Any, call: str) -> Mapper[Any]:

@@ -32,12 +32,15 @@ from sqlalchemy.types import TypeDecorator
 
 from optilock import (
     BadEntity,
+    ConfigurationError,
     NotFound,
     PreconditionFailed,
     Unique,
     UnitOfWork,
     Versioned,
     apply,
+    bulk_delete,
+    bulk_update,
     client_wins,
     entities,
     etag_of,
@@ -210,6 +213,30 @@ def test_every_other_text_is_the_key_of_no_row(engine: Engine, name: str) -> Non
             assert sent.count == 0
     with sessions() as session:
         assert session.query(model.title).all() == [("x",)]
+    model.__table__.drop(engine)
+
+
+def test_bulk_calls_read_keys_in_the_same_way(engine: Engine) -> None:
+    """A7: a row is named once, the object follows, and other texts are the keys of no row."""
+    model = MODELS["integer"]
+    model.__table__.create(engine)
+    sessions = watch(sessionmaker(engine))
+    with sessions.begin() as session:
+        session.add(model(id=7, title="x"))
+    with sessions.begin() as session:
+        row = session.get_one(model, 7)
+        done = bulk_update(session, model, [{"id": "7", "version": 1, "title": "y"}])
+        assert done.updated[0].identity == (7,)
+        assert (row.title, row.version) == ("y", 2)
+        rows = [{"id": key, "version": 2, "title": "z"} for key in (7, "7")]
+        with pytest.raises(ConfigurationError, match="same key"):
+            bulk_update(session, model, rows)
+        for key in [*_OF_NUMBERS, True, 7.0]:
+            with count_statements(engine) as sent, pytest.raises(NotFound):
+                bulk_update(session, model, [{"id": key, "version": 2, "title": "z"}])
+            with pytest.raises(NotFound):
+                bulk_delete(session, model, [{"id": key, "version": 2}])
+            assert sent.count == 0
     model.__table__.drop(engine)
 
 
