@@ -174,7 +174,7 @@ def wrong(world: World, ways: Any, ends: Any, last: str, somebody: bool) -> str 
         pytest.param(3, (edit, nothing), LAST, id="three", marks=pytest.mark.full),
     ],
 )
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_version_of_before_what_was_undone_counts(engine, of, depth, ways, last):
     """A11: nobody is told of a conflict with nobody, and nobody's edit is overwritten unseen."""
     of.metadata.create_all(engine, [of.__table__])
