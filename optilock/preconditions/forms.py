@@ -34,7 +34,8 @@ from optilock.conflicts.open_text import merge_open, open_lines
 from optilock.conflicts.resolution import Resolver
 from optilock.conflicts.resolvers import PerField, check_resolver_for, merge_fields
 from optilock.errors import CannotMerge, Computed, ConcurrencyError, Entry
-from optilock.http.etags import ETags, identity_given
+from optilock.http.etags import ETags
+from optilock.http.identities import identity_given
 from optilock.mapped import Identity, facts
 from optilock.preconditions.merge import merge_changes
 from optilock.preconditions.signed import read_seen, sign_seen, sign_values

@@ -71,10 +71,11 @@ NEEDED: Mapping[str, str] = {
     "sqlalchemy:Connection": (
         "connection._transaction connection._nested_transaction connection._handle_dbapi_exception"
         " connection._commit_impl connection._commit_twophase_impl"
-        " connection._prepare_twophase_impl"
+        " connection._prepare_twophase_impl connection._rollback_impl"
     ),
     "sqlalchemy.pool.base:_ConnectionFairy": "connection._connection_record",
-    "sqlalchemy.pool:Pool": "pool._invalidate",
+    "sqlalchemy.pool.base:_ConnectionRecord": "record._ConnectionRecord__pool",
+    "sqlalchemy.pool:Pool": "pool._invalidate pool._return_conn",
     "sqlalchemy.pool:Pool._invalidate": "_checkin",
     "sqlalchemy.engine:Transaction": "transaction.is_active",
     "sqlalchemy:Select": (
