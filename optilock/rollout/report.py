@@ -52,7 +52,8 @@ class Silent:
 
 def token_kinds() -> dict[str, type[Token]]:
     """The kinds that ``--token`` has a name for."""
-    return {kind.option: kind for kind in kinds() if kind.option is not None}
+    named = ((vars(kind).get("option"), kind) for kind in kinds())  # not inherited
+    return {option: kind for option, kind in named if option is not None}
 
 
 def kind_named(name: str) -> type[Token]:
@@ -90,7 +91,7 @@ def _option_of(token: Token) -> str | None:
     kind, (given, named) = type(token), token.arguments()
     if token.first() is None or given or named.keys() - {"name", "column"}:
         return None
-    return kind.option or f"{kind.__module__}:{kind.__qualname__}"
+    return vars(kind).get("option") or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def command(

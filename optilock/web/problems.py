@@ -198,12 +198,14 @@ def _of_a_value(error: BaseException) -> Problem | None:
     return None
 
 
+#: What a watched session does in the place of SQLAlchemy's own.
+_OF_SESSIONS = (["optilock", "guard"], ["optilock", "copies"])
+
+
 def _is_orm(frame: FrameType) -> bool:
     """Is it of a session, SQLAlchemy's own or a watched one?"""
     module = str(frame.f_globals.get("__name__"))
-    return module == "sqlalchemy.orm.session" or module.startswith(
-        ("optilock.guard.", "optilock.copies.")
-    )
+    return module == "sqlalchemy.orm.session" or module.split(".")[:2] in _OF_SESSIONS
 
 
 def _codes(error: DBAPIError) -> set[object]:

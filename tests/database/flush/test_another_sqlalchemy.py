@@ -160,7 +160,7 @@ def test_a_first_flush_that_the_guard_does_not_see_is_refused(
             else:
                 one.title = "mine"
         with monkeypatch.context() as patched, pytest.raises(ConfigurationError) as refused:
-            patched.setattr("optilock.guard.watching.arm", lambda flush, connection: None)
+            patched.setattr("optilock.guard.connection.arm", lambda flush, connection: None)
             session.flush()
         assert "does not know" in str(refused.value)
         session.rollback()
