@@ -34,8 +34,8 @@ def place(database: Target) -> Iterator[Place]:
     made.close()
 
 
-#: Not mended yet: a ``before_flush`` listener writes another row in AUTOCOMMIT mode, where the flush
-#: is refused only after all listeners.
+#: Not mended yet: a ``before_flush`` listener writes another row in AUTOCOMMIT mode, where
+#: the flush is refused only after all listeners.
 OPEN = {568}
 
 
