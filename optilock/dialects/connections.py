@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import logging
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -190,6 +190,20 @@ def give_back(connection: Connection) -> None:
         if not connection.closed:
             connection.invalidate()
             connection.close()
+
+
+def clear(connections: Iterable[Connection]) -> None:
+    """Roll back below SQLAlchemy, which takes a transaction whose COMMIT failed for ended.
+
+    On SQLite it goes on after SQLITE_BUSY, and would be stored by whoever has the connection next.
+    """
+    for connection in connections:
+        if connection.closed or connection.invalidated:
+            continue
+        try:
+            connection.dialect.do_rollback(connection.connection)
+        except Exception:
+            connection.invalidate()
 
 
 def has_ended_idle(connection: Connection) -> bool:

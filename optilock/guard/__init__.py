@@ -33,7 +33,7 @@ Beside the flush, :mod:`mapped_classes` lets the version come with its row, also
 have only a ``version_id_col``, and :mod:`releases` looks at the installed SQLAlchemy.
 """
 
-from optilock.guard.ended import capture, clear, conflict_after_rollback
+from optilock.guard.ended import capture, conflict_after_rollback
 from optilock.guard.promises import check_before_commit
 from optilock.guard.watching import watch
 from optilock.session.watched import is_watched, options
@@ -41,7 +41,6 @@ from optilock.session.watched import is_watched, options
 __all__ = [
     "capture",
     "check_before_commit",
-    "clear",
     "conflict_after_rollback",
     "is_watched",
     "options",

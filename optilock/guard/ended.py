@@ -44,6 +44,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import Write, first_expected
 from optilock.dialects import database_of, database_of_error
+from optilock.dialects.connections import clear
 from optilock.dialects.transient import ended_by_conflict
 from optilock.errors import Action, ConcurrencyError, Entry
 from optilock.guard.records import Flush, in_sqlalchemys_words
@@ -90,20 +91,6 @@ def drop_sides(flush: Flush) -> None:
     """Forget those of the rows that the flush has refused: they are told, and not written."""
     for kept in flush.kept:
         (flush.known.sides or {}).pop(place_of(kept.state), None)
-
-
-def clear(connections: Iterable[Connection]) -> None:
-    """Roll back below SQLAlchemy, which takes a transaction whose COMMIT failed for ended.
-
-    On SQLite it goes on after SQLITE_BUSY, and would be stored by whoever has the connection next.
-    """
-    for connection in connections:
-        if connection.closed or connection.invalidated:
-            continue
-        try:
-            connection.dialect.do_rollback(connection.connection)
-        except Exception:
-            connection.invalidate()
 
 
 def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:

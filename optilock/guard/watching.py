@@ -208,7 +208,7 @@ def guard_class(cls: type[Session]) -> None:
     cls.bulk_insert_mappings = guarded_bulk_insert(  # type: ignore[method-assign]
         cls.bulk_insert_mappings
     )
-    at_step("guard", KNOWN, begin=begin_flush, before_flush=_before_flush)
+    at_step("guard", KNOWN, begin=_ahead_of_listeners, before_flush=_before_flush)
     listen_to_class(cls, **_LISTENERS)
 
 
@@ -321,6 +321,14 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
             if known.autocommitting:
                 refuse_guarded_writes(session, known.autocommitting)
             arm(known.flush, connection)
+
+
+def _ahead_of_listeners(session: Session, uow: Any) -> None:
+    """What a listener that comes after ours sends is stored at once in AUTOCOMMIT mode."""
+    known = known_of(session)
+    if known.flushing and known.autocommitting:
+        refuse_guarded_writes(session, known.autocommitting)
+    begin_flush(session, uow)
 
 
 def _before_flush(session: Session, uow: Any, objects: Any) -> None:

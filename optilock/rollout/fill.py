@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import Database, database_of
 from optilock.dialects.causes import Cause
+from optilock.dialects.connections import clear
 from optilock.dialects.migrations import Key, Target, Ways
 from optilock.errors import OptilockError
 from optilock.rollout.claim import TERM, Claim
@@ -194,9 +195,13 @@ class Attempts:
             return work(connection)
 
     def _transact(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
-        with self.connection.begin():
-            self.ways.begin(self.connection, self.lock_timeout if seconds is None else seconds)
-            return work(self.connection)
+        try:
+            with self.connection.begin():
+                self.ways.begin(self.connection, self.lock_timeout if seconds is None else seconds)
+                return work(self.connection)
+        except BaseException:
+            clear([self.connection])
+            raise
 
     def rest(self, seconds: float) -> None:
         """Do nothing, and keep the claim."""

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from optilock import events
 from optilock.dialects import Database, database_of
-from optilock.dialects.connections import ended_by, lost_by
+from optilock.dialects.connections import clear, ended_by, lost_by
 from optilock.dialects.transient import commit_outcome_unknown, ended_by_conflict
 from optilock.errors import (
     CommitOutcomeUnknown,
@@ -28,7 +28,7 @@ from optilock.errors import (
     ConfigurationError,
     OptilockError,
 )
-from optilock.guard import capture, check_before_commit, clear, conflict_after_rollback
+from optilock.guard import capture, check_before_commit, conflict_after_rollback
 from optilock.guard import options as guard_options
 from optilock.guard.ended import guard_commit
 from optilock.plain import alone
@@ -80,7 +80,8 @@ class OwnTransaction:
     # -- opening and leaving -----------------------------------------------------------------------
 
     def begin(self) -> None:
-        attempt = running.current_attempt()
+        # An async unit ends in another task, where no attempt runs.
+        self._attempt = attempt = running.current_attempt()
         self._attempts = 1 if attempt is None else attempt.number
         self._started = time.monotonic() if attempt is None else attempt.started
         asked = self.options
@@ -270,9 +271,8 @@ class OwnTransaction:
 
     def _note_stored(self, error: BaseException) -> None:
         error.add_note("optilock: this came after COMMIT; the unit is stored, and is not run again")
-        attempt = running.current_attempt()
-        if attempt is not None:
-            attempt.stored = True
+        if self._attempt is not None:
+            self._attempt.stored = True
 
     def _explain_commit(self, error: BaseException) -> None:
         """COMMIT had been asked for. Is it certain that nothing is stored?"""

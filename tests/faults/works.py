@@ -169,6 +169,8 @@ class Work:
     commits_itself: bool = False
     #: Each of its steps is stored, and a second run goes on.
     in_steps: bool = False
+    #: Its session is the program's own, which SQLAlchemy closes.
+    own_session: bool = False
     #: Is it run again after an error that passes?
     retried: bool = True
     engines: tuple[str, ...] = ("sqlite", "psycopg", "aiosqlite", "psycopg-async")
@@ -337,20 +339,18 @@ WORKS: dict[str, Work] = {
     "short": Work(lambda world: world.unit(both, short=True), counted),
     "verify": Work(lambda world: world.unit(both, verify_reads=True), counted),
     "merge": Work(merge, merged),
-    # Not on aiosqlite: where ROLLBACK fails while SQLAlchemy closes a session of the program's own,
-    # an async connection is left to the garbage collector.
     "batch": Work(
-        batch,
-        none_of_the_batch,
-        ends_in=ConcurrencyError,
-        retried=False,
-        engines=("sqlite", "psycopg", "psycopg-async"),
+        batch, none_of_the_batch, ends_in=ConcurrencyError, retried=False, own_session=True
     ),
     "savepoint": Work(savepoint, without_the_savepoint),
     "lease": Work(lease, no_lease_is_left),
     "entity": Work(lambda world: world.unit(put), title),
     "entity-alone": Work(
-        entity_alone, title, commits_itself=True, options={"isolation_level": "AUTOCOMMIT"}
+        entity_alone,
+        title,
+        commits_itself=True,
+        own_session=True,
+        options={"isolation_level": "AUTOCOMMIT"},
     ),
     "send": Work(
         lambda world: world.queue("sent", lambda queue: queue.send(1)),

@@ -700,6 +700,36 @@ def test_no_connection_of_an_async_unit_stays_out(async_engine):
     in_loop(async_engine, test)
 
 
+def test_an_async_unit_that_is_stored_is_not_run_again(async_engine):
+    """It is left in a task of its own, which has to tell the attempt of the program's."""
+
+    async def test(sessions):
+        class Told(Session):
+            pass
+
+        @event.listens_for(Told, "after_commit", once=True)
+        def tell(session: Session) -> None:
+            raise StaleDataError("of another unit")
+
+        attempts = []
+
+        @unit_of_work(async_sessionmaker(async_engine, sync_session_class=Told))
+        async def add(session: AsyncSession) -> None:
+            attempts.append(session)
+            (await session.get_one(Account, 1)).balance += 1
+
+        async with sessions() as session:
+            before = (await session.get_one(Account, 1)).balance
+        with pytest.raises(StaleDataError) as raised:
+            await add()
+        async with sessions() as session:
+            after = (await session.get_one(Account, 1)).balance
+        assert (len(attempts), after - before) == (1, 1)
+        assert [note for note in raised.value.__notes__ if "the unit is stored" in note]
+
+    in_loop(async_engine, test)
+
+
 @pytest.mark.parametrize("way", ["decorated", "loop"])
 def test_a_unit_that_is_stored_is_not_run_again_because_a_listener_has_failed(sessions, way):
     """The error of ``after_commit`` counts as transient: another attempt would add once more."""
