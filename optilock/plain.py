@@ -17,7 +17,17 @@ from math import isfinite
 from operator import is_
 from typing import Any
 
-__all__ = ["NAN", "ReadOnly", "alone", "as_json", "difference", "named_nan", "plus", "who_changed"]
+__all__ = [
+    "NAN",
+    "ReadOnly",
+    "alone",
+    "as_json",
+    "difference",
+    "is_equal",
+    "named_nan",
+    "plus",
+    "who_changed",
+]
 
 #: In the place of a NaN, which equals nothing, itself included.
 NAN: Any = object()
@@ -151,7 +161,7 @@ def who_changed(
         elif name not in original:
             said["nobody knows"].append(name)
         else:
-            same = name in stored and _is_equal(original[name], stored[name])
+            same = name in stored and is_equal(original[name], stored[name])
             said["we" if same else "both"].append(name)
     both, mine, theirs, unknown = (", ".join(each) for each in said.values())
     parts = [f"both sides changed {both}"] if both else []
@@ -162,10 +172,11 @@ def who_changed(
     return "; ".join(parts)
 
 
-def _is_equal(a: Any, b: Any) -> bool:
+def is_equal(a: Any, b: Any) -> bool:
+    """Are two values of an entry equal? NaN is itself; what cannot be compared (arrays) is not."""
     try:
-        return bool(a == b)
-    except Exception:  # values that cannot be compared (arrays)
+        return bool(named_nan(a) == named_nan(b))
+    except Exception:  # whatever a type of the application raises
         return False
 
 

@@ -56,7 +56,7 @@ from optilock.conflicts.resolution import OnConflict, Resolution, Resolver, chec
 from optilock.conflicts.together import Together, as_one, check_together, groups_in, why_not
 from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 from optilock.mapped import facts, joined
-from optilock.plain import named_nan
+from optilock.plain import is_equal
 
 # -- the resolvers ---------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def _of_groups(
 
 
 def _same(name: str, a: Any, b: Any) -> bool:
-    return _equal(a, b)
+    return is_equal(a, b)
 
 
 def _why_not(entry: Entry[Any], names: list[str]) -> str:
@@ -225,7 +225,7 @@ def _changed_by_one(entry: Entry[Any], name: str) -> bool:
     if name not in entry.changes:
         return True
     stored = entry.database or {}
-    return name in entry.original and _equal(entry.original[name], stored.get(name))
+    return name in entry.original and is_equal(entry.original[name], stored.get(name))
 
 
 def _changed_by_both(entry: Entry[Any], names: Collection[str]) -> Iterator[str]:
@@ -236,15 +236,8 @@ def _changed_by_both(entry: Entry[Any], names: Collection[str]) -> Iterator[str]
             yield name
         elif name not in entry.changes or name not in entry.original or name not in stored:
             continue
-        elif not _equal(entry.original[name], stored[name]):
+        elif not is_equal(entry.original[name], stored[name]):
             yield name
-
-
-def _equal(a: Any, b: Any) -> bool:
-    try:
-        return bool(named_nan(a) == named_nan(b))
-    except Exception:  # values that cannot be compared (arrays): then the policy has to look
-        return False
 
 
 def _three_values(entry: Entry[Any], name: str) -> tuple[Any, Any, Any]:
