@@ -166,7 +166,8 @@ def _judge(work: Work, world: World, plan: Plan, error: BaseException | None) ->
     if interrupts:
         _require(not isinstance(error, Exception), f"an {plan.kind} became {error!r}")
         told = any(note.startswith("optilock:") for note in getattr(error, "__notes__", ()))
-        told = told or (not work.retried and plan.fired == "commit")  # the program's own COMMIT
+        # The program's own COMMIT, or what SQLAlchemy sends as it closes the connection after it.
+        told = told or (not work.retried and plan.fired in ("commit", "rollback"))
         _require(
             not stored or told or work.commits_itself, "stored, and the interrupt says nothing"
         )
