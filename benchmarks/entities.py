@@ -28,7 +28,7 @@ from benchmarks.table import Line, RatioLine, compare
 from benchmarks.through_fastapi import Client, our_application, usual_application
 from optilock import PreconditionFailed, apply, entities, watch
 from optilock.entities import Version
-from optilock.http.etags import PLAIN
+from optilock.preconditions.entity_tags import PLAIN
 
 __all__ = ["DATABASES", "run", "through_fastapi"]
 

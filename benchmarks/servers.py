@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optilock_apps.servers import ServerMissing, mariadb, postgresql
 from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from benchmarks.delay import Network, delayed
-from optilock.testing.servers import ServerMissing, mariadb, postgresql
 
 __all__ = ["DATABASES", "USUAL", "Place", "do_not_sync", "opened", "places", "through"]
 

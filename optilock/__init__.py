@@ -2,54 +2,44 @@
 
 from typing import TYPE_CHECKING, Any
 
-from optilock import events
+from optilock import events, moved
 from optilock.conditions.condition import Condition
 from optilock.conditions.demands import Demand
-from optilock.conflicts.merge import add_delta, merge_json, merge_set, merge_text
-from optilock.conflicts.resolution import OnDelete, Resolution
-from optilock.conflicts.resolvers import client_wins, merge_fields, per_field, reject, store_wins
 from optilock.dialects.transient import is_transient
 from optilock.errors import (
+    AlreadyExists,
+    BadEntity,
+    BadPrecondition,
+    BatchFailed,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
+    ConditionNotCompared,
     ConfigurationError,
     Entry,
     LinkGone,
+    NotFound,
     NotWritten,
     OptilockError,
     PreconditionFailed,
+    PreconditionRequired,
     SeparateUnitWarning,
     UnguardedStatement,
     UnguardedStatementWarning,
     WouldOverwrite,
 )
-from optilock.guard import watch
-from optilock.guard.no_bump import no_bump
-from optilock.http.errors import (
-    AlreadyExists,
-    BadEntity,
-    BadPrecondition,
-    BatchFailed,
-    ConditionNotCompared,
-    NotFound,
-    PreconditionRequired,
-)
 from optilock.leases.errors import LeaseHeld, LeaseLost
 from optilock.preconditions.apply import apply
 from optilock.preconditions.etag import etag_of
-from optilock.preconditions.expect import expect, verify
+from optilock.preconditions.expect import expect, overwrite, verify
 from optilock.preconditions.forms import EditForm, FilledForm, conflict_form
 from optilock.preconditions.lock import lock
 from optilock.preconditions.merge import merge_changes
-from optilock.preconditions.overwrite import overwrite
 from optilock.preconditions.signed import sign_seen
-from optilock.rows.touch import touch
-from optilock.session.watched import demand
+from optilock.resolvers.merge import add_delta, merge_json, merge_set, merge_text
+from optilock.resolvers.resolution import OnDelete, Resolution
+from optilock.resolvers.rules import client_wins, merge_fields, per_field, reject, store_wins
 from optilock.shares.errors import DeletePending, SharingViolation
-from optilock.statements.bulk import BulkResult, bulk_delete, bulk_update
-from optilock.statements.unguarded import guard_statements
-from optilock.statements.version import unchanged
 from optilock.tokens import CompareValues, Counter, Manual, RowVersion, Timestamp, Unique
 from optilock.unit.isolation import Isolation
 from optilock.unit.parts import Part
@@ -58,6 +48,13 @@ from optilock.unit.running import attempt_number
 from optilock.unit.strategies.heat import Adaptive
 from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, serializable, unit_of_work
 from optilock.versioned import Versioned
+from optilock.watched.guard import watch
+from optilock.watched.guard.no_bump import no_bump
+from optilock.watched.rows.touch import touch
+from optilock.watched.session.watched import demand
+from optilock.watched.statements.bulk import BulkResult, bulk_delete, bulk_update
+from optilock.watched.statements.unguarded import guard_statements
+from optilock.watched.statements.version import unchanged
 
 if TYPE_CHECKING:
     from optilock.unit.async_unit import AsyncUnitOfWork
@@ -144,6 +141,8 @@ __all__ = [
 
 
 __version__: str
+
+moved.install()
 
 
 def __dir__() -> list[str]:

@@ -44,11 +44,11 @@ def main() -> None:
 def commands() -> RichGroup:
     """The click group with all commands; raises ``ModuleNotFoundError`` without the extra."""
     import rich_click as click
+    from optilock_apps.demo.command import demo
+    from optilock_apps.wiki.command import wiki
 
     from optilock.check.command import check
-    from optilock.demo.command import demo
     from optilock.rollout.command import migrate
-    from optilock.wiki.command import wiki
 
     group = click.RichGroup(
         name="optilock", help="Optimistic concurrency for SQLAlchemy: no lost update."

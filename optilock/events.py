@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from optilock.errors import ConcurrencyError, ConfigurationError, Entry, OptilockError
-from optilock.plain import alone, as_json
+from optilock.serialize import alone, as_json
 
 __all__ = [
     "Cold",

@@ -40,7 +40,7 @@ from sqlalchemy.orm import InstanceState, Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
 
 from optilock.errors import ConfigurationError
-from optilock.plain import NAN, named_nan
+from optilock.serialize import NAN, named_nan
 from optilock.tokens import CompareValues, Token
 from optilock.undocumented.mappers import (
     keep_with_mapping,
@@ -48,7 +48,7 @@ from optilock.undocumented.mappers import (
     names_in_composite,
     registries,
 )
-from optilock.undocumented.older import named_as_by_get
+from optilock.undocumented.statements import named_as_by_get
 
 #: An execution option of queries that a class keeps: their columns are the same each time.
 DESCRIBED_ONCE = "optilock_described_once"
@@ -167,7 +167,7 @@ class Facts:
         self.version: Any = mapper.version_id_col
         #: The attribute of each column.
         self.names = _Names(mapper)
-        #: What writes of its rows by key have in common (:mod:`optilock.writes.shapes`).
+        #: What writes of its rows by key have in common (:mod:`optilock.watched.writes.shapes`).
         self.shapes: dict[Any, Any] = {}
 
     # -- attributes and columns ----------------------------------------------------------------
@@ -258,7 +258,8 @@ class Facts:
 
     @cached_property
     def together(self) -> tuple[frozenset[str], ...]:
-        """Groups of column attributes that conflict as one (:mod:`optilock.conflicts.together`).
+        """Groups of column attributes that conflict as one
+        (:mod:`optilock.resolvers.column_groups`).
 
         What the classes of its line have declared, and the columns of each composite.
         """

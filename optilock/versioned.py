@@ -29,9 +29,6 @@ from uuid import UUID
 from sqlalchemy import Column, Table, event
 from sqlalchemy.orm import Mapper
 
-from optilock.aggregates import cover
-from optilock.conflicts.resolution import OnDelete, Resolution, Resolver
-from optilock.copies.detached import compare_in_merge
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts, opts_out
 from optilock.mapping import (
@@ -44,9 +41,12 @@ from optilock.mapping import (
     tables,
     triggers,
 )
+from optilock.resolvers.resolution import OnDelete, Resolution, Resolver
 from optilock.tokens import CompareValues, Counter, RowVersion, Timestamp, Token, Unique
 from optilock.tokens.guard_trigger import Policy
 from optilock.undocumented.mappers import load_with_parent
+from optilock.watched.aggregates import cover
+from optilock.watched.rows.merge import compare_in_merge
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute
@@ -116,10 +116,10 @@ class Versioned:
         difference is written, ``SET likes = likes + 1``, so such writes never conflict
         (:mod:`optilock.mapping.commuting`)
     ``__version_root_of__``
-        relationships whose rows count as part of this one: see :mod:`optilock.aggregates`
+        relationships whose rows count as part of this one: see :mod:`optilock.watched.aggregates`
     ``__merge_together__``
         groups of attributes with a rule across them, ``(("start", "end"),)``: no merge joins one of
-        our columns with another one of theirs (:mod:`optilock.conflicts.together`)
+        our columns with another one of theirs (:mod:`optilock.resolvers.column_groups`)
     ``__on_conflict__``
         the resolver for rows of this class, unless the unit of work names one
     ``__on_delete__``

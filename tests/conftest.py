@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from optilock_apps.servers import ServerMissing
 from sqlalchemy import Engine
 from sqlalchemy.orm.mapper import _all_registries
 
-from optilock.testing.servers import ServerMissing
 from tests import deployments, summary
 from tests.engines import ASYNC, MODES, NAMES, Target, Targets, running, skip_without
 from tests.oldest import add_get_one

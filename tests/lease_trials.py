@@ -33,12 +33,12 @@ from sqlalchemy import Engine, create_engine, func, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from optilock import LeaseHeld, LeaseLost, Versioned, is_transient, leases, watch
-from optilock.conditions.clock import Clock
+from optilock.conditions.condition import Clock
 from optilock.dialects import database_of
 from optilock.leases import Leasable, LeasePolicy
 from optilock.leases.held import _here
-from optilock.leases.places import place_of_row
-from optilock.session.connections import connection_apart
+from optilock.leases.names import place_of_row
+from optilock.watched.session.connections import connection_apart
 from tests.engines import Targets
 from tests.engines.target import Target
 

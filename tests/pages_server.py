@@ -32,7 +32,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from optilock import OptilockError, Unique, Versioned, entities, etag_of
 from optilock.entities import Idempotency
-from optilock.http.preconditions import required
+from optilock.preconditions.rfc9110 import required
 
 if TYPE_CHECKING:  # not in the servers, which are to start soon
     from tests.engines import Target

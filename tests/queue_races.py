@@ -34,6 +34,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from optilock_apps import servers
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -50,7 +51,6 @@ from sqlalchemy.orm import sessionmaker
 
 from optilock.queue import MessageNotFound, Queue, ReceiptExpired
 from optilock.tables.queue import message_tables
-from optilock.testing import servers
 
 ROOT = Path(__file__).parents[1]
 VISIBILITY = 1.5

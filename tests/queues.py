@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, insert, select, update
 
-from optilock.conditions.clock import Clock, later
+from optilock.conditions.condition import Clock, later
 from optilock.queue import Message, Queue
 from optilock.tables.queue import message_tables
 

@@ -1,6 +1,6 @@
 """Conditional requests, read a second time: slowly, and as somebody else would read RFC 9110.
 
-The evaluator of :mod:`optilock.http.preconditions` is compared with this reading, over requests
+The evaluator of :mod:`optilock.preconditions.rfc9110` is compared with this reading, over requests
 that chance makes::
 
     no_write_passes(Request("PUT", (("If-Match", '"a"'),), exists=True))
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from optilock.http.preconditions import evaluate, required
+from optilock.preconditions.rfc9110 import evaluate, required
 
 __all__ = ["EARLIER", "ETAG", "LATER", "MODIFIED", "PIECES", "Request", "no_write_passes"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import inspect
 
-from optilock.http.etags import PLAIN
+from optilock.preconditions.entity_tags import PLAIN
 
 __all__ = ["tag", "version_text"]
 

@@ -2,10 +2,9 @@
 
 import os
 
+from optilock_apps.wiki.app import wiki
+from optilock_apps.wiki.pages import prepare
 from sqlalchemy import create_engine
-
-from optilock.wiki.app import wiki
-from optilock.wiki.pages import prepare
 
 # No log has what people type, or the lease of an editor.
 engine = create_engine(os.environ["WIKI_DATABASE"], pool_pre_ping=True, hide_parameters=True)

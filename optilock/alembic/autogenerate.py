@@ -25,10 +25,10 @@ from optilock.alembic.autogenerate_triggers import Key, add_trigger_operations, 
 from optilock.alembic.operation import VersionOperation
 from optilock.rollout.claim import PREFIX as CLAIM
 from optilock.schema import Expected, expected, is_own, is_version
-from optilock.session.caller import level_of_caller
 from optilock.tables import VERSION_TABLE, table_sets
 from optilock.tokens import Counter, Token
 from optilock.tokens.base import kinds
+from optilock.watched.session.watched import level_of_caller
 
 #: What a project writes in its env.py.
 LINE = 'autogenerate_plugins=["alembic.autogenerate.*", "optilock"]'

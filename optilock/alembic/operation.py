@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Target, Ways
-from optilock.dialects.quoting import plain
+from optilock.dialects.values import plain
 from optilock.errors import OptilockError
 from optilock.rollout.target import target_of
 from optilock.tokens import Token

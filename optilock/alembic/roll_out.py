@@ -36,16 +36,16 @@ from optilock.alembic.operation import Call, VersionOperation, connection_of, wa
 from optilock.alembic.version_column import VersionColumn
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
-from optilock.rollout.opened import LOCK_TIMEOUT as _LOCK_TIMEOUT
-from optilock.rollout.opened import PATIENCE as _PATIENCE
-from optilock.rollout.opened import require_column
-from optilock.rollout.pace import SHARE, pace_of
+from optilock.rollout.attempts import LOCK_TIMEOUT as _LOCK_TIMEOUT
+from optilock.rollout.attempts import PATIENCE as _PATIENCE
+from optilock.rollout.attempts import require_column
+from optilock.rollout.fill import SHARE, pace_of
 from optilock.rollout.report import Silent
 from optilock.rollout.run import roll_out
 from optilock.rollout.target import completed, guard_of, require_counted, require_present
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
-from optilock.unit.backoff import Seconds, in_seconds
+from optilock.unit.retry import Seconds, in_seconds
 
 _Roll = TypeVar("_Roll", bound="_RollOperation")
 _log = logging.getLogger("optilock")

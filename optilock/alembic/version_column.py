@@ -42,7 +42,7 @@ from optilock.alembic.operation import (
 )
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Target, Ways
-from optilock.dialects.quoting import plain, quoted, quoted_table
+from optilock.dialects.values import plain, quoted, quoted_table
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_name
 from optilock.rollout.target import require_present

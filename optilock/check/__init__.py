@@ -14,16 +14,14 @@ Nothing is changed. Each :class:`Finding` says how bad it is, what it is about, 
 what to do. The command's exit code is 1 when there is an error among them.
 
 ============  ======================================================================================
-subjects      what is looked at: classes, and their tables
-seen          the tables beside what the database has of them
+subjects      classes, their tables, and what the database has of these tables
 findings      what is found, and how bad it is
 classes       what is asked of each class
 tables        what is asked of each table
 versions      what is asked of the column that holds a version
-triggers      what is asked of a table's triggers; assignments: does a text set the version?
+triggers      what is asked of a table's triggers, and of foreign keys that fire none
 rows          what is asked of the rows
 revisions     what is asked of Alembic's revisions
-cascades      which foreign keys change rows and fire no trigger
 routes        what is asked of the routes of a web application
 run           all of it, and the driver's settings
 command       ``optilock check``

@@ -20,7 +20,7 @@ from optilock.check.versions import keeps_microseconds
 from optilock.dialects.catalogue import StoredColumn, StoredTable
 from optilock.mapped import facts, same
 from optilock.mapping.compared import compared_names
-from optilock.undocumented.dialects import reads_json_itself
+from optilock.undocumented.connections import reads_json_itself
 from optilock.versioned import Versioned
 
 

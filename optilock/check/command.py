@@ -21,7 +21,7 @@ from optilock.check.findings import Finding, Severity
 from optilock.check.revisions import settings_here
 from optilock.check.routes import check_routes
 from optilock.check.run import check as run_check
-from optilock.engines import engine_of, require_answer
+from optilock.dialects.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError
 
 if TYPE_CHECKING:

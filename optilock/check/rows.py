@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from optilock.check.findings import Finding, error, unreadable, warning
-from optilock.check.seen import Seen
+from optilock.check.subjects import Seen
 
 #: Counts that one statement takes (SQLite: 500 at most).
 _AT_ONCE = 100

@@ -10,15 +10,14 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Mapper
 
 from optilock.check import tables, triggers, versions
-from optilock.check.cascades import check_cascades
 from optilock.check.classes import check_mapping, check_values
 from optilock.check.findings import Finding, Severity, error, weak
 from optilock.check.revisions import check_revisions, folders_of
 from optilock.check.rows import check_rows
-from optilock.check.seen import Seen, look_at
-from optilock.check.subjects import mappers_of, subjects_of
+from optilock.check.subjects import Seen, look_at, mappers_of, subjects_of
+from optilock.check.triggers import check_cascades
 from optilock.dialects import database_of
-from optilock.engines import on_engine
+from optilock.dialects.engines import on_engine
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Column, Integer, Uuid, types
 
 from optilock.check.findings import Finding, error, note, weak
-from optilock.check.seen import Seen
+from optilock.check.subjects import Seen
 from optilock.dialects.catalogue import StoredColumn
 
 

@@ -6,17 +6,26 @@ for each row, under which condition), and whether it is switched on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from optilock.check.assignments import Assigned, assigned
-from optilock.check.findings import Finding, error, warning
-from optilock.check.seen import Seen
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from optilock.check.findings import Finding, error, unreadable, warning
+from optilock.check.subjects import Seen, Subject
+from optilock.dialects import database_of
+from optilock.dialects.base import Cascade
 from optilock.dialects.migrations import Found
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import moved_column, trigger_ddl, trigger_name
+from optilock.schema import expected
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger, is_guard
+
+__all__ = ["check_cascades"]
 
 
 def guard_trigger(seen: Seen) -> Iterator[Finding]:
@@ -198,3 +207,98 @@ def _unasked(seen: Seen, there: Found, message: str, advice: str) -> Finding:
 
 
 ALL = (guard_trigger, version_trigger, unasked_version_trigger, foreign_triggers)
+
+# -- does the text of a trigger set the version? -------------------------------------------------
+#
+# It is read as text, by the few forms in which SQL does so: ``NEW.version := …``,
+# ``SET NEW.version = …``, ``SELECT … INTO NEW.version``, ``NEW := OLD``, ``RETURN OLD`` before an
+# UPDATE, and an UPDATE of the trigger's own table. Functions that a trigger calls and dynamic SQL
+# are not followed.
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Where a trigger sets the version."""
+
+    text: str
+    #: Does it set what comes after the old version, as a ``Counter`` does?
+    is_next: bool
+
+
+def assigned(trigger: Found, table: str, column: str) -> Assigned | None:
+    """The first place where an UPDATE of ``table`` would set ``column``."""
+    source = _bare(trigger.source or "")
+    when = trigger.fires or source.upper()
+    if not re.search(r"\bUPDATE\b", re.split(r"\bON\b", when)[0]):
+        return None
+    for form in _forms(table, column, when):
+        found = re.search(form, source)
+        if found is not None:
+            text = " ".join(found.group().split()).strip("; ")
+            return Assigned(text, _is_next(source[found.end() :], column))
+    return None
+
+
+def _forms(table: str, column: str, when: str) -> list[str]:
+    name, into = re.escape(column.lower()), re.escape(table.lower())
+    new = rf"\bnew\s*\.\s*{name}"
+    forms = [
+        rf"{new}\s*:=",
+        rf"(?:^|;|\b(?:begin|then|else|loop|set)\b)\s*{new}\s*=",
+        rf"\bset\b[^;()]*,\s*{new}\s*=",
+        rf"\binto\s+(?:strict\s+)?{new}\b",
+        r"\bnew\s*:=\s*old\b",
+        rf"\bupdate\s+(?:only\s+)?(?:\w+\s*\.\s*)?{into}\b(?:(?!\bwhere\b)[^;])*?"
+        rf"(?:\bset|,)\s*(?:{into}\s*\.\s*)?{name}\s*=",
+    ]
+    if "BEFORE" in when and "DELETE" not in when:
+        forms.append(r"\breturn\s+old\b")
+    return forms
+
+
+def _is_next(after: str, column: str) -> bool:
+    """``OLD.version + 1``, up to the end of the statement."""
+    value = re.sub(r"[\s()]|coalesce|,0", "", re.split(r";|\bwhere\b|\bend\b|,\s*new\b", after)[0])
+    return value == f"old.{column.lower()}+1"
+
+
+def _bare(source: str) -> str:
+    """In small letters, without comments, texts, and quotes around names."""
+    without = re.sub(r"/\*.*?\*/|--[^\n]*|'(?:[^']|'')*'", " ", source, flags=re.DOTALL)
+    return re.sub(r"[\"`]", "", without).lower()
+
+
+# -- foreign keys by which the database changes rows and fires no trigger -------------------------
+#
+# MariaDB's engine does ``ON UPDATE CASCADE`` and ``SET NULL`` by itself, so neither a guard
+# trigger nor that of a ``RowVersion`` sees it: the row has changed and its version has not.
+# PostgreSQL and SQLite fire them. One statement a schema, where a class has such a trigger.
+
+
+def check_cascades(connection: Connection, subjects: Iterable[Subject]) -> Iterator[Finding]:
+    """Of tables whose versions a trigger moves, or guards."""
+    by_schema: dict[str | None, set[str]] = {}
+    for table, wanted in expected(subject.table for subject in subjects).items():
+        if wanted.guard is not None or wanted.moves_by_trigger:
+            by_schema.setdefault(table.schema, set()).add(table.name)
+    database = database_of(connection.dialect)
+    for schema, names in by_schema.items():
+        try:
+            found = database.silent_cascades(connection, schema)
+        except DBAPIError as refusal:
+            yield unreadable("foreign keys", refusal)
+            connection.rollback()
+            continue
+        yield from (_finding(one, schema) for one in found if one.table in names)
+
+
+def _finding(found: Cascade, schema: str | None) -> Finding:
+    table = found.table if schema is None else f"{schema}.{found.table}"
+    return warning(
+        "silent-cascade",
+        f"{table}.{found.column}",
+        f"A change of {found.parent} changes the column by itself ({found.does}), and this database"
+        " fires no trigger then: the version stays, and nobody who has read the row is told.",
+        "Leave it to the program, which moves the version (ON UPDATE RESTRICT, ON DELETE RESTRICT;"
+        " passive_deletes and passive_updates=False of the relationship).",
+    )

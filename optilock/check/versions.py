@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlalchemy import DefaultClause, Integer, String, Uuid
 
 from optilock.check.findings import Finding, error, warning
-from optilock.check.seen import Seen
+from optilock.check.subjects import Seen
 from optilock.check.tables import in_sql, is_text
 from optilock.dialects.catalogue import StoredColumn
 

@@ -27,10 +27,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from sqlalchemy import Column, ColumnElement, bindparam, false, func
+from sqlalchemy import BigInteger, Column, ColumnElement, FunctionElement, bindparam, false, func
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from optilock.errors import ConfigurationError, Entry
+from optilock.tokens.timestamp import UtcDateTime
+
+__all__ = ["Clock", "Later", "later"]
 
 #: SQL of a value, by its name and type.
 Given = Callable[[str, TypeEngine[Any]], ColumnElement[Any]]
@@ -167,3 +171,44 @@ def failed(
 def explained(failed: Iterable[Condition], entry: Entry[Any]) -> Exception | None:
     """The first explanation; it wins over every resolver."""
     return next((why for one in failed if (why := one.explain(entry)) is not None), None)
+
+
+# -- the clock of the database ---------------------------------------------------------------------
+#
+# :class:`Clock` is the time at which the database looks at a row; leases end by it, never by the
+# client's clock. It is neither the begin of the transaction (``now()`` of PostgreSQL) nor that of
+# the statement (``NOW(6)`` of MariaDB): a writer that has waited for the row looks at it late. It
+# is UTC, whatever the time zone of the session. The folders of ``optilock/dialects`` have its SQL.
+
+
+class Clock(FunctionElement[Any]):
+    """The time at which a row is looked at."""
+
+    inherit_cache = True
+    type = UtcDateTime()
+
+
+class Later(FunctionElement[Any]):
+    """A moment, and so many milliseconds after it."""
+
+    inherit_cache = True
+    type = UtcDateTime()
+
+
+def later(moment: ColumnElement[Any], milliseconds: Any) -> Later:
+    """``milliseconds``: a number, or SQL of one."""
+    if isinstance(milliseconds, int):
+        milliseconds = bindparam(None, milliseconds, type_=BigInteger())
+    return Later(moment, milliseconds)
+
+
+@compiles(Clock)
+@compiles(Later)
+def _on_another_database(element: Any, compiler: Any, **options: Any) -> str:
+    """Each engine that can has its own rule in ``optilock/dialects``; this is for all others."""
+    if compiler.dialect.name == "default":  # str(statement)
+        return "CURRENT_TIMESTAMP"
+    raise ConfigurationError(
+        f"Leases work on PostgreSQL, MariaDB and SQLite, not on {compiler.dialect.name}: optilock"
+        " does not know its clock."
+    )

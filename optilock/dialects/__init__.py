@@ -1,26 +1,25 @@
 """Every difference between databases; features ask :func:`database_of`.
 
 ==============  ====================================================================================
-base            all questions, with the answers for a database that nobody knows
-causes          what the codes of an error mean
-rows            rows found, locked, judged and written by their keys
+base            all questions, with the answers for a database that optilock does not know
+causes          the meaning of an error's codes
+rows            rows found, locked, compared and written by their keys
 keys            several keys in one WHERE
-counted         the rows of one ``executemany``, each with its count
-messages        the statements of a queue; a folder, with a file for each thing done to messages
-catalogue       what the database has of tables, read for all of them together
-weaknesses      what a database says of itself that makes the check weaker
-migrations      the triggers that versions depend on, and how a table that is alive gets a version
-locks           rows are locked; waiting: how long somebody else's lock is waited for
-values          what a column keeps of a value
-connections     what is noted on a connection: what to undo, and how its transaction was ended
-plain           does a statement only read? switch: from autocommit into a transaction, once
-transient       is an error worth another run?
-quoting         names and texts in SQL that is sent as it is
+queue_sql       the statements of a queue; a folder, with a file for each use of messages
+catalogue       the columns, keys and triggers that the database has, read for all tables together
+weaknesses      settings of a database that make the check weaker
+migrations      the triggers that versions depend on, and how a table in use gets a version
+locks           rows are locked; how long another transaction's lock is waited for
+values          the form in which a column keeps a value; names and texts in SQL
+connections     notes on a connection: statements to undo it with, and how its transaction ended
+switch          from autocommit into a transaction, once; the effects of a statement
+transient       errors after which another run may succeed
+engines         an engine from a URL, and work done on a sync or an async engine
 known_by_codes  engines of which only the codes of their errors are known
 ==============  ====================================================================================
 
-An engine with more than codes has a folder: ``postgresql``, ``mariadb``, ``sqlite``. There are its
-answers (``database``), its way to write many rows, and what a migration does there.
+An engine with more than codes has a folder: ``postgresql``, ``mariadb``, ``sqlite``. Its
+answers are in ``database``, next to the forms for many rows and the statements of migrations.
 """
 
 # Importing an engine's file, or folder, makes it known.

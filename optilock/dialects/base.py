@@ -16,19 +16,19 @@ from sqlalchemy import (
     types,
 )
 
+from optilock.columns.limits import Limits
 from optilock.conditions.condition import Condition
 from optilock.conditions.write import Params, Write
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import error_chain, raised_by
 from optilock.dialects.keys import key_in
 from optilock.dialects.locks import RowLocks
-from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import GuardTriggers, Names, TriggerDDL, Ways
+from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.rows import EachAlone, LockAndLook
 from optilock.dialects.values import Values
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
-from optilock.http.limits import Limits
 from optilock.mapped import Identity
 
 #: The columns of a new row -> what an upsert makes of the row that is there: column -> value.
@@ -105,7 +105,7 @@ class Database(RowLocks, Values):
     #: SQLAlchemy dialect names this class answers for.
     names: tuple[str, ...] = ()
 
-    # -- how rows are written (asked by optilock.guard) ----------------------------------------
+    # -- how rows are written (asked by optilock.watched.guard) ------------------------------------
 
     #: The most parameters one statement may carry. PostgreSQL and MariaDB take 65,535
     #: (https://www.postgresql.org/docs/current/limits.html); half of it leaves room for others.
@@ -150,7 +150,7 @@ class Database(RowLocks, Values):
         """What its columns can hold of that, over this dialect."""
         return _UNKNOWN
 
-    # -- one row by its key (asked by optilock.statements) ---------------------------------------
+    # -- one row by its key (asked by optilock.watched.statements) ---------------------------------
 
     #: Is what an UPDATE with RETURNING writes stored, whether or not somebody reads its rows?
     stores_before_rows_are_read: bool = True

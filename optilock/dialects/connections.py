@@ -52,7 +52,7 @@ from sqlalchemy import Connection, Dialect, ExceptionContext, Pool, event
 from optilock.dialects.base import Database
 from optilock.errors import OptilockError
 from optilock.undocumented.connections import demand_rollback, renew_pool, thrown_away
-from optilock.undocumented.older import listen_on
+from optilock.undocumented.statements import listen_on
 
 #: An attribute of a connection that is watched: the transaction that was ended, and the error.
 _ENDED = "_optilock_ended"

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, or_, tuple_
 
 from optilock.mapped import Identity
-from optilock.undocumented.dialects import has_bind_expression
+from optilock.undocumented.connections import has_bind_expression
 
 __all__ = ["key_in", "key_is_one_of"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Select, Table
@@ -10,11 +11,9 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.causes import Cause, ErrorCodes
 from optilock.dialects.rows import require_locks, sends_for_update, with_hint
-from optilock.dialects.waiting import Wait
 from optilock.errors import ConfigurationError
 
-__all__ = ["BEGINS", "RowLocks"]
-
+__all__ = ["BEGINS", "RowLocks", "Wait"]
 
 #: In ``connection.info``: the driver is in its autocommit mode, and who has brought it there sees
 #: to it that a transaction begins where one is needed.
@@ -122,3 +121,29 @@ class RowLocks(ErrorCodes):
 
     #: May a locking read show a row that plain reads of the same transaction do not show?
     locks_show_newer: bool = False
+
+
+# -- how long a row lock is waited for -------------------------------------------------------------
+#
+# ``Wait()`` waits as long as the database is configured to, ``Wait(seconds=0)`` not at all.
+# ``Wait(skip=True)`` does not wait either: rows that another transaction has locked are left out of
+# the answer. :meth:`Database.lock_within` and :meth:`Database.waiting` send it to each database.
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long, in seconds; ``None``: as the database is set up."""
+
+    seconds: float | None = None
+    skip: bool = False
+
+    @property
+    def usual(self) -> bool:
+        return self.seconds is None and not self.skip
+
+    @property
+    def milliseconds(self) -> int | None:
+        """How long to wait at most; 0 also for who skips; ``None``: as the database is set up."""
+        if self.skip:
+            return 0
+        return None if self.seconds is None else round(self.seconds * 1000)

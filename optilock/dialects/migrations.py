@@ -29,7 +29,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.keys import key_in
-from optilock.dialects.quoting import plain, quoted, quoted_table, sql_of
+from optilock.dialects.values import plain, quoted, quoted_table, sql_of
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import GuardTrigger

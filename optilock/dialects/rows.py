@@ -11,18 +11,29 @@ thing. There a row could change between the look and the write: :func:`require_l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Select, Table, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Select,
+    Table,
+    event,
+    literal_column,
+    select,
+)
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.condition import Match, demanded_of
 from optilock.conditions.write import Shape, Write
 from optilock.errors import ConfigurationError, NotWritten
+
+__all__ = ["Loop", "execute_counted"]
 
 Key = tuple[Any, ...]
 T = TypeVar("T")
@@ -263,3 +274,48 @@ def require_locks(database: Keeps, connection: Connection) -> None:
             " lock ends with its own statement. Give the session an engine without"
             ' isolation_level="AUTOCOMMIT". Nothing was sent.'
         )
+
+
+# -- ``executemany`` with the count of each row ----------------------------------------------------
+#
+# Drivers only add the counts up. The event ``do_executemany`` replaces the driver's loop; logs and
+# tracers still see one ``executemany``.
+
+#: From a cursor, the statement, its rows and SQLAlchemy's context: the count of each row.
+Loop = Callable[[Any, str, Sequence[Mapping[str, Any]], Any], Iterable[int]]
+
+_OPTION = "optilock_counts"
+#: Not asked of ``event.contains``, which knows a dialect by its address, and so takes a new one now
+#: and then for one that is gone.
+_listening: WeakSet[Dialect] = WeakSet()
+
+
+class _Asked(NamedTuple):
+    """The option of one execution."""
+
+    loop: Loop
+    counts: list[int]
+
+
+def execute_counted(
+    connection: Connection, statement: Any, rows: list[dict[str, Any]], loop: Loop
+) -> list[int]:
+    """Execute the statement past the guard, for each of the rows, and return their counts."""
+    if connection.dialect not in _listening:
+        event.listen(connection.dialect, "do_executemany", _counting)
+        _listening.add(connection.dialect)
+    asked = _Asked(loop, [])
+    result = type(connection).execute(
+        connection, statement, rows, execution_options={_OPTION: asked}
+    )
+    if len(rows) == 1:  # a list of one is no executemany: the event is not asked
+        return [result.rowcount]
+    return asked.counts
+
+
+def _counting(cursor: Any, statement: str, rows: Any, context: Any) -> bool | None:
+    asked: _Asked | None = context and context.execution_options.get(_OPTION)
+    if asked is None:
+        return None
+    asked.counts.extend(asked.loop(cursor, statement, rows, context))
+    return True

@@ -11,8 +11,10 @@ bring BEGIN along with the statement: there the switch is a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import partial
+from enum import IntEnum
+from functools import lru_cache, partial
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -20,7 +22,6 @@ from sqlalchemy import Connection, event
 from optilock.dialects.base import Switch
 from optilock.dialects.connections import undo_with
 from optilock.dialects.locks import BEGINS
-from optilock.dialects.plain import is_plain
 from optilock.errors import OptilockError
 from optilock.undocumented.statements import is_server_side
 
@@ -102,3 +103,47 @@ AFTER_THE_END = (
     " it any more. Nothing was sent now. Send it earlier in the unit, in another unit, or leave the"
     " option out."
 )
+
+
+# -- what a statement leaves behind in its transaction ---------------------------------------------
+
+#: Words that may stand before a parenthesis; any other one is taken for a function.
+_NO_FUNCTIONS = frozenset(
+    {"ALL", "AND", "ANY", "AS", "BETWEEN", "BY", "CASE", "ELSE", "FROM", "IN", "JOIN", "NOT", "ON"}
+    | {"OR", "SELECT", "THEN", "UNION", "WHEN", "WHERE", "NUMERIC", "VARCHAR"}
+)
+_WORDS = re.compile(r'([\w$"]+)\s*\(')
+_LEAVES_MORE = re.compile(r"\b(FOR|INTO|LOCK)\b|;|--|/\*|:=", re.IGNORECASE)
+_NAME = r'(?:\w+|"[^"]+")'
+_LOCKS = re.compile(
+    rf"\bFOR (?:NO KEY UPDATE|UPDATE|SHARE|KEY SHARE)(?: OF {_NAME}(?:, {_NAME})*)?"
+    r"(?: NOWAIT| SKIP LOCKED)?\s*\Z"
+)
+
+
+class Leaves(IntEnum):
+    """What a statement, or a transaction so far, leaves behind; the greater counts."""
+
+    NOTHING = 0
+    #: Locks on rows that it has read.
+    ROW_LOCKS = 1
+    #: Changed rows, settings, locks of other kinds, savepoints; or nobody knows.
+    MORE = 2
+
+
+@lru_cache(maxsize=1000)
+def left_by(query: Any) -> Leaves:
+    """What does the statement leave behind?"""
+    if not isinstance(query, str) or query[:6].upper() != "SELECT":
+        return Leaves.MORE
+    reading = _LOCKS.sub("", query)
+    if _LEAVES_MORE.search(reading):
+        return Leaves.MORE
+    if not all(word.upper() in _NO_FUNCTIONS for word in _WORDS.findall(reading)):
+        return Leaves.MORE
+    return Leaves.NOTHING if reading == query else Leaves.ROW_LOCKS
+
+
+def is_plain(query: Any) -> bool:
+    """Does a statement only read, and leave nothing behind? If in doubt, it does not."""
+    return left_by(query) is Leaves.NOTHING

@@ -8,12 +8,16 @@
     stored = entities.merge(session, Page, 7, {"title": "Home"}, if_match=stored.etag)
     entities.delete(session, Page, 7, if_match=stored.etag)
 
-No object is loaded. ``if_match`` stands in the WHERE of the statement, so that two clients with one
-tag never both write. :mod:`operations` has the operations, :mod:`batches` several of them as one,
-:mod:`tags` reads what a client demands, :mod:`bodies` what it wants stored, and :mod:`classes`
-refuses what cannot be written so. :mod:`idempotency` knows a request that is sent again, by the
-:mod:`fingerprints` of its body, and :mod:`resent` knows a whole batch. With an ``AsyncSession``:
-``await optilock.asyncio.merge(...)``.
+No object is loaded. ``if_match`` is part of the statement's WHERE, so that two clients with one tag
+never both write. With an ``AsyncSession``: ``await optilock.asyncio.merge(...)``.
+
+:mod:`~optilock.entities.operations` has the six operations, :mod:`~optilock.entities.batches`
+several of them as one, also when they are sent again.
+:mod:`~optilock.entities.tags` reads the versions that a client demands, and
+:mod:`~optilock.entities.bodies` the values that it wants stored.
+:mod:`~optilock.entities.idempotency` recognises a request that is sent again.
+:mod:`~optilock.entities.one_row` writes a row that is there, in the statements of
+:mod:`~optilock.entities.one_form`, and :mod:`~optilock.entities.new_row` inserts one.
 """
 
 from optilock.entities.batches import Operation, transaction

@@ -13,32 +13,45 @@
 They are written in their order, inside a savepoint of the session's transaction, which goes on
 after a failure: roll it back, or do something else and commit. The first one that fails decides,
 and ``BatchFailed.index`` is its place. A row may be named once; an empty list is nothing to do.
+
+With ``idempotency=`` a batch that is sent again is recognised as a whole: each operation is bound
+to all of them. One row that still has the version that the batch gave it proves that all were
+written, also those operations that cannot be recognised alone (deletes, rows under ``"*"``). Then
+nothing is written again, and the answer is the lost one, with the versions that the rows got. If
+another writer has changed every such row in the meantime, or the batch has none, it fails as any
+other batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from optilock.columns.identities import identity_given, identity_of_new_row
 from optilock.dialects import database_of
 from optilock.entities import operations
-from optilock.entities.bodies import named
-from optilock.entities.classes import mapper_of
-from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
+from optilock.entities.bodies import mapper_of, named
+from optilock.entities.idempotency import (
+    Idempotency,
+    Mark,
+    Request,
+    counted,
+    identity_of_new,
+    mark_of,
+)
+from optilock.entities.one_row import look_at, read_again
 from optilock.entities.operations import Asked, Stored
-from optilock.entities.resent import SentBefore, Whole, whole
 from optilock.entities.tags import only_if_absent
-from optilock.errors import ConfigurationError, OptilockError
-from optilock.http.errors import BadEntity, BatchFailed
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.identities import identity_given, identity_of_new_row
+from optilock.errors import BadEntity, BatchFailed, ConfigurationError, OptilockError
 from optilock.mapped import Place, facts
-from optilock.session.connections import connection_to_write, session_given
+from optilock.preconditions.entity_tags import PLAIN, ETags
+from optilock.watched.session.connections import connection_to_write, session_given
 
 __all__ = ["Operation", "transaction"]
 
@@ -125,8 +138,7 @@ def transaction(
     """Do all of these operations, or none; what each has stored, in their order.
 
     Args:
-        idempotency: by what the batch is known when it is sent again: as a whole, see
-            :mod:`~optilock.entities.resent`.
+        idempotency: recognises the batch, as a whole, when it is sent again.
 
     Raises:
         BatchFailed: one of them failed, or names a row a second time; nothing was written.
@@ -237,3 +249,62 @@ def _hashable(place: Place) -> Hashable:
     except TypeError:
         return place[0], repr(place[1])
     return place
+
+
+# -- a batch that is sent again --------------------------------------------------------------------
+
+
+class SentBefore(Exception):
+    """Rolls the savepoint back: the row has the version that the batch gave it."""
+
+    def __init__(self, index: int, version: Any) -> None:
+        super().__init__(index, version)
+        self.index, self.version = index, version
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The operations of a batch, and by what each is known again."""
+
+    #: Bound to all of them.
+    idempotency: Idempotency
+    requests: Sequence[Request]
+    marks: Sequence[Mark | None]
+
+    def found(self, session: Session) -> list[Stored] | None:
+        """What was stored when the batch came before; ``None``: nothing shows that it did."""
+        for request, mark in zip(self.requests, self.marks, strict=True):
+            if mark is None:
+                continue
+            mapper = request.mapper
+            connection = connection_to_write(session, mapper)
+            stored, _ = look_at(connection, mapper, request.identity, of_class=False)
+            key = stored and mark.key_of(stored[facts(mapper).token])
+            if key:
+                return self._told(session, key)
+        return None
+
+    def stored_before(self, session: Session, sent: SentBefore) -> list[Stored]:
+        """The same, where one operation has shown it."""
+        mark = self.marks[sent.index]
+        key = mark and mark.key_of(sent.version)
+        assert key
+        return self._told(session, key)
+
+    def _told(self, session: Session, key: bytes) -> list[Stored]:
+        """What the batch has made of each row, under this secret; what is there now may be more."""
+        told = []
+        for request, mark in zip(self.requests, self.marks, strict=True):
+            mapper, identity = request.mapper, request.identity
+            read_again(session, mapper, identity)
+            version = None if mark is None else mark.by(key)
+            tag = None if mark is None else request.etags.tag(mapper, identity, version)
+            told.append(Stored(identity, version, tag, again=True))
+        return told
+
+
+def whole(idempotency: Idempotency, requests: Sequence[Request], data: Sequence[bytes]) -> Whole:
+    """Each operation is bound to the ``data`` of all of them."""
+    idempotency = replace(idempotency, batch=sha256(counted(*data)).digest())
+    marks = [mark_of(idempotency, request) for request in requests]
+    return Whole(idempotency, requests, marks)

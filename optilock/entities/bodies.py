@@ -1,7 +1,7 @@
 """What a client wants stored: the names are looked at, and what is left out gets its value.
 
 Attribute -> value, of plain columns only. A name that is none of these is the client's mistake
-(:class:`~optilock.http.errors.BadEntity`), and so is NULL where the column takes none.
+(:class:`~optilock.errors.BadEntity`), and so is NULL where the column takes none.
 
 *Left out* means one thing in each operation. A new row gets the column's default, or NULL. A merge
 leaves the column as it is. A replacement resets it: to its default, or to NULL; what the class says
@@ -19,19 +19,31 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     DefaultClause,
+    inspect,
     literal_column,
 )
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.errors import ConfigurationError
-from optilock.http.errors import BadEntity
-from optilock.mapped import facts, is_expression
-from optilock.preconditions.names import why_not
-from optilock.preconditions.values import refuse_unfit
-from optilock.undocumented.dialects import default_in_ddl
-from optilock.writes.answers import default_values
+from optilock.errors import BadEntity, ConfigurationError
+from optilock.mapped import GIVE_ONE, facts, is_expression
+from optilock.preconditions.names import refuse_unfit, why_not
+from optilock.undocumented.connections import default_in_ddl
+from optilock.watched.aggregates import roots_of
+from optilock.watched.session.watched import is_watched
+from optilock.watched.statements.by_key import refuse_compared
+from optilock.watched.statements.version import class_stands_still
+from optilock.watched.writes.answers import default_values
 
-__all__ = ["is_of_ignored", "made_of", "named", "new", "replaced", "reset"]
+__all__ = [
+    "is_of_ignored",
+    "made_of",
+    "mapper_of",
+    "named",
+    "new",
+    "refuse_still",
+    "replaced",
+    "reset",
+]
 
 Values = dict[str, Any]
 
@@ -193,3 +205,77 @@ def made_of(mapper: Mapper[Any], call: str, values: Values, *, whole: bool) -> A
             " those that are given: name all of them, or use optilock.apply(). Nothing was sent."
         )
     return known.made_from(values)
+
+
+# -- classes that entity operations cannot write ---------------------------------------------------
+
+_INSTEAD = "Use optilock.apply(), or change the object in a session. Nothing was sent."
+
+
+def mapper_of(model: Any, call: str) -> Mapper[Any]:
+    """The mapper of a class whose rows the operation ``call`` can write.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    mapper = inspect(model, raiseerr=False)
+    if not isinstance(mapper, Mapper):
+        raise ConfigurationError(f"entities.{call}() takes a mapped class, not {model!r}.")
+    deletes = call == "delete"
+    why = _why_refused(mapper, call, deletes=deletes)
+    if why is not None:
+        raise ConfigurationError(f"entities.{call}({model.__name__}): {why}")
+    if facts(mapper).compares:
+        refuse_compared(mapper, f"entities.{call}()")
+    return mapper
+
+
+def _why_refused(mapper: Mapper[Any], call: str, *, deletes: bool) -> str | None:
+    known = facts(mapper)
+    if not known.token:
+        return f"the class has no version, so it has no ETag: {GIVE_ONE}."
+    if known.maps_a_select or known.table_if_any is None:
+        return f"the class is mapped to a SELECT, and its rows are stored elsewhere. {_INSTEAD}"
+    if any(len(one.tables) > 1 for one in mapper.self_and_descendants):
+        return (
+            "its rows may be in several tables (joined inheritance), which one statement cannot"
+            f" write. {_INSTEAD}"
+        )
+    if mapper.polymorphic_on is not None and not _is_mapped(mapper):
+        return f"what says which class a row is, is no column of its own. {_INSTEAD}"
+    if known.by_application and not deletes:
+        return (
+            "your program makes the versions of the class (Manual), and an entity operation has no"
+            f" place for the next one. {_INSTEAD}"
+        )
+    roots = roots_of(mapper, by_links=deletes)
+    if roots:
+        return (
+            f"its rows are parts of another ({', '.join(roots)}), whose version has to move as well"
+            f" and which one statement cannot write. {_INSTEAD}"
+        )
+    if call.startswith("insert_or_") and mapper.single:
+        return (
+            "rows of other classes are in its table, and the key may be that of one. Use insert(),"
+            " and where it raises AlreadyExists, replace() or merge(). Nothing was sent."
+        )
+    return None
+
+
+def _is_mapped(mapper: Mapper[Any]) -> bool:
+    column = mapper.polymorphic_on
+    return isinstance(column, Column) and column in facts(mapper).columns.values()
+
+
+def refuse_still(session: Session, mapper: Mapper[Any], call: str) -> None:
+    """Refuse to move a version inside of a ``no_bump`` block.
+
+    Raises:
+        ConfigurationError: there is one for rows of the class.
+    """
+    if is_watched(session) and class_stands_still(session, mapper):
+        raise ConfigurationError(
+            f"entities.{call}({mapper.class_.__name__}) is refused inside of no_bump(), which keeps"
+            " versions as they are: an entity that was written has another tag. Write it outside of"
+            " the block."
+        )

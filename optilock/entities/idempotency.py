@@ -32,6 +32,9 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -39,18 +42,14 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.orm import Mapper
 
-from optilock.entities.bodies import is_of_ignored
-from optilock.entities.classes import mapper_of
-from optilock.entities.fingerprints import body_bytes, counted
-from optilock.errors import ConfigurationError, described
-from optilock.http.errors import BadPrecondition
-from optilock.http.etags import ETags
-from optilock.http.identities import identity_of_new_row
-from optilock.http.keys import secret_keys
-from optilock.http.texts import text_of
+from optilock.columns.identities import identity_of_new_row
+from optilock.columns.texts import key_text, text_of
+from optilock.entities.bodies import is_of_ignored, mapper_of
+from optilock.errors import BadEntity, BadPrecondition, ConfigurationError, described
 from optilock.mapped import Identity, facts
+from optilock.preconditions.entity_tags import ETags, secret_keys
 
-__all__ = ["Idempotency", "Mark", "Request", "identity_of_new", "mark_of"]
+__all__ = ["Idempotency", "Mark", "Request", "body_bytes", "counted", "identity_of_new", "mark_of"]
 
 _LONGEST = 255
 # A String of RFC 9651, section 3.3.3; or the same without quotes, as many clients send it.
@@ -273,3 +272,87 @@ def _is_uuid(mapper: Mapper[Any]) -> bool:
         return [column.type.python_type for column in mapper.primary_key] == [UUID]
     except NotImplementedError:  # a type of the application
         return False
+
+
+# -- the bytes of a body ---------------------------------------------------------------------------
+
+
+def body_bytes(values: Mapping[str, Any], name: str) -> bytes:
+    """Return the bytes of a body, attribute -> value of the class ``name``.
+
+    Two bodies have the same bytes if they want the same values stored, and only then. Names are
+    written in their order, each value with its type and its length. The result is the same in
+    every process and with every Python: it depends on no order of a dictionary or a set, on no
+    hash, and on no context of decimal numbers.
+
+    Raises:
+        BadEntity: a value is nested too deeply.
+        ConfigurationError: a value is of a type without a text that stays the same.
+    """
+    try:
+        return b"".join(
+            counted(attribute) + _bytes(values[attribute], f"{name}.{attribute}")
+            for attribute in sorted(values)
+        )
+    except RecursionError:
+        raise BadEntity(
+            f"A value of {name} is nested too deeply. Nothing was sent.",
+            detail="A value that was sent is nested too deeply.",
+        ) from None
+
+
+def counted(*parts: str | bytes) -> bytes:
+    """Each part with its length before it, so that parts in a row stay apart."""
+    data = (one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one for one in parts)
+    return b"".join(b"%d:%b" % (len(one), one) for one in data)
+
+
+def _bytes(value: Any, name: str) -> bytes:
+    kind, text = _typed(value, name)
+    return kind + counted(text)
+
+
+def _typed(value: Any, name: str) -> tuple[bytes, str | bytes]:
+    """The letter of its type, and its text."""
+    match value:
+        case None:
+            return b"n", ""
+        case Enum():
+            return b"e", value.name or str(value.value)  # no flag at all has no name
+        case bool():
+            return b"b", key_text(value, name)
+        case str():
+            return b"s", str.__str__(value)
+        case int():
+            return b"i", int.__repr__(value)
+        case float():
+            return b"f", float.__repr__(value)
+        case Decimal():
+            return b"d", _decimal(value)
+        case bytes() | bytearray() | memoryview():
+            return b"y", bytes(value)
+        case UUID():
+            return b"u", key_text(value, name)
+        case date() | time():  # a datetime is a date
+            return b"t", key_text(value, name)
+        case timedelta():
+            return b"p", f"{value.days} {value.seconds} {value.microseconds}"
+        case Mapping():
+            pairs = ((_bytes(key, name), _bytes(one, name)) for key, one in value.items())
+            return b"o", b"".join(key + one for key, one in sorted(pairs))
+        case list() | tuple():
+            return b"l", b"".join(_bytes(one, name) for one in value)
+        case set() | frozenset():
+            return b"m", b"".join(sorted(_bytes(one, name) for one in value))
+    raise ConfigurationError(
+        f"{name} was given a {type(value).__name__}, which has no text that is the same in every"
+        " process, and a request that is sent again is known by its values: give plain values"
+        " (text, numbers, bytes, UUIDs, dates, lists and dictionaries of these), or leave"
+        " idempotency= away. Nothing was sent."
+    )
+
+
+def _decimal(value: Decimal) -> str:
+    """``str(value)`` asks the context of the thread; this does not."""
+    sign, digits, exponent = value.as_tuple()
+    return f"{sign} {''.join(map(str, digits))} {exponent}"

@@ -42,9 +42,28 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Mapper, Session
 
-from optilock.entities.bodies import is_of_ignored, made_of, named, new, replaced, reset
-from optilock.entities.classes import mapper_of, refuse_still
+from optilock.columns.identities import (
+    has_one_spelling,
+    identity_given,
+    identity_in,
+    identity_of_new_row,
+    is_of_texts,
+)
+from optilock.conditions.request import not_met
+from optilock.entities.bodies import (
+    is_of_ignored,
+    made_of,
+    mapper_of,
+    named,
+    new,
+    refuse_still,
+    replaced,
+    reset,
+)
 from optilock.entities.idempotency import Idempotency, Request, identity_of_new, mark_of
+from optilock.entities.new_row import NewRow, insert_row, upsert_row
+from optilock.entities.one_form import Change
+from optilock.entities.one_row import Written, write_row
 from optilock.entities.tags import (
     Version,
     none_of,
@@ -53,25 +72,14 @@ from optilock.entities.tags import (
     refuse_star,
     versions,
 )
-from optilock.errors import ConfigurationError, PreconditionFailed
-from optilock.http.errors import AlreadyExists, NotFound
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.identities import (
-    has_one_spelling,
-    identity_given,
-    identity_in,
-    identity_of_new_row,
-    is_of_texts,
-)
-from optilock.http.request import not_met
+from optilock.errors import AlreadyExists, ConfigurationError, NotFound, PreconditionFailed
 from optilock.mapped import Identity, facts
-from optilock.preconditions.values import refuse_impossible_key, refuse_unfit_key
-from optilock.session.connections import connection_to_write, session_given
-from optilock.session.watched import demands_of
-from optilock.statements.call import flush_before
-from optilock.statements.new_row import NewRow, insert_row, upsert_row
-from optilock.statements.one_form import Change
-from optilock.statements.one_row import Written, stored_key, write_row
+from optilock.preconditions.entity_tags import PLAIN, ETags
+from optilock.preconditions.names import refuse_impossible_key, refuse_unfit_key
+from optilock.watched.rows.stored import stored_key
+from optilock.watched.session.connections import connection_to_write, session_given
+from optilock.watched.session.watched import demands_of
+from optilock.watched.statements.call import flush_before
 
 __all__ = [
     "Stored",

@@ -1,7 +1,7 @@
 """What a client demands of a row, read: the versions that its tags stand for.
 
 ``if_match`` is a strong entity tag with its two quotes, several in a list or a tuple (such as the
-``versions`` that :func:`optilock.http.preconditions.required` finds), or ``*``. Text is always a
+``versions`` that :func:`optilock.preconditions.rfc9110.required` finds), or ``*``. Text is always a
 tag. A version that the program itself has is ``Version(3)``, so that no number of a client's JSON
 passes for one.
 
@@ -16,12 +16,11 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import ConfigurationError, described
-from optilock.http.errors import BadPrecondition, PreconditionRequired
-from optilock.http.etags import ETags, sent_tags
-from optilock.http.fields import STAR, Tag, tags
-from optilock.http.request import compared
+from optilock.conditions.fields import STAR, Tag, tags
+from optilock.conditions.request import compared
+from optilock.errors import BadPrecondition, ConfigurationError, PreconditionRequired, described
 from optilock.mapped import Identity, facts
+from optilock.preconditions.entity_tags import ETags, sent_tags
 
 __all__ = ["Version", "none_of", "only_if_absent", "refuse_if_match", "refuse_star", "versions"]
 

@@ -2,11 +2,10 @@
 
 :mod:`leasable` is the mixin, :mod:`policy` what a class says of its leases, and :mod:`columns` what
 the table has for them. :mod:`condition` is asked by every write. :mod:`operations` acquire, renew,
-change, release and break leases of rows (:mod:`places`) and of :mod:`names`; :mod:`values` are what
+change, release and break leases of rows and of :mod:`names`; :mod:`values` are what
 the holder gets, and what everybody may know. :mod:`under` lets a session write under a lease.
 :mod:`held` is a lease that is renewed for its holder, by :mod:`threads`, or by :mod:`tasks` for
-async code (``optilock.asyncio.lease``). :mod:`all_rows` lets the lease of a name guard all
-rows of a class. :mod:`errors` are what others get.
+async code (``optilock.asyncio.lease``). :mod:`errors` are what others get.
 """
 
 from optilock.leases.errors import LeaseHeld, LeaseLost

@@ -20,9 +20,8 @@ from sqlalchemy.orm import Session
 
 from optilock.errors import ConfigurationError
 from optilock.leases.errors import LeaseLost
-from optilock.leases.names import place_of
+from optilock.leases.names import Place, place_of
 from optilock.leases.operations import acquire, lost_on, release_on, renew_on
-from optilock.leases.places import Place
 from optilock.leases.policy import ENDLESS, milliseconds
 from optilock.leases.under import use
 from optilock.leases.values import Lease

@@ -24,8 +24,8 @@ from optilock.leases.columns import columns_in, names_taken, new_columns, take
 from optilock.leases.condition import UNDER_LEASES
 from optilock.leases.policy import LeasePolicy
 from optilock.mapped import tokens_of
-from optilock.session.watched import demand_always
 from optilock.undocumented.mappers import leave_out
+from optilock.watched.session.watched import demand_always
 
 __all__ = ["Leasable"]
 

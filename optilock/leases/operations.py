@@ -42,15 +42,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from optilock.conditions.clock import Later
+from optilock.conditions.condition import Later
 from optilock.dialects.rows import native
 from optilock.leases.columns import FAR, LEASE_ID, LeaseColumns
 from optilock.leases.errors import LeaseHeld, LeaseLost
-from optilock.leases.names import place_of
-from optilock.leases.places import Place
+from optilock.leases.names import Place, place_of
 from optilock.leases.values import Lease, LeaseState, lease_from, new_id, read_id, state_of
-from optilock.session.connections import session_given
-from optilock.writes.send import require_row_counts
+from optilock.watched.session.connections import session_given
+from optilock.watched.writes.send import require_row_counts
 
 __all__ = ["acquire", "break_", "change", "look", "release", "renew"]
 

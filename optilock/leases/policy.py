@@ -29,7 +29,7 @@ from typing import Any, Literal, Protocol
 
 from sqlalchemy import ColumnElement
 
-from optilock.conditions.clock import Clock
+from optilock.conditions.condition import Clock
 from optilock.errors import ConfigurationError
 
 __all__ = ["ENDLESS", "LeasePolicy", "milliseconds"]
@@ -68,8 +68,8 @@ class LeasePolicy:
     exclusive_reads: bool = False
     #: SQL of the time, UTC: the clock of the database, unless a test moves another one.
     clock: ColumnElement[Any] = _CLOCK
-    #: The name whose lease guards all rows of the class (:mod:`optilock.leases.all_rows`). How long
-    #: it may last is said by the :class:`~optilock.leases.names.Names` of the name.
+    #: The name whose lease guards all rows of the class (:mod:`optilock.leases.condition`). How
+    #: long it may last is said by the :class:`~optilock.leases.names.Names` of the name.
     all_rows: Named | None = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ or, in a watched session, ``use(session, lease)``. From then on every write of t
 the lease, and is refused with ``LeaseLost`` once it is not in force any more. The lease of a *name*
 is asked for by every write of the session, or of the classes in ``on``: its row is read with a lock
 that lets nobody else become its holder before the transaction has ended. Where the name stands for
-all rows of a class (:mod:`optilock.leases.all_rows`), every write of that class asks for it.
+all rows of a class (:mod:`optilock.leases.condition`), every write of that class asks for it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ from sqlalchemy.orm import Mapper, Session
 from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.errors import ConfigurationError, Entry
-from optilock.leases.all_rows import NoHolder
 from optilock.leases.columns import LEASE_ID, LeaseColumns
-from optilock.leases.condition import LEASE, refusal
+from optilock.leases.condition import LEASE, NoHolder, refusal
 from optilock.leases.errors import LeaseLost
-from optilock.leases.names import Name, are_one, name_of, place_of
-from optilock.leases.places import Place
+from optilock.leases.names import Name, Place, are_one, name_of, place_of
 from optilock.leases.values import Lease, read_id
 from optilock.mapped import facts
-from optilock.session.connections import session_given
-from optilock.session.watched import demand, demands_of_its_own, is_watched
 from optilock.unit.parts import Part
+from optilock.watched.session.connections import session_given
+from optilock.watched.session.watched import demand, demands_of_its_own, is_watched
 
 __all__ = ["Under", "read", "use"]
 
@@ -146,7 +144,7 @@ class _NameHeld(Condition):
 
 
 class _UnderName(Demand):
-    """What is demanded in place of :class:`~optilock.leases.all_rows.NoHolder` of the name."""
+    """What is demanded in place of :class:`~optilock.leases.condition.NoHolder` of the name."""
 
     def __init__(
         self, place: Place, mine: Any, ordinal: int, on: Collection[type[Any]] | None

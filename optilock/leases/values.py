@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from optilock.http.errors import BadPrecondition
+from optilock.errors import BadPrecondition
 from optilock.leases.columns import FAR
 
 __all__ = ["Lease", "LeaseState", "State", "new_id", "read_id", "state_of"]

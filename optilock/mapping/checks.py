@@ -11,11 +11,11 @@ from sqlalchemy.ext.declarative import AbstractConcreteBase
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import UnmappedColumnError
 
-from optilock.conflicts.resolution import check_policy
-from optilock.conflicts.resolvers import check_resolver_for
-from optilock.conflicts.together import check_declared
 from optilock.errors import ConfigurationError
 from optilock.mapped import facts
+from optilock.resolvers.column_groups import check_declared
+from optilock.resolvers.resolution import check_policy
+from optilock.resolvers.rules import check_resolver_for
 from optilock.tokens import CompareValues, Token
 from optilock.tokens.guard_trigger import check_guard
 from optilock.undocumented.mappers import mapped_key

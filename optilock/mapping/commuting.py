@@ -6,10 +6,10 @@
         __version_commutes__ = ("likes",)
 
 ``page.likes += 1`` alone is written as ``SET likes = likes + 1``, whatever the version is, and so
-never conflicts (:mod:`optilock.writes.commuting`). That is right only for a column whose writers
-mean the difference, so each is named. It is a number that adds up exactly, in any order: integers
-and ``Numeric``. Sums of floats depend on the order, and a type of the application may mean anything
-by a plus.
+never conflicts (:mod:`optilock.watched.writes.commuting`). That is right only for a column whose
+writers mean the difference, so each is named. It is a number that adds up exactly, in any order:
+integers and ``Numeric``. Sums of floats depend on the order, and a type of the application may mean
+anything by a plus.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from optilock.errors import ConfigurationError
 from optilock.mapped import Facts, State, facts, is_expression, there_are
 from optilock.mapping.checks import column_named
 from optilock.mapping.originals import original_of
-from optilock.session.watched import is_watched
 from optilock.tokens import CompareValues
-from optilock.undocumented.objects import left_out
+from optilock.undocumented.mappers import left_out
+from optilock.watched.session.watched import is_watched
 
 Values = dict[str, Any]
 

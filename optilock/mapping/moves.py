@@ -35,11 +35,10 @@ from sqlalchemy.orm import NO_VALUE, Mapper, PassiveFlag
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError
 from optilock.mapped import State, facts
-from optilock.session.connections import connection_to_write
-from optilock.session.watched import is_watched, stands_still
 from optilock.tokens import Token
-from optilock.undocumented.mappers import compare_by_key
-from optilock.undocumented.objects import mark_changed
+from optilock.undocumented.mappers import compare_by_key, mark_changed
+from optilock.watched.session.connections import connection_to_write
+from optilock.watched.session.watched import is_watched, stands_still
 
 #: In the ``info`` of an object: the attribute that is written again as it is, and its value.
 _AGAIN = "optilock_written_again"

@@ -3,8 +3,9 @@
 Two classes over one table would each hold a version of its own of the same row. SQLAlchemy writes
 each with an UPDATE that expects the version it was read in, so the second one would meet the first
 as another writer's change. Nothing tells which of the two classes an UPDATE belongs to, either: the
-two have one table. So a flush with objects of both is refused (:mod:`optilock.guard.refusals`); in
-transactions of their own each is guarded like any other. Classes of one hierarchy are one class.
+two have one table. So a flush with objects of both is refused
+(:mod:`optilock.watched.guard.refusals`); in transactions of their own each is guarded like any
+other. Classes of one hierarchy are one class.
 """
 
 from __future__ import annotations

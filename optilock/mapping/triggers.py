@@ -19,7 +19,7 @@ from sqlalchemy import Column, Dialect, Table, event
 
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.quoting import plain, quoted
+from optilock.dialects.values import plain, quoted
 from optilock.errors import ConfigurationError
 from optilock.tokens import Token
 from optilock.tokens.guard_trigger import short_name

@@ -14,7 +14,7 @@ the edit as ever, when it flushes, and the version still is a condition of that 
 nor the column that says which class the row is. Which of the others a client may edit is for the
 application to say: pass it what is allowed, and not the whole form. Texts of a form are read as
 the columns have them (:mod:`optilock.preconditions.normal`). A mistake of the client is
-:class:`~optilock.http.errors.BadEntity`: a wrong name, or a value that its column cannot hold.
+:class:`~optilock.errors.BadEntity`: a wrong name, or a value that its column cannot hold.
 
 ``seen`` is what the client had loaded, attribute -> value, from the fields of a form for example.
 It tells what the client has changed, and what the other writer has, so the entry of a refused edit
@@ -34,19 +34,17 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.errors import ConfigurationError
-from optilock.guard.promises import promise
-from optilock.http.columns import surely_holds
-from optilock.http.errors import NotFound
+from optilock.columns.values import surely_holds
+from optilock.errors import ConfigurationError, NotFound
 from optilock.mapped import GIVE_ONE, Identity, State, facts, is_expression
 from optilock.preconditions.etag import NOT_GIVEN, Wanted, matches, wanted
 from optilock.preconditions.expect import failed, gone, loaded_version, seen_values
-from optilock.preconditions.names import check_names, columns_of
+from optilock.preconditions.names import check_names, columns_of, key_of_row, refuse_unfit
 from optilock.preconditions.normal import normal_values
-from optilock.preconditions.values import key_of_row, refuse_unfit
-from optilock.rows.stored import Values
-from optilock.session.connections import session_given
-from optilock.session.watched import is_watched
+from optilock.watched.guard.promises import promise
+from optilock.watched.rows.stored import Values
+from optilock.watched.session.connections import session_given
+from optilock.watched.session.watched import is_watched
 
 T = TypeVar("T")
 

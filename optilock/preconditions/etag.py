@@ -6,13 +6,13 @@
     response.headers["ETag"] = etag_of(page)          # '"gM0kXw2f.3"'
 
 The tag names the row as well as its version, so that of another row never passes for it:
-:mod:`optilock.http.etags` says how, and how to sign tags.
+:mod:`optilock.preconditions.entity_tags` says how, and how to sign tags.
 
 What a client demands is text, and text is a tag, always: with its two quotes, alone or in a list as
-``If-Match`` has it, as werkzeug has parsed that, or as :mod:`optilock.http.preconditions` has. It
-is compared character by character (strong comparison, RFC 9110 section 8.8.3.2), so a weak one,
+``If-Match`` has it, as werkzeug has parsed that, or as :mod:`optilock.preconditions.rfc9110` has.
+It is compared character by character (strong comparison, RFC 9110 section 8.8.3.2), so a weak one,
 ``W/"gM0kXw2f.3"``, never matches (section 13.1.1). A text that is no tag is
-:class:`~optilock.http.errors.BadPrecondition`, with the status to answer.
+:class:`~optilock.errors.BadPrecondition`, with the status to answer.
 
 A version itself is for programs: ``version=3``, or a value that is no text. It has to be of the
 version's type; as ``version=`` the text of a UUID or of a time will do. Anything else is the
@@ -28,12 +28,11 @@ from uuid import UUID
 
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import ConfigurationError, Entry
-from optilock.http.errors import BadPrecondition
-from optilock.http.etags import PLAIN, sent_tags
-from optilock.http.request import compared
+from optilock.conditions.request import compared
+from optilock.errors import BadPrecondition, ConfigurationError, Entry
 from optilock.mapped import Identity, State, facts, identity_of
-from optilock.statements.version_types import ALSO, kind_of
+from optilock.preconditions.entity_tags import PLAIN, sent_tags
+from optilock.watched.statements.version import ALSO, kind_of
 
 #: Instead of the version of a row that is not there any more.
 GONE: Any = object()

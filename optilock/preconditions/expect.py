@@ -62,9 +62,8 @@ from optilock.errors import (
     ConfigurationError,
     PreconditionFailed,
 )
-from optilock.guard.promises import promise
-from optilock.http.etags import not_null, state_of
-from optilock.mapped import GIVE_ONE, Identity, State, facts, identity_of
+from optilock.mapped import GIVE_ONE, Identity, State, facts, identity_of, place_of
+from optilock.preconditions.entity_tags import not_null, state_of
 from optilock.preconditions.etag import (
     GONE,
     NOT_GIVEN,
@@ -76,13 +75,17 @@ from optilock.preconditions.etag import (
 )
 from optilock.preconditions.names import by_column, check_names
 from optilock.preconditions.normal import normal_values
-from optilock.rows.sides import Attempt, attempt_of, entry_of, stored_or_loaded
-from optilock.rows.stored import Values, read_stored
-from optilock.rows.unknown_versions import held_before, hold_known, never_read, never_seen
-from optilock.session.connections import connection_to_write
-from optilock.session.watched import is_watched
-from optilock.undocumented.older import in_greenlet
-from optilock.writes.send import expected_version
+from optilock.undocumented.statements import in_greenlet
+from optilock.watched.guard.promises import promise, promises_of
+from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, stored_or_loaded
+from optilock.watched.rows.stored import Values, read_stored
+from optilock.watched.rows.unknown_versions import held_before, hold_known, never_read, never_seen
+from optilock.watched.session.connections import connection_to_write
+from optilock.watched.session.records import OfOneTransaction
+from optilock.watched.session.watched import is_watched, watched
+from optilock.watched.writes.send import expected_version
+
+__all__ = ["overwrite"]
 
 
 def expect(
@@ -95,7 +98,7 @@ def expect(
     """Demand that the row of ``obj`` is this version, now and until our transaction is over.
 
     ``etag_or_version`` is what a client has sent: strong ETags as :func:`optilock.etag_of` gives
-    them, quotes included, in a text, or as werkzeug or :mod:`optilock.http.preconditions` has
+    them, quotes included, in a text, or as werkzeug or :mod:`optilock.preconditions.rfc9110` has
     parsed them. A value that is no text, or ``version``, is the version itself: an integer, a UUID,
     a datetime, bytes; as ``version`` also a string, and the text of a UUID or of a datetime. A
     number out of a client's JSON looks like any number and is bound to no row, so pass on only text
@@ -299,3 +302,40 @@ def verify(obj: object) -> None:
         attempt = Attempt(state.mapper, identity_of(state), "verify", {}, {}, {})
         raise ConcurrencyError([entry_of(attempt, None)])
     promise(session, state, version, demanded=False)
+
+
+# -- the last write wins ---------------------------------------------------------------------------
+
+
+def overwrite(obj: object) -> None:
+    """Let our writes of the row of ``obj`` win until the transaction ends. Sends no SQL.
+
+    ::
+
+        setting = session.get_one(Setting, "theme")
+        overwrite(setting)                        # a faster writer is overwritten
+        setting.value = "dark"
+        session.commit()
+
+    It acts as :func:`optilock.client_wins` for one object, whatever ``on_conflict`` is: our
+    changed columns replace theirs, columns that only they have changed keep their values, a
+    missing row is inserted again, and a row that we delete is deleted. Without a faster writer it
+    costs nothing, because the write names the version that was read, as every write does.
+
+    Raises:
+        ConfigurationError: the version of the row was promised in this transaction (``expect``,
+            ``verify``), which is the opposite; or the object is new, deleted, detached, or in a
+            session that is not watched.
+    """
+    state, session = state_in_watched_session(obj, "overwrite", versioned=False)
+    known = watched(session)
+    if place_of(state) in promises_of(session):
+        raise ConfigurationError(
+            f"overwrite() got {state.class_.__name__} {identity_of(state)!r}, whose version was"
+            " promised in this transaction: expect() and verify() say that the row must not have"
+            " moved, overwrite() that it does not matter. Leave one of them out."
+        )
+    if known.overwritten is None:
+        known.overwritten = OfOneTransaction()
+    known.overwritten.in_transaction(session.get_transaction())
+    known.overwritten[place_of(state)] = None

@@ -14,7 +14,7 @@ Edits of different fields, and of different places of a text, are merged
 is shown again. :func:`conflict_form` makes its values: **theirs, and over it only what I have
 changed**. So what I have not touched, and not seen, is not written back when I press Save again.
 Of a field that both have changed, it has mine, and theirs stands beside it (``theirs``); in a text
-that is merged, both stand between marks (:mod:`optilock.conflicts.open_text`), and it is not saved
+that is merged, both stand between marks (:mod:`optilock.resolvers.open_text`), and it is not saved
 before they are settled.
 """
 
@@ -29,16 +29,16 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import inspect
 from sqlalchemy.orm import Session, scoped_session
 
-from optilock.conflicts.merge import merge_text
-from optilock.conflicts.open_text import merge_open, open_lines
-from optilock.conflicts.resolution import Resolver
-from optilock.conflicts.resolvers import PerField, check_resolver_for, merge_fields
+from optilock.columns.identities import identity_given
 from optilock.errors import CannotMerge, Computed, ConcurrencyError, Entry
-from optilock.http.etags import ETags
-from optilock.http.identities import identity_given
 from optilock.mapped import Identity, facts
+from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.merge import merge_changes
 from optilock.preconditions.signed import read_seen, sign_seen, sign_values
+from optilock.resolvers.merge import merge_text
+from optilock.resolvers.open_text import merge_open, open_lines
+from optilock.resolvers.resolution import Resolver
+from optilock.resolvers.rules import PerField, check_resolver_for, merge_fields
 
 __all__ = ["EditForm", "FilledForm", "conflict_form"]
 

@@ -39,18 +39,18 @@ from sqlalchemy.orm import Session
 
 from optilock import events
 from optilock.dialects import Cause, database_of
+from optilock.dialects.locks import Wait
 from optilock.dialects.transient import cause_of, ended_by_conflict
-from optilock.dialects.waiting import Wait
 from optilock.errors import Action, ConfigurationError
-from optilock.guard.ended import conflict_before_commit
 from optilock.mapped import State, facts, identity_of, place_of
 from optilock.preconditions.expect import must_wait, state_in_watched_session
-from optilock.rows.seen import version_seen
-from optilock.rows.sides import Attempt, attempt_of, entry_of
-from optilock.rows.stored import Values, read_stored
-from optilock.session.connections import connection_to_write
-from optilock.session.records import Promises, conflict_of
-from optilock.session.watched import watched
+from optilock.watched.guard.ended import conflict_before_commit
+from optilock.watched.rows.entries import Attempt, attempt_of, entry_of
+from optilock.watched.rows.seen import version_seen
+from optilock.watched.rows.stored import Values, read_stored
+from optilock.watched.session.connections import connection_to_write
+from optilock.watched.session.records import Promises, conflict_of
+from optilock.watched.session.watched import watched
 
 __all__ = ["lock"]
 

@@ -23,8 +23,8 @@ The flush writes the merged values, under the version that the row was just read
 moved again by then, the error is ``ConcurrencyError``, whatever resolvers the session has:
 :func:`optilock.retry` may run the unit again, which merges with the values that are stored then. If
 the resolver refuses, the error is ``PreconditionFailed``: the same merge would be refused again.
-Columns that belong together are merged as one (:mod:`optilock.conflicts.together`), and a column
-that was not signed counts as changed by the other side.
+Columns that belong together are merged as one (:mod:`optilock.resolvers.column_groups`), and a
+column that was not signed counts as changed by the other side.
 """
 
 from __future__ import annotations
@@ -37,29 +37,31 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Mapper, Session, scoped_session
 
 from optilock import events
-from optilock.conflicts.resolution import DeletePolicies, OnConflict, Resolver
-from optilock.conflicts.resolvers import check_resolver_for, merge_fields
-from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
-from optilock.guard.corrections import plan_update
-from optilock.guard.decide import decide
-from optilock.guard.promises import promise
-from optilock.http.errors import BadPrecondition
-from optilock.http.etags import ETags
-from optilock.http.identities import has_one_spelling, identity_given
+from optilock.columns.identities import has_one_spelling, identity_given
+from optilock.errors import (
+    BadPrecondition,
+    ConcurrencyError,
+    ConfigurationError,
+    PreconditionFailed,
+)
 from optilock.mapped import Identity, State, facts, identity_of, is_expression, place_of
 from optilock.preconditions.apply import as_held, checked, row_to_edit, set_all
+from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.etag import GONE, Wanted
 from optilock.preconditions.expect import as_loaded, changed, gone, loaded_version
-from optilock.preconditions.names import by_column, check_names
+from optilock.preconditions.names import by_column, check_names, refuse_impossible_key
 from optilock.preconditions.normal import normal_values
 from optilock.preconditions.signed import read_seen
-from optilock.preconditions.values import refuse_impossible_key
-from optilock.rows.sides import Attempt, Missed, attempt_of
-from optilock.rows.stored import Values
-from optilock.session.connections import connection_to_write, session_given
-from optilock.session.records import OfOneTransaction, Promises
-from optilock.session.watched import note_merged
-from optilock.statements.one_row import stored_key
+from optilock.resolvers.resolution import DeletePolicies, OnConflict, Resolver
+from optilock.resolvers.rules import check_resolver_for, merge_fields
+from optilock.watched.guard.corrections import plan_update
+from optilock.watched.guard.decide import decide
+from optilock.watched.guard.promises import promise
+from optilock.watched.rows.entries import Attempt, Missed, attempt_of
+from optilock.watched.rows.stored import Values, stored_key
+from optilock.watched.session.connections import connection_to_write, session_given
+from optilock.watched.session.records import OfOneTransaction, Promises
+from optilock.watched.session.watched import note_merged
 
 __all__ = ["merge_changes"]
 

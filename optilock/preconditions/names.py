@@ -1,7 +1,10 @@
-"""What a client may name: the plain columns of a row, to change them or to say what it has seen.
+"""Names, keys and values that a client sends, checked before a database sees them.
 
-Neither the key, nor the version, nor what says which class the row is. A name that is none of these
-is the client's mistake, :class:`~optilock.http.errors.BadEntity`.
+A client names plain columns of a row, to change them or to say which values it has seen. The
+primary key, the version and the discriminator are refused, as is any other name, with
+:class:`~optilock.errors.BadEntity`. The same error refuses a value that its column cannot hold
+(:mod:`optilock.columns.values`; the database of the session adds its own limits). A key that no
+row can have is treated as the key of a missing row, without a question to the database.
 """
 
 from __future__ import annotations
@@ -10,15 +13,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.types import TypeEngine
 
-from optilock.http.errors import BadEntity
-from optilock.mapped import facts
-from optilock.rows.sides import detached
-from optilock.rows.stored import Values
+from optilock.columns.identities import identity_given
+from optilock.columns.values import holds, surely_holds, takes
+from optilock.dialects import database_of
+from optilock.errors import BadEntity, NotFound
+from optilock.mapped import Identity, facts
+from optilock.undocumented.connections import type_on
 from optilock.undocumented.mappers import names_in_composite
+from optilock.watched.rows.entries import detached
+from optilock.watched.rows.stored import Values
+from optilock.watched.session.connections import engine_to_write
 
-__all__ = ["by_column", "check_names", "columns_of", "why_not"]
+__all__ = [
+    "by_column",
+    "check_names",
+    "columns_of",
+    "key_of_row",
+    "refuse_impossible_key",
+    "refuse_unfit",
+    "refuse_unfit_key",
+    "why_not",
+]
 
 
 def check_names(mapper: Mapper[Any], given: Any, what: str) -> None:
@@ -99,3 +117,85 @@ def _parts(mapper: Mapper[Any], name: str, value: Any) -> Iterator[tuple[str, An
         yield from zip(names, value.__composite_values__(), strict=False)
     elif is_dataclass(value):
         yield from zip(names, (getattr(value, one.name) for one in fields(value)), strict=False)
+
+
+# -- keys and values -------------------------------------------------------------------------------
+
+
+def refuse_unfit(session: Session, mapper: Mapper[Any], name: str, value: Any) -> None:
+    """Refuse a value that the column of the attribute cannot hold.
+
+    Raises:
+        BadEntity: it cannot.
+    """
+    column = facts(mapper).columns[name]
+    kind = column.type
+    if value is None:
+        if not column.nullable and not kind.should_evaluate_none:
+            raise BadEntity(
+                f"{mapper.class_.__name__}.{name} cannot be null. Nothing was written.",
+                (name,),
+                detail="A value that was sent is null, and cannot be.",
+            )
+        return
+    if surely_holds(value, kind) or _holds(session, mapper, value, kind):
+        return
+    raise BadEntity(
+        f"{mapper.class_.__name__}.{name} takes {takes(kind)}, and something else was sent: a"
+        f" value of type {type(value).__name__} that the column cannot hold. Nothing was written.",
+        (name,),
+        detail="A value that was sent is of another kind, too long, or out of range.",
+    )
+
+
+def key_of_row(session: Session, call: str, mapper: Mapper[Any], key: Any) -> Identity:
+    """The key that the function ``call`` was given, of a row that there may be.
+
+    Raises:
+        NotFound: no row of the class can have it.
+        ConfigurationError: there are more values than columns, or fewer.
+    """
+    identity = identity_given(call, mapper, key)
+    refuse_impossible_key(session, mapper, identity)
+    return identity
+
+
+def refuse_impossible_key(session: Session, mapper: Mapper[Any], identity: Identity) -> None:
+    """Ask the database for no key that no row of it can have.
+
+    Raises:
+        NotFound: it is one.
+    """
+    if _unfit(session, mapper, identity) is not None:
+        raise NotFound(mapper.class_, identity)
+
+
+def refuse_unfit_key(session: Session, mapper: Mapper[Any], identity: Identity | None) -> None:
+    """Refuse the key of a new row that none can have; ``None`` is made by the database.
+
+    Raises:
+        BadEntity: none can.
+    """
+    name = None if identity is None else _unfit(session, mapper, identity)
+    if name is not None:
+        raise BadEntity(
+            f"{mapper.class_.__name__}.{name}, a part of the key, takes"
+            f" {takes(facts(mapper).columns[name].type)}, and something else was sent. Nothing was"
+            " written.",
+            (name,),
+            detail="A key that was sent is none that this can have.",
+        )
+
+
+def _unfit(session: Session, mapper: Mapper[Any], identity: Identity) -> str | None:
+    for column, value in zip(mapper.primary_key, identity, strict=True):
+        kind = column.type
+        if not surely_holds(value, kind) and not _holds(session, mapper, value, kind):
+            return facts(mapper).names[column]
+    return None
+
+
+def _holds(session: Session, mapper: Mapper[Any], value: Any, kind: TypeEngine[Any]) -> bool:
+    dialect = engine_to_write(session, mapper).dialect
+    kind = type_on(kind, dialect)
+    return holds(value, kind, database_of(dialect).limits(dialect), dialect)

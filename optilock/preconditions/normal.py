@@ -3,9 +3,9 @@
 A form sends texts. An untouched field comes back with CR and LF where LF is stored, as ``"2"``
 where 2 is, and as ``""`` where NULL is: nobody has changed it. So each value is brought to the type
 of its column first, and compared then; a value that is the same is the one that is there. A text
-that differs gets the line ends of the stored one (:mod:`optilock.conflicts.lines`).
+that differs gets the line ends of the stored one (:mod:`optilock.resolvers.diff3`).
 
-What is no text of such a value is left as it is: :mod:`optilock.preconditions.values` refuses it.
+What is no text of such a value is left as it is: :mod:`optilock.preconditions.names` refuses it.
 So are values of the application's own types, and JSON, in which a text is a text.
 """
 
@@ -35,9 +35,9 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeEngine
 
-from optilock.conflicts.lines import in_style_of, plain
 from optilock.mapped import facts
-from optilock.rows.stored import Values
+from optilock.resolvers.diff3 import in_style_of, plain
+from optilock.watched.rows.stored import Values
 
 __all__ = ["normal_values"]
 

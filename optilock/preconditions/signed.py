@@ -23,16 +23,14 @@ from typing import Any
 
 from sqlalchemy.orm import Mapper
 
-from optilock.errors import ConfigurationError
-from optilock.http.errors import BadPrecondition
-from optilock.http.etags import ETags, state_of
-from optilock.http.texts import text_of, version_in
-from optilock.http.typed_json import read, written
+from optilock.columns.texts import read, text_of, version_in, written
+from optilock.errors import BadPrecondition, ConfigurationError
 from optilock.mapped import Identity, State, facts, identity_of
+from optilock.preconditions.entity_tags import ETags, state_of
 from optilock.preconditions.expect import loaded_version
 from optilock.preconditions.names import why_not
-from optilock.rows.sides import attempt_of
-from optilock.rows.stored import Values
+from optilock.watched.rows.entries import attempt_of
+from optilock.watched.rows.stored import Values
 
 __all__ = ["LONGEST", "read_seen", "sign_seen", "sign_values"]
 

@@ -16,17 +16,17 @@ exactly once. All times are the database's.
 =============  =====================================================================================
 queue          :class:`Queue`
 async_queue    :class:`AsyncQueue`, the same for asyncio
-calls          what both shells do with what they are given, before they have a connection
-operations     what a queue does, on a connection; its parts are sending, receiving (and so what is
-               not handed out), ending (what becomes of a message) and stored (what they all know)
+base           the calls of both: arguments are checked, and become work for a connection
+operations     metrics, purge and redrive, on a connection
+receiving      send, receive and end messages, on a connection
+target         the queue that operations work on: its statements and limits
 connections    connections that a queue keeps
 waiting        how to wait for messages, and async_waiting the same for asyncio
 worker         a loop that hands each message to a function, and async_worker for asyncio
-holding        what a worker holds, and how it keeps it
-told           what workers log
-messages       what goes in and comes out: values
-limits         what may be given
-errors         what goes wrong
+worker_state   the messages that a worker holds, its options, and its log
+messages       messages, drafts and receipts: values
+limits         checks of arguments
+errors         the errors of a queue
 =============  =====================================================================================
 
 The statements are in the folders of the engines, in ``optilock/dialects``; the tables in
@@ -44,10 +44,10 @@ from optilock.queue.errors import (
     QueueNotFound,
     ReceiptExpired,
 )
-from optilock.queue.holding import HandlerTimeout
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.queue import Queue
 from optilock.queue.worker import Worker
+from optilock.queue.worker_state import HandlerTimeout
 
 if TYPE_CHECKING:
     from optilock.queue.async_queue import AsyncQueue

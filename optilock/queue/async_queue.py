@@ -15,12 +15,12 @@ from optilock.dialects.connections import give_back, has_ended_idle
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, OptilockError, described
 from optilock.queue.async_waiting import AsyncAsking, AsyncListening
 from optilock.queue.async_worker import AsyncWorker
-from optilock.queue.calls import ATTEMPTS, Calls, Work
+from optilock.queue.base import ATTEMPTS, Calls, Work
 from optilock.queue.connections import ALONE, FEW
-from optilock.queue.holding import Settings, backoff, seconds
 from optilock.queue.limits import Duration, count, milliseconds
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.operations import KEEP
+from optilock.queue.worker_state import Settings, backoff, seconds
 from optilock.undocumented.connections import set_options
 
 __all__ = ["AsyncQueue"]

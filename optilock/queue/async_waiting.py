@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optilock.dialects.messages import Messages
+from optilock.dialects.queue_sql import Messages
 from optilock.queue.connections import ALONE
 from optilock.queue.waiting import Ear, after, first_pause, pause
 from optilock.undocumented.connections import set_options

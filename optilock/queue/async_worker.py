@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from optilock.queue import told
+from optilock.queue import worker_state
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
-from optilock.queue.holding import (
+from optilock.queue.limits import MOST
+from optilock.queue.messages import Message
+from optilock.queue.worker_state import (
     AFTER_AN_ERROR,
     IDLE,
     TICK,
@@ -24,8 +26,6 @@ from optilock.queue.holding import (
     Settings,
     passes,
 )
-from optilock.queue.limits import MOST
-from optilock.queue.messages import Message
 
 __all__ = ["AsyncWorker"]
 
@@ -112,7 +112,7 @@ class AsyncWorker:
         except Exception as error:
             if not passes(error):
                 raise
-            told.no_answer(self._queue.name, error)
+            worker_state.no_answer(self._queue.name, error)
             await self._recover()
 
     async def _recover(self) -> None:
@@ -127,7 +127,7 @@ class AsyncWorker:
             except Exception as error:
                 if not passes(error):
                     raise
-                told.no_answer(self._queue.name, error)
+                worker_state.no_answer(self._queue.name, error)
 
     async def _receive(self) -> bool:
         """Fill up when there is nothing left to begin with; was there nothing more?"""
@@ -154,7 +154,7 @@ class AsyncWorker:
             self._done = done
             raise
         for number in found.expired:
-            told.lost(self._queue.name, number)
+            worker_state.lost(self._queue.name, number)
         self._held.take(found)
         self._waiting += found
         if found:
@@ -201,14 +201,14 @@ class AsyncWorker:
 
     async def _failed(self, message: Message, error: BaseException) -> None:
         if isinstance(error, (ReceiptExpired, MessageNotFound)) and message.id in error.ids:
-            told.lost(self._queue.name, message.id)
+            worker_state.lost(self._queue.name, message.id)
             return
-        told.failed(self._queue.name, message, error)
+        worker_state.failed(self._queue.name, message, error)
         try:
             delay = max(0.0, self._settings.retry(message.receives))
             await self._queue.fail(message, error, delay=delay)
         except (ReceiptExpired, MessageNotFound):
-            told.lost(self._queue.name, message.id)
+            worker_state.lost(self._queue.name, message.id)
 
     async def _acknowledge(self) -> None:
         done, self._done = self._done, []
@@ -218,7 +218,7 @@ class AsyncWorker:
             await self._queue.delete(*done)
         except ReceiptExpired as error:
             for number in error.ids:
-                told.lost(self._queue.name, number)
+                worker_state.lost(self._queue.name, number)
         except MessageNotFound:
             pass  # done is done
         except Exception:
@@ -233,7 +233,7 @@ class AsyncWorker:
             try:
                 await self._beat_once()
             except Exception as error:
-                told.no_answer(self._queue.name, error)
+                worker_state.no_answer(self._queue.name, error)
 
     async def _beat_once(self) -> None:
         async with self._lock:
@@ -263,7 +263,7 @@ class AsyncWorker:
         except Exception as error:
             if not passes(error):
                 raise
-            told.no_answer(self._queue.name, error)
+            worker_state.no_answer(self._queue.name, error)
         finally:
             for task in self._tasks:  # what is not done comes back by itself
                 task.cancel()

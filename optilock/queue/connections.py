@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 
 from optilock.dialects.connections import give_back, has_ended_idle
-from optilock.dialects.messages import Messages
+from optilock.dialects.queue_sql import Messages
 from optilock.errors import CommitOutcomeUnknown, OptilockError
 from optilock.undocumented.connections import set_options
 

@@ -2,7 +2,7 @@
 
 Each function gets a connection first. ``inside`` says that it is the caller's, with a transaction
 of the caller's; else it is one of the queue's own, in AUTOCOMMIT mode, where one statement is one
-transaction and :meth:`~optilock.dialects.messages.Messages.atomic` makes one of several.
+transaction and :meth:`~optilock.dialects.queue_sql.Messages.atomic` makes one of several.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from uuid import uuid4
 from sqlalchemy import Connection
 
 from optilock.queue.messages import Metrics
-from optilock.queue.receiving import Receiving
-from optilock.queue.sending import Sending
-from optilock.queue.stored import DEDUP, GROUP, KEEP
+from optilock.queue.receiving import Receiving, Sending
+from optilock.queue.target import DEDUP, GROUP, KEEP
 
 __all__ = ["KEEP", "Operations"]
 

@@ -12,14 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from optilock.errors import ConfigurationError, described
-from optilock.queue.calls import ATTEMPTS, Calls, Work
+from optilock.queue.base import ATTEMPTS, Calls, Work
 from optilock.queue.connections import Connections
-from optilock.queue.holding import Settings, backoff, seconds
 from optilock.queue.limits import Duration, count, milliseconds
 from optilock.queue.messages import Draft, Message, Metrics, Received, Sent
 from optilock.queue.operations import KEEP
 from optilock.queue.waiting import Asking, Listening, Waiter
 from optilock.queue.worker import Worker
+from optilock.queue.worker_state import Settings, backoff, seconds
 
 __all__ = ["Queue"]
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Engine
 
 from optilock.dialects.connections import give_back
-from optilock.dialects.messages import Messages
+from optilock.dialects.queue_sql import Messages
 from optilock.queue.connections import Connections, opened_alone
 
 __all__ = ["AGAIN", "Asking", "Ear", "Listening", "Silent", "Waiter", "after", "pause"]

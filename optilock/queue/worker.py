@@ -28,9 +28,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from optilock.queue import told
+from optilock.queue import worker_state
 from optilock.queue.errors import MessageNotFound, ReceiptExpired
-from optilock.queue.holding import (
+from optilock.queue.limits import MOST
+from optilock.queue.messages import Message
+from optilock.queue.waiting import LONGEST, Silent, Waiter
+from optilock.queue.worker_state import (
     AFTER_AN_ERROR,
     IDLE,
     TICK,
@@ -40,9 +43,6 @@ from optilock.queue.holding import (
     Settings,
     passes,
 )
-from optilock.queue.limits import MOST
-from optilock.queue.messages import Message
-from optilock.queue.waiting import LONGEST, Silent, Waiter
 
 __all__ = ["Worker"]
 
@@ -121,7 +121,7 @@ class Worker:
         except Exception as error:
             if not passes(error):
                 raise
-            told.no_answer(self._queue.name, error)
+            worker_state.no_answer(self._queue.name, error)
             self._recover()
 
     def _recover(self) -> None:
@@ -136,7 +136,7 @@ class Worker:
             except Exception as error:
                 if not passes(error):
                     raise
-                told.no_answer(self._queue.name, error)
+                worker_state.no_answer(self._queue.name, error)
 
     def _room(self) -> int:
         with self._lock:
@@ -210,7 +210,7 @@ class Worker:
         if isinstance(error, (ReceiptExpired, MessageNotFound)) and message.id in error.ids:
             self._lost(message.id)
             return
-        told.failed(self._queue.name, message, error)
+        worker_state.failed(self._queue.name, message, error)
         try:
             delay = max(0.0, self._settings.retry(message.receives))
             self._queue.fail(message, error, delay=delay)
@@ -218,7 +218,7 @@ class Worker:
             self._lost(message.id)
 
     def _lost(self, number: int) -> None:
-        told.lost(self._queue.name, number)
+        worker_state.lost(self._queue.name, number)
 
     # -- acknowledgements ------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Worker:
             try:
                 self._beat_once()
             except Exception as error:
-                told.no_answer(self._queue.name, error)
+                worker_state.no_answer(self._queue.name, error)
 
     def _beat_once(self) -> None:
         with self._lock:
@@ -316,6 +316,6 @@ class Worker:
         except Exception as error:
             if not passes(error):
                 raise
-            told.no_answer(self._queue.name, error)
+            worker_state.no_answer(self._queue.name, error)
         with self._lock:
             self._held = Held()  # what is not done comes back by itself

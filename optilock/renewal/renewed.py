@@ -22,8 +22,8 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from optilock.dialects import database_of
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.session.connections import connection_apart
 from optilock.unit.parts import Part
+from optilock.watched.session.connections import connection_apart
 
 __all__ = ["PATIENCE", "OnLost", "Renewed", "at_once", "require_own_connections"]
 

@@ -23,14 +23,12 @@ killed, is run again and goes on where it stood. Programs that know nothing of t
 writing; their rows get the default.
 
 ============  ======================================================================================
-target        the table as it is now, and the triggers it lacks
-refusals      what is refused before anything is changed
+target        the table as it is now, the triggers it lacks, and columns that are refused
 run           the steps, one after another
 claim         one roll-out of a table at a time, said by a row that needs no session
 nodes         the servers of a cluster, asked before and compared at the end
-pace          how many rows at a time, and how long to rest
-fill          rows filled batch after batch, each in a short transaction that is tried again
-opened        the two connections that it works with, and the look at the table
+fill          rows filled batch after batch: how many at a time, and how long to rest
+attempts      two connections, and short transactions that are tried again
 dry           the SQL that it would send
 abort         one that was not finished is taken back
 report        what the roll-out reports, while it runs and when it is over

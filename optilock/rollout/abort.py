@@ -22,16 +22,14 @@ from optilock.dialects import database_of
 from optilock.dialects.migrations import Found, Target, Ways
 from optilock.errors import ConfigurationError
 from optilock.mapping.triggers import trigger_ddl, trigger_name
+from optilock.rollout.attempts import LOCK_TIMEOUT, PATIENCE, Attempts, opened, require_column
 from optilock.rollout.claim import claim_for
-from optilock.rollout.fill import Attempts
 from optilock.rollout.nodes import same_on_all
-from optilock.rollout.opened import LOCK_TIMEOUT, PATIENCE, opened, require_column
-from optilock.rollout.refusals import require_version
 from optilock.rollout.report import Progress
-from optilock.rollout.target import target_of
+from optilock.rollout.target import require_version, target_of
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, read_mark
-from optilock.unit.backoff import Seconds
+from optilock.unit.retry import Seconds
 
 __all__ = ["abort"]
 

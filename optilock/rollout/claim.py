@@ -38,7 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateTable, DropTable
 
-from optilock.conditions.clock import Clock, later
+from optilock.conditions.condition import Clock, later
 from optilock.dialects import database_of
 from optilock.dialects.migrations import Target, Ways
 from optilock.errors import OptilockError

@@ -13,11 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from optilock.engines import engine_of, require_answer
+from optilock.dialects.engines import engine_of, require_answer
 from optilock.errors import ConfigurationError, OptilockError
 from optilock.rollout.abort import abort as take_back
 from optilock.rollout.dry import dry_run as statements_of
-from optilock.rollout.pace import SHARE, pace_of
+from optilock.rollout.fill import SHARE, pace_of
 from optilock.rollout.report import Report, kind_named, token_kinds
 from optilock.rollout.run import roll_out
 from optilock.tokens.guard_trigger import Policy

@@ -21,10 +21,10 @@ from sqlalchemy import Column, Connection, Engine, String, bindparam
 from sqlalchemy.schema import CreateTable, DropTable
 
 from optilock.dialects.migrations import Step, Target, Ways
-from optilock.dialects.quoting import as_it_is
+from optilock.dialects.values import as_it_is
+from optilock.rollout.attempts import LOCK_TIMEOUT, PATIENCE, look, opened, require_column
 from optilock.rollout.claim import claim_of
-from optilock.rollout.opened import LOCK_TIMEOUT, PATIENCE, look, opened, require_column
-from optilock.rollout.pace import Pace, pace_of
+from optilock.rollout.fill import Pace, pace_of
 from optilock.rollout.target import guard_of, missing
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy

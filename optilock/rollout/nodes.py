@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.migrations import Ways
 from optilock.errors import ConfigurationError, OptilockError
-from optilock.rollout.fill import Attempts
+from optilock.rollout.attempts import Attempts
 
 __all__ = ["same_on_all"]
 

@@ -13,16 +13,15 @@ from sqlalchemy.exc import DBAPIError
 
 from optilock.dialects.migrations import Step, Target
 from optilock.errors import OptilockError
+from optilock.rollout.attempts import LOCK_TIMEOUT, PATIENCE, Attempts, look, opened, require_column
 from optilock.rollout.claim import claim_for
-from optilock.rollout.fill import Attempts, Filler
+from optilock.rollout.fill import SHARE, Filler, Pace, pace_of
 from optilock.rollout.nodes import same_on_all
-from optilock.rollout.opened import LOCK_TIMEOUT, PATIENCE, look, opened, require_column
-from optilock.rollout.pace import SHARE, Pace, pace_of
 from optilock.rollout.report import Progress, Report
 from optilock.rollout.target import guard_of, missing, target_of
 from optilock.tokens import Counter, Token
 from optilock.tokens.guard_trigger import GuardTrigger, Policy
-from optilock.unit.backoff import Seconds
+from optilock.unit.retry import Seconds
 
 R = TypeVar("R")
 #: How often the last step is tried where rows without a version come meanwhile.

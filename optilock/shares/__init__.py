@@ -12,11 +12,11 @@
     with SessionLocal.begin() as session:
         shares.close(session, handle)
 
-:mod:`modes` has the rule. :mod:`locked` is a name and its handles under a lock, in the tables of
-:mod:`optilock.tables.shares`. :mod:`operations` open, keep open, close and delete; :mod:`held` is a
-handle whose heartbeats are sent for its owner, by :mod:`threads` or :mod:`tasks`. A name may be a
-row (:mod:`rows`), and then :mod:`shared` is the mixin of its class and :mod:`guard` is asked by
-every write. :mod:`errors` are what others get. With an ``AsyncSession``:
+:mod:`locked` is a name and its handles under a lock, in the tables of
+:mod:`optilock.tables.shares`, and has the rule. :mod:`operations` open, keep open, close and
+delete; :mod:`held` is a handle whose heartbeats are sent for its owner, by :mod:`threads` or
+:mod:`tasks`. A name may be a row; :mod:`guard` has the mixin of its class, and the conditions of
+each write. :mod:`errors` are the errors. With an ``AsyncSession``:
 ``await optilock.asyncio.shares.open(session, ...)``.
 """
 
@@ -29,7 +29,7 @@ from optilock.shares.errors import (
     ReadOnlyName,
     SharingViolation,
 )
-from optilock.shares.guard import Through, use
+from optilock.shares.guard import Shared, Through, use
 from optilock.shares.held import Opened
 from optilock.shares.locked import Handle, Shares
 from optilock.shares.operations import (
@@ -45,7 +45,6 @@ from optilock.shares.operations import (
     open,
     set_read_only,
 )
-from optilock.shares.shared import Shared
 from optilock.shares.threads import opened
 
 __all__ = [

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from optilock.errors import OptilockError, pickled_state
-from optilock.http.errors import NotFound
+from optilock.errors import NotFound, OptilockError, pickled_state
 
 __all__ = [
     "AccessDenied",

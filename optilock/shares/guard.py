@@ -1,6 +1,6 @@
 """Whoever writes a row that others have open: asked before, and in the statement that writes.
 
-Of each row of a class with the mixin (:class:`~optilock.shares.shared.Shared`), whatever a watched
+Of each row of a class with the mixin (:class:`~optilock.shares.guard.Shared`), whatever a watched
 session writes and in whatever form:
 
 * without a handle an UPDATE needs that all open handles share W, a DELETE that nobody has it open;
@@ -8,7 +8,11 @@ session writes and in whatever form:
 
 A look with locks comes first: it waits for who is opening the row, and reads what he has stored.
 The statement that writes has the same in its WHERE, because time goes on between the two. Whoever
-opens the row afterwards waits for our COMMIT.
+opens the row afterwards waits for our COMMIT. The mixin adds no column::
+
+    class Page(Shared, Versioned, Base):
+        __tablename__ = "pages"
+        id: Mapped[int] = mapped_column(primary_key=True)
 """
 
 from __future__ import annotations
@@ -19,9 +23,12 @@ from typing import Any, ClassVar
 
 from sqlalchemy import (
     ColumnElement,
+    Integer,
     Select,
     String,
+    Table,
     and_,
+    event,
     inspect,
     literal_column,
     or_,
@@ -34,16 +41,26 @@ from optilock.conditions.condition import Condition, Given
 from optilock.conditions.demands import Demand
 from optilock.errors import ConfigurationError, Entry
 from optilock.mapped import facts
-from optilock.session.connections import session_given
-from optilock.session.watched import demand, demands_of_its_own, is_watched
 from optilock.shares.errors import AccessDenied, DeletePending, HandleLost, SharingViolation
-from optilock.shares.locked import Handle, Shares
-from optilock.shares.modes import ALL, DELETE, WRITE, Mode, letters, mode
-from optilock.shares.rows import name_in_sql, shares_of
+from optilock.shares.locked import (
+    ALL,
+    DELETE,
+    USUAL,
+    WRITE,
+    Handle,
+    Mode,
+    Shares,
+    letters,
+    mode,
+    name_in_sql,
+    shares_of,
+)
 from optilock.tables.shares import HANDLE_ID
 from optilock.unit.parts import Part
+from optilock.watched.session.connections import session_given
+from optilock.watched.session.watched import demand, demand_always, demands_of_its_own, is_watched
 
-__all__ = ["BY_SHARES", "Through", "use"]
+__all__ = ["BY_SHARES", "Shared", "Through", "use"]
 
 #: The value that each row has of its own: the handle under which it is written.
 _HANDLE = "share_handle"
@@ -237,3 +254,39 @@ _HANDLES = "optilock handles"
 def _called(entry: Entry[Any]) -> str:
     key = entry.identity[0] if len(entry.identity) == 1 else entry.identity
     return f"{entry.model.__name__} {key!r}"
+
+
+class Shared:
+    """Mixin: nobody writes a row of the class against those who have it open."""
+
+    __shares__: ClassVar[Shares] = USUAL
+
+
+@event.listens_for(Shared, "instrument_class", propagate=True)
+def _guard(mapper: Mapper[Any], cls: type[Any]) -> None:
+    """From here on its rows are asked for.
+
+    Raises:
+        ConfigurationError: nobody could say their names.
+    """
+    if not isinstance(cls.__shares__, Shares):
+        raise ConfigurationError(
+            f"{cls.__name__}.__shares__ is {cls.__shares__!r}: write Shares(schema=...), or leave"
+            " it out."
+        )
+    table = mapper.local_table
+    if not isinstance(table, Table) or mapper.concrete:
+        how = "to a SELECT" if not mapper.concrete else "with concrete=True"
+        raise ConfigurationError(
+            f"{cls.__name__} is Shared, but is mapped {how}, and the name of a row is made of its"
+            " table and key: map a table of its own."
+        )
+    for column in table.primary_key:
+        if not isinstance(column.type, (Integer, String)):
+            raise ConfigurationError(
+                f"{cls.__name__} is Shared, and the type of its key {column.name} is"
+                f" {type(column.type).__name__}: databases write such a key in several ways, and"
+                " the name of a row is made of its key. Use a key of integers or texts."
+            )
+    cls.__shares__.of_rows.add(table.name)
+    demand_always(BY_SHARES)

@@ -4,6 +4,23 @@ Who opens, closes or deletes a name locks its row first. The row is made when it
 is never deleted, so there is always something to lock. Then the handles are read, also with a lock,
 which shows the newest ones at every level of isolation: those whose time is over are closed at this
 moment, as their owners would have done.
+
+A handle has two modes: what its owner does (``access``), and what others may do in the meantime
+(``share``), each as some of three letters::
+
+    "R"   read          "W"   write          "D"   delete
+
+``open(name, "RW", share="R")`` reads and writes, and lets others read. Two handles fit if each
+does only what the other shares; a handle without access (``""``, for attributes only) fits with
+all. The same owner has no privilege over others, and the order is of no importance.
+([MS-FSA] section 2.1.5.1.2.2, Algorithm to Check Sharing Access.)
+
+A row can stand in for a name: ``(Page, 7)``, or the stored object, instead of ``"pages/7"``::
+
+    handle = shares.open(session, page, "RW", share="R")
+
+The name is that of the table and the key, as they are stored. Opening a row locks it first, and so
+waits for the COMMIT of another session that is writing it.
 """
 
 from __future__ import annotations
@@ -12,47 +29,106 @@ import datetime
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     MetaData,
+    String,
     Table,
     and_,
+    cast,
     delete,
     insert,
+    inspect,
+    literal,
     select,
     update,
 )
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import InstanceState, Mapper, Session
 
-from optilock.conditions.clock import Clock
+from optilock.columns.identities import identity_given
+from optilock.conditions.condition import Clock
 from optilock.dialects import database_of
-from optilock.dialects.rows import native
-from optilock.errors import ConfigurationError
-from optilock.http.errors import BadPrecondition
-from optilock.mapped import Identity
-from optilock.session.connections import own_connection, session_given
+from optilock.dialects.rows import native, with_hint
+from optilock.errors import BadPrecondition, ConfigurationError, NotFound, described
+from optilock.mapped import Identity, facts, identity_of
+from optilock.preconditions.names import refuse_impossible_key
 from optilock.shares.errors import HandleLost, Open
-from optilock.shares.modes import Mode, fits, letters
 from optilock.tables.shares import handles, names
+from optilock.watched.session.connections import connection_to_write, own_connection, session_given
 
 __all__ = [
+    "ALL",
+    "DELETE",
+    "NONE",
+    "READ",
     "USUAL",
+    "WRITE",
     "Found",
     "Handle",
     "LockedName",
+    "Mode",
     "Row",
     "Shares",
     "checked",
     "connection_of",
+    "fits",
     "is_text",
+    "letters",
     "locked",
+    "mode",
+    "name_and_row",
+    "name_in_sql",
     "own",
     "read_name",
     "shared",
+    "shares_of",
 ]
+
+# -- access and share modes ------------------------------------------------------------------------
+
+#: Some of the three, as bits: it is stored so.
+Mode = int
+
+NONE: Final = 0
+READ: Final = 1
+WRITE: Final = 2
+DELETE: Final = 4
+ALL: Final = READ | WRITE | DELETE
+
+_BITS = {"R": READ, "W": WRITE, "D": DELETE}
+
+
+def fits(access: Mode, share: Mode, other_access: Mode, other_share: Mode) -> bool:
+    """May the two be open at the same time?"""
+    if not access or not other_access:
+        return True
+    return not (access & ~other_share) and not (other_access & ~share)
+
+
+def mode(given: object, what: str) -> Mode:
+    """Read ``"RW"``; ``what`` is the argument's name.
+
+    Raises:
+        ConfigurationError: it is anything else than some of R, W and D, each once.
+    """
+    if isinstance(given, str) and len(set(given)) == len(given) and set(given) <= _BITS.keys():
+        return sum(_BITS[letter] for letter in given)
+    raise ConfigurationError(
+        f"{what}={given!r} is no access or share mode: write some of the letters R (read), W"
+        f" (write) and D (delete), {what}='RW', or '' for none of them. Nothing was sent."
+    )
+
+
+def letters(given: Mode) -> str:
+    """The same as text."""
+    return "".join(letter for letter, bit in _BITS.items() if given & bit)
+
+
+# -- names and handles -----------------------------------------------------------------------------
 
 Row = tuple[Mapper[Any], Identity]
 
@@ -375,3 +451,70 @@ def own(within: Shares, mine: uuid.UUID, name: str) -> ColumnElement[bool]:
     """SQL: this handle."""
     table = within.handles
     return and_(table.c.name == name, table.c.id == mine)
+
+
+# -- rows as names ---------------------------------------------------------------------------------
+
+
+def shares_of(mapper: Mapper[Any]) -> Shares | None:
+    """What the class says of its rows' handles, if it has the mixin."""
+    found: Shares | None = getattr(mapper.class_, "__shares__", None)
+    return found
+
+
+def name_in_sql(mapper: Mapper[Any]) -> ColumnElement[str]:
+    """The name of a row, as the database says it."""
+    table: Any = facts(mapper).root.local_table
+    name: ColumnElement[Any] = literal(f"{table.name}/", String)
+    for number, column in enumerate(facts(mapper).root.primary_key):
+        if number:
+            name = name + literal(",", String)
+        name = name + (column if isinstance(column.type, String) else cast(column, String))
+    return name
+
+
+def name_and_row(
+    session: Session, given: Any, call: str, *, lock: bool = False
+) -> tuple[str, Row | None]:
+    """The name that was given, and the row that it stands for, if it is one.
+
+    Raises:
+        ConfigurationError: it is neither a name nor a row of a class with the mixin.
+        NotFound: there is no such row.
+    """
+    if isinstance(given, str):
+        return checked(given), None
+    mapper, identity = _row_given(given, call)
+    session = session_given(session, call, f"await optilock.asyncio.shares.{call}(...)")
+    refuse_impossible_key(session, mapper, identity)
+    connection = connection_to_write(session, mapper)
+    keys = facts(mapper).root.primary_key
+    query = select(name_in_sql(mapper), *keys).where(
+        *(key == value for key, value in zip(keys, identity, strict=True))
+    )
+    if lock:
+        database, table = database_of(connection.dialect), facts(mapper).root.local_table
+        assert isinstance(table, Table)
+        database.begin_writing(connection, table)
+        locked = partial(database.lock, query, table, deleting=False)
+        found = with_hint(database, table, lambda: native(connection, locked()).first())
+    else:
+        found = native(connection, query).first()
+    if found is None:
+        raise NotFound(mapper.class_, identity)
+    return checked(found[0]), (mapper, tuple(found[1:]))
+
+
+def _row_given(given: Any, call: str) -> Row:
+    if isinstance(given, tuple) and len(given) == 2:
+        mapper = inspect(given[0], raiseerr=False)
+        if isinstance(mapper, Mapper) and shares_of(mapper):
+            return mapper, tuple(identity_given(f"shares.{call}", mapper, given[1]))
+    state = inspect(given, raiseerr=False)
+    if isinstance(state, InstanceState) and state.key and shares_of(state.mapper):
+        return state.mapper, identity_of(state)
+    raise ConfigurationError(
+        f"shares.{call}() takes a name, a stored object of a class with the mixin Shared, or"
+        f" (Model, key), not {described(given)}. A name is a text of 1 to 200 characters. Nothing"
+        " was sent."
+    )

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 from sqlalchemy.orm import Session
 
-from optilock.conditions.clock import later
+from optilock.conditions.condition import later
 from optilock.dialects.rows import native
 from optilock.errors import ConfigurationError
 from optilock.shares.errors import (
@@ -26,22 +26,27 @@ from optilock.shares.errors import (
     SharingViolation,
 )
 from optilock.shares.locked import (
+    ALL,
+    DELETE,
     USUAL,
+    WRITE,
     Handle,
     LockedName,
+    Mode,
     Row,
     Shares,
     checked,
     connection_of,
     is_text,
+    letters,
     locked,
+    mode,
+    name_and_row,
     own,
     read_name,
     shared,
 )
-from optilock.shares.modes import ALL, DELETE, WRITE, Mode, letters, mode
-from optilock.shares.rows import name_and_row
-from optilock.writes.send import require_row_counts
+from optilock.watched.writes.send import require_row_counts
 
 __all__ = [
     "Handle",

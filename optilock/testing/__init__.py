@@ -1,19 +1,17 @@
-"""Tools for tests of concurrent code: step sessions by hand, count statements, private servers.
+"""Tools for tests of concurrent code: step sessions by hand, count statements.
 
 ============  ======================================================================================
 interleave    who does what, and in which order, is written in the test
-steps         one step of a session, and whether it waits for a lock
 counting      the statements that are sent
 round_trips   how often a client waits for its server
-servers       private servers: ``mariadbd`` and ``pgserver``
-keeper        ends the server of a program that was killed
 ============  ======================================================================================
+
+Private database servers for tests are in :mod:`optilock_apps.servers`.
 """
 
 from optilock.testing.counting import Sent, Statement, count_statements
-from optilock.testing.interleave import Side, Step, interleave
+from optilock.testing.interleave import OutOfStep, Side, Step, interleave
 from optilock.testing.round_trips import Trips, Wire, wire
-from optilock.testing.steps import OutOfStep
 
 __all__ = [
     "OutOfStep",

@@ -1,20 +1,14 @@
 """What optilock uses of SQLAlchemy without its being documented, and nothing else.
 
 ============  ======================================================================================
-older         what older releases do not have
-objects       what of an object has changed, and is to be read again
-sessions      what they are to delete and to write
-flushes       how a flush writes the rows of a class
-transactions  what came of them, and their connections
-mappers       which there are, what is kept in them, who listens
-statements    what UPDATE, DELETE and INSERT name
-queries       what they lock, join and read
-connections   how they are made, and what they refuse
-dialects      how they write SQL; and types
-check         is all of it there, and does a flush go as it is known to?
+mappers       mappings, what is kept in them, and listeners to their rows; changes of an object
+flushes       how a flush writes the rows of a class; sessions, transactions and their connections
+statements    what statements and queries name, lock, join and read; names of older releases
+connections   how they are made, and what they refuse; how dialects and types write SQL
+check         the check that all of it is there, and that flushes work as in known releases
 ============  ======================================================================================
 
 When a release of SQLAlchemy renames one of these, this is the folder to look at. The guarded flush
-itself stands on events, and on what the unit of work asks of a result
-(:mod:`optilock.writes.answers`).
+itself stands on events, and on the attributes that the unit of work reads of a result
+(:mod:`optilock.watched.writes.answers`).
 """

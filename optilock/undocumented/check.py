@@ -8,7 +8,7 @@ The guard's own flush (:func:`optilock.undocumented.flushes.carry_out`) stands i
 functions of SQLAlchemy. These are known by the syntax tree of their source: it is the same for
 every version of Python, and comments, annotations and layout do not count. To add a release: read
 what has changed in the function that :func:`other_functions` names, make the same change in
-``flushes.py`` or in ``guard/columns_only.py`` if there is one to make, and add its digest.
+``flushes.py`` or in ``watched/guard/columns_only.py`` if there is one to make, and add its digest.
 """
 
 from __future__ import annotations

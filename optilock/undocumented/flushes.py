@@ -1,12 +1,15 @@
-"""How a flush writes the rows of a class: its statement, its order, its listeners.
+"""How a flush writes the rows of a class, and what surrounds it: the session and its transaction.
 
-And what it does before and after that (:func:`carry_out`, :func:`before_planning`).
+:func:`carry_out` and :func:`before_planning` do what SQLAlchemy's flush does before and after it
+writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Any
 from weakref import ref
@@ -23,7 +26,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.session import SessionTransactionState
 from sqlalchemy.util import warn
 
-from optilock.undocumented.objects import State
+from optilock.undocumented.mappers import State
 
 MANYTOONE = RelationshipDirection.MANYTOONE
 
@@ -221,3 +224,131 @@ def connection_of_flush(uow: UOWTransaction, mapper: Mapper[Any]) -> Connection:
     """The connection on which a flush writes the rows of the class."""
     connection: Connection = uow.transaction.connection(mapper)
     return connection
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+#: The objects of ``session.deleted``, which makes a new set each time; no call of Python.
+marked_deleted: Callable[[Session], Collection[State]] = attrgetter("_deleted")
+
+
+def last_deleted(session: Session) -> State | None:
+    """The object that was added last to ``session.deleted``."""
+    return next(reversed(session._deleted), None)
+
+
+def deleted_since(session: Session, last: State | None) -> Iterator[State]:
+    """Those that were added to it after ``last``; all of them, if a flush has taken that away."""
+    return takewhile(lambda state: state is not last, reversed(session._deleted))
+
+
+def mark_deleted(session: Session, state: State, obj: Any) -> None:
+    """Put the object back into ``session.deleted``; what it cascades to stays as it is."""
+    session._deleted[state] = obj
+
+
+def unmark_deleted(session: Session, state: State) -> None:
+    """Take the object out of ``session.deleted``, and leave the running flush as it is."""
+    session._deleted.pop(state, None)
+
+
+def now_deleted(session: Session, states: Iterable[State]) -> None:
+    """A statement has deleted the rows of these objects, as ``delete(Model)`` does."""
+    session._remove_newly_deleted(list(states))
+
+
+def stored_to_flush(session: Session) -> list[State]:
+    """Its changed and deleted objects, of which each list is made anew."""
+    return [*session.identity_map._modified, *session._deleted]
+
+
+def classes_to_flush(session: Session) -> set[Mapper[Any]]:
+    """The classes of its new, changed and deleted objects, of which each list is made anew."""
+    states = (session._new, session.identity_map._modified, session._deleted)
+    return set(map(_mapper_of, chain.from_iterable(states)))
+
+
+_mapper_of: Callable[[State], Mapper[Any]] = attrgetter("manager.mapper")
+
+
+def is_flushing(session: Session) -> bool:
+    """Does a flush run?"""
+    return bool(session._flushing)
+
+
+def expire_with_savepoint(session: Session, states: Iterable[State]) -> None:
+    """Let the rollback of the running savepoint expire these objects, too."""
+    session._register_altered(states)
+
+
+def listeners_of(session: Session, name: str) -> Iterable[Callable[..., Any]]:
+    """What is called for an event of the session, whoever registered it."""
+    listeners: Iterable[Callable[..., Any]] = getattr(session.dispatch, name)
+    return listeners
+
+
+def called_last(session: Session, name: str) -> Callable[..., Any] | None:
+    """The listener of the session's event that SQLAlchemy calls after all others."""
+    last = deque(listeners_of(session, name), maxlen=1)
+    return last[0] if last else None
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+#: ``get_nested_transaction()`` of a session or a connection, and ``get_transaction()`` of a
+#: connection, without a call of Python.
+nested_transaction: Callable[[Any], Any] = attrgetter("_nested_transaction")
+transaction_of: Callable[[Connection], Any] = attrgetter("_transaction")
+
+
+def inserted_by(session: Session | None) -> Iterator[State]:
+    """The objects whose rows the running transaction has inserted."""
+    running = session and (session.get_nested_transaction() or session.get_transaction())
+    while running:
+        yield from list(running._new)
+        running = running.parent
+
+
+def inserted_in(transaction: SessionTransaction) -> Collection[State]:
+    """The objects whose rows the transaction, or the savepoint, has inserted."""
+    return transaction._new
+
+
+def deleted_in(transaction: SessionTransaction) -> Collection[State]:
+    """The objects whose rows it has deleted."""
+    return transaction._deleted
+
+
+def expired_with(savepoint: SessionTransaction) -> Collection[State]:
+    """The objects that its rollback expires, beside those that are changed and not flushed."""
+    return savepoint._dirty
+
+
+def was_committing(transaction: SessionTransaction) -> bool:
+    """Did the transaction, which failed, get to COMMIT? A flush that fails ends it before."""
+    return transaction._state is SessionTransactionState.PREPARED
+
+
+def was_committed(transaction: SessionTransaction) -> bool:
+    """Is COMMIT over, though a listener of ``after_commit`` may have failed since?"""
+    return transaction._state is SessionTransactionState.COMMITTED
+
+
+def opened_by(transaction: SessionTransaction, connection: Connection) -> bool:
+    """Has the session itself opened the connection, so that its COMMIT is the connection's?"""
+    _, _, commits, opened = transaction._connections[connection]
+    return bool(commits and opened)
+
+
+Held = Mapping[Any, tuple[Connection, Any, bool, bool]]
+
+
+def leave_connections(transaction: SessionTransaction) -> Held:
+    """Take its connections out of a session's transaction, which ends without them."""
+    held, transaction._connections = transaction._connections, {}
+    return held
+
+
+def take_connections(transaction: SessionTransaction, held: Held) -> None:
+    """Let another session's transaction, which has none yet, go on with them."""
+    transaction._connections.update(held)

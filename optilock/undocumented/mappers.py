@@ -1,4 +1,4 @@
-"""Mappers: which there are, what is kept in them, and who listens to their rows."""
+"""Mappings: their classes, the values kept in them, and listeners to their rows; and objects."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Column, Connection
 from sqlalchemy.event.attr import _ListenerCollection
-from sqlalchemy.orm import Mapper, mapperlib
-
-from optilock.undocumented.objects import State
+from sqlalchemy.orm import InstanceState, Mapper, PassiveFlag, mapperlib
+from sqlalchemy.orm.attributes import manager_of_class
 
 T = TypeVar("T")
 
@@ -39,7 +38,7 @@ def always_load(mapper: Mapper[Any], columns: Collection[Any]) -> None:
     mapper.__dict__["_should_undefer_in_wildcard"] = columns
 
 
-class _Asking(dict[Any, frozenset[str]]):
+class _AskingKeys(dict[Any, frozenset[str]]):
     """The attributes of each table's key, for UPDATEs by primary key, which may be refused."""
 
     ask: Callable[[], None]
@@ -55,7 +54,7 @@ def compare_by_key(mapper: Mapper[Any], name: str, table: Any, ask: Callable[[],
     SQLAlchemy uses this list of the attributes of the key for them alone; it ``ask``s first.
     """
     keys = mapper._pk_attr_keys_by_table
-    found = _Asking(
+    found = _AskingKeys(
         {one: names | ({name} if one is table else set()) for one, names in keys.items()}
     )
     found.ask = ask
@@ -104,3 +103,64 @@ def ask_listeners(mapper: Mapper[Any], name: str, asking: type[AskingListeners])
     listeners = getattr(mapper.dispatch, name)
     if type(listeners) is not asking and listeners:
         listeners.for_modify(mapper.dispatch).__class__ = asking
+
+
+# -- objects ---------------------------------------------------------------------------------------
+
+State = InstanceState[Any]
+
+
+def mark_changed(state: State, name: str, before: Any) -> None:
+    """Let the next flush write the attribute, whose stored value is ``before``; without events."""
+    state._modified_event(state.dict, state.manager[name].impl, before)
+
+
+def belongs_to(state: State, parent: State, name: str) -> None:
+    """The object is in the collection ``name`` of its parent again, and no orphan."""
+    impl: Any = parent.manager[name].impl
+    impl.sethasparent(state, parent, True)
+
+
+def expire_attribute(state: State, name: str) -> None:
+    """Let the attribute be read when it is asked for."""
+    state._expire_attributes(state.dict, (name,))
+
+
+def expire_attributes(state: State, names: list[str]) -> None:
+    """The same of several; listeners to ``expire`` are called once."""
+    state._expire_attributes(state.dict, names)
+
+
+def read_expired(state: State) -> None:
+    """Read all that is expired of the object now."""
+    state._load_expired(state, PassiveFlag.PASSIVE_OFF)
+
+
+def take_as_stored(state: State) -> None:
+    """What the object holds is what is stored: nothing of it is changed."""
+    session = state.session
+    state._commit_all(state.dict, None if session is None else session.identity_map)
+
+
+def left_out(state: State, query: Any) -> list[str]:
+    """Attributes that options of the query leave out of its rows, and that the object still holds.
+
+    SQLAlchemy notes for such an object that they are deferred, and leaves the values in place.
+    """
+    if not (state.callables and query.attributes):
+        return []
+    paths = (state.load_path, state.mapper._path_registry)
+    held = (name for name in state.callables if name in state.dict)
+    return [name for name in held if any(_is_deferred(state, name, query, p) for p in paths)]
+
+
+def _is_deferred(state: State, name: str, query: Any, path: Any) -> bool:
+    option = state.mapper.attrs[name]._get_context_loader(query, path)
+    return option is not None and ("deferred", True) in (option.strategy or ())
+
+
+def is_child(state: State, parent: type[Any], key: str) -> bool | None:
+    """Does an object of ``parent`` have it in ``key``? ``None``: it was loaded, and not moved."""
+    has_parent = manager_of_class(parent).has_parent
+    known = {has_parent(state, key, optimistic=guess) for guess in (True, False)}
+    return known.pop() if len(known) == 1 else None

@@ -1,14 +1,30 @@
-"""What UPDATE, DELETE and INSERT name and were given."""
+"""What statements and queries of SQLAlchemy name, lock, join and read."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
-from operator import methodcaller
-from typing import Any
+from operator import attrgetter, methodcaller
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Delete, Insert, Select, StatementLambdaElement, Update
-from sqlalchemy.exc import DBAPIError, StatementError
-from sqlalchemy.util import LRUCache
+from sqlalchemy import (
+    LABEL_STYLE_TABLENAME_PLUS_COL,
+    Connection,
+    Delete,
+    Insert,
+    Result,
+    Select,
+    StatementLambdaElement,
+    Update,
+    event,
+)
+from sqlalchemy.engine import ChunkedIteratorResult
+from sqlalchemy.event.registry import _EventKey
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, StatementError
+from sqlalchemy.orm import Session, loading
+from sqlalchemy.util import LRUCache, concurrency
+
+from optilock.undocumented.mappers import State
 
 Change = Update | Delete | Insert
 
@@ -101,7 +117,7 @@ def returns_values(statement: Update | Delete) -> bool:
 
 #: In the ``compiled_cache`` of what SQLAlchemy sends for its mappers, by a flush or in bulk; others
 #: give ``None``, or a dictionary. Where it has another type, the statement itself tells
-#: (:func:`optilock.writes.shapes.is_of_mappers`).
+#: (:func:`optilock.watched.writes.shapes.is_of_mappers`).
 MappersCache = LRUCache
 
 
@@ -113,3 +129,134 @@ def upsert_of(statement: Insert) -> Any:
 def resolved(statement: StatementLambdaElement) -> Any:
     """The statement that ``lambda_stmt()`` makes."""
     return statement._resolved
+
+
+# -- queries ---------------------------------------------------------------------------------------
+
+#: The FOR UPDATE of a ``Select``, or ``None``; asked for every query, so no call of Python.
+lock_of: Callable[[Select[Any]], Any] = attrgetter("_for_update_arg")
+
+
+def locks_rows(statement: Any) -> bool:
+    """Is it a query with a FOR UPDATE, or ``from_statement()`` of one?"""
+    inside = getattr(statement, "element", statement)
+    return getattr(inside, "_for_update_arg", None) is not None
+
+
+def with_shared_lock(statement: Any) -> Any:
+    """The query of the ORM, with a lock that other readers may have as well."""
+    inside = getattr(statement, "element", None)
+    if inside is None:
+        return statement.with_for_update(read=True)
+    made = statement._clone()
+    made.element = inside.with_for_update(read=True)
+    return made
+
+
+def refreshed_by(execution_options: Any) -> State | None:
+    """The object for which the query reads again what is deferred, expired or to be refreshed."""
+    load = (execution_options or {}).get("_sa_orm_load_options")
+    state: State | None = None if load is None else load._refresh_state
+    return state
+
+
+def lazily_loaded_by(execution_options: Any) -> State | None:
+    """The object for which the query reads a relationship."""
+    load = (execution_options or {}).get("_sa_orm_load_options")
+    state: State | None = None if load is None else load._lazy_loaded_from
+    return state
+
+
+def key_asked_for(params: Any, execution_options: Any) -> tuple[Any, ...] | None:
+    """The key of the one row that ``get()``, a lazy load or a refresh asks for; ``None``: a query.
+
+    Asked for every query of a unit with a strategy.
+    """
+    if type(params) is dict and "pk_1" in params and execution_options:
+        return tuple(params.values())
+    return None
+
+
+def next_run() -> int:
+    """A number between those of the queries before and of the queries to come."""
+    return int(loading._new_runid())
+
+
+def run_of(query_or_state: Any) -> int | None:
+    """The number of a query, or of the query that has filled the object as a whole."""
+    run: int | None = query_or_state.runid
+    return run
+
+
+def repeats(result: Result[Any]) -> bool:
+    """May an object be in several rows (a collection that is loaded by a join)?
+
+    What is not of the session itself (``do_orm_execute``, a cache) does not say so. Asked for each
+    row that is read by its key: ``unique()`` costs ten calls.
+    """
+    return type(result) is not ChunkedIteratorResult or result._unique_filter_state is not None
+
+
+def may_lock(statement: Select[Any]) -> bool:
+    """Does each row of the result stand for rows of its tables, one by one?"""
+    return not (
+        statement._distinct
+        or statement._distinct_on
+        or statement._group_by_clauses
+        or statement._having_criteria
+        or statement._independent_ctes
+    )
+
+
+def writes_inside(statement: Select[Any]) -> bool:
+    """May it have a statement that writes before it (``add_cte()``)?"""
+    return bool(statement._independent_ctes)
+
+
+class Joins(NamedTuple):
+    """What a query is joined with, besides the classes that it names as columns."""
+
+    #: What ``select_from()`` has given.
+    froms: tuple[Any, ...]
+    #: Is there an outer join, one with a left side of its own, or a full one?
+    outer: bool
+    placed: bool
+    full: bool
+
+
+def joins_of(statement: Select[Any]) -> Joins:
+    """What ``join()`` and ``select_from()`` have given."""
+    joins = statement._setup_joins
+    return Joins(
+        tuple(statement._from_obj),
+        any(flags["isouter"] for _, _, _, flags in joins),
+        any(left is not None for _, _, left, _ in joins),
+        any(flags["full"] for _, _, _, flags in joins),
+    )
+
+
+# -- older releases of SQLAlchemy ------------------------------------------------------------------
+
+
+def listen_on(connection: Connection, name: str, listener: Callable[..., Any]) -> None:
+    """``event.listen()``; older releases refuse a connection whose engine has options."""
+    try:
+        event.listen(connection, name, listener)
+    except InvalidRequestError:
+        _EventKey(connection, name, listener, connection).listen()
+
+
+def in_greenlet() -> bool:
+    """Does SQLAlchemy run this for an ``await``? Only to be asked where there is greenlet."""
+    asked = getattr(concurrency, "in_greenlet", None)
+    if asked is not None:
+        return bool(asked())
+    before = importlib.import_module("sqlalchemy.util._concurrency_py3k")
+    return isinstance(before.getcurrent(), before._AsyncIoGreenlet)
+
+
+def named_as_by_get(query: Select[Any]) -> Select[Any]:
+    """The query, with its columns under the names that they have in ``get()``."""
+    if hasattr(Session, "merge_all"):  # since 2.1 as in any query
+        return query
+    return query.set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)

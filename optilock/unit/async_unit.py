@@ -31,8 +31,8 @@ from sqlalchemy.util import greenlet_spawn
 
 from optilock.errors import ConfigurationError
 from optilock.unit.membership import Membership
+from optilock.unit.next_attempt import Relay
 from optilock.unit.options import UnitOptions, options_from, spelled_out
-from optilock.unit.relay import Relay
 from optilock.unit.sessions import is_async, make_async_session
 from optilock.unit.transaction import OwnTransaction, Transaction
 

@@ -32,11 +32,11 @@ from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError, SeparateUnitWarning
 from optilock.mapped import State
-from optilock.rows.sides import detached
-from optilock.session.caller import level_of_caller
-from optilock.session.connections import binds_of_sessions
-from optilock.session.order import at_step
 from optilock.unit import running
+from optilock.watched.rows.entries import detached
+from optilock.watched.session.connections import binds_of_sessions
+from optilock.watched.session.order import at_step
+from optilock.watched.session.watched import level_of_caller
 
 #: An attribute of a session: its :class:`Beside`, while the unit runs.
 _KEY = "_optilock_beside"

@@ -16,7 +16,7 @@ well: the parts of an aggregate with its root, the root that moves for a part, a
 a collection or leaves it, and what the delete of a row takes along.
 
 ``False`` is for work beside a request: an access log, the time of a last visit. Such a unit may
-write though the condition of the request was not compared (:mod:`optilock.http.request`).
+write though the condition of the request was not compared (:mod:`optilock.conditions.request`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typing import Any
 from sqlalchemy.orm import PassiveFlag, RelationshipDirection, Session
 from sqlalchemy.orm.attributes import instance_state
 
-from optilock.aggregates import roots_of_object
 from optilock.errors import OptilockError
 from optilock.mapped import State, facts, place_of
-from optilock.rows.touch import ROOTS
-from optilock.session.order import at_step
-from optilock.session.watched import known_of
-from optilock.statements.requests import unconditional
-from optilock.undocumented.transactions import inserted_by
+from optilock.undocumented.flushes import inserted_by
 from optilock.unit.parts import Part
+from optilock.watched.aggregates import roots_of_object
+from optilock.watched.rows.touch import ROOTS
+from optilock.watched.session.order import at_step
+from optilock.watched.session.watched import known_of
+from optilock.watched.statements.requests import unconditional
 
 #: An attribute of a session: each of its rows needs a condition.
 _EVERY = "_optilock_require_conditions"

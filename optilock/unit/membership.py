@@ -7,8 +7,8 @@ from typing import Any, Self
 from optilock.errors import ConfigurationError
 from optilock.unit import running
 from optilock.unit.beside import Beside, tell_of_units_around
+from optilock.unit.next_attempt import Relay
 from optilock.unit.options import Options
-from optilock.unit.relay import Relay
 from optilock.unit.sessions import owner_of
 from optilock.unit.transaction import Joined, OwnTransaction, Savepoint, Transaction
 

@@ -8,24 +8,22 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypedDict
 
-from optilock.conflicts.resolution import DeletePolicies, OnConflict, check_on_delete
-from optilock.conflicts.resolvers import check_on_conflict
 from optilock.errors import ConfigurationError
-from optilock.guard.repeats import RepeatValues
-from optilock.unit.backoff import Seconds
+from optilock.resolvers.resolution import DeletePolicies, OnConflict, check_on_delete
+from optilock.resolvers.rules import check_on_conflict
 from optilock.unit.conditions import RequireConditions
 from optilock.unit.isolation import AtLevel, FirstRead, Isolation, ReadOnly
 from optilock.unit.parts import Part, VerifyReads
-from optilock.unit.pipelined import Pipelined
-from optilock.unit.retry import Hook, On, Policy
-from optilock.unit.short import Short
-from optilock.unit.strategies.part import (
+from optilock.unit.retry import Hook, On, Policy, Seconds
+from optilock.unit.short import Pipelined, Short
+from optilock.unit.strategies.reading import (
     OPTIMISTIC,
     PESSIMISTIC,
     Locking,
     Strategy,
     check_strategy,
 )
+from optilock.watched.guard.repeats import RepeatValues
 
 __all__ = [
     "OnConflict",

@@ -7,9 +7,9 @@ part, and its entries in ``optilock/unit/options.py``; the unit itself does not 
         def connected(self, session: Session, connection: Connection) -> None: ...
 
 A part says by its methods of which moments it wants to hear. What happens around a flush, and when
-transactions begin and end, has one order, which :mod:`optilock.session.order` lists. A part that
-registers a listener of its own for one of these events would stand outside of that order, so its
-class is refused. So is a second part for one option.
+transactions begin and end, has one order, which :mod:`optilock.watched.session.order` lists. A part
+that registers a listener of its own for one of these events would stand outside of that order, so
+its class is refused. So is a second part for one option.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.errors import ConfigurationError
-from optilock.guard.promises import promises_of
 from optilock.mapped import facts, place_of
-from optilock.session.order import ORDER, listen_in
-from optilock.session.records import Promise
+from optilock.watched.guard.promises import promises_of
+from optilock.watched.session.order import ORDER, listen_in
+from optilock.watched.session.records import Promise
 
 
 class Part:
@@ -36,7 +36,8 @@ class Part:
 
     Raises:
         ConfigurationError: (for the class) the option has a part already, or this one registers a
-            listener of its own for an event that has its order in :mod:`optilock.session.order`.
+            listener of its own for an event that has its order in
+            :mod:`optilock.watched.session.order`.
     """
 
     #: The keyword of the unit; the application's own have none, and may be several of a class.
@@ -59,7 +60,7 @@ class Part:
                     " happens around a flush. A part has the methods opened, begin,"
                     " connected, before_flush, before_commit and after. A listener of the"
                     " application's is registered once, for its sessionmaker; optilock's own are"
-                    " steps of the list in optilock/session/order.py."
+                    " steps of the list in optilock/watched/session/order.py."
                 )
         cls.option = option
 

@@ -19,7 +19,7 @@ begin before the deadline. The last error comes out itself, with a note on attem
 What is computed from what an attempt reads is computed anew by the next one. What a person has
 typed is not: where an attempt wants it again over somebody else's change, which its author has not
 seen, the row's resolver is asked, and :class:`optilock.WouldOverwrite` is final
-(:mod:`optilock.guard.repeats`). Such a value needs a tag (:func:`optilock.expect`).
+(:mod:`optilock.watched.guard.repeats`). Such a value needs a tag (:func:`optilock.expect`).
 
 Edges: inside a running unit of work a retry runs once and lets the error out, because a part of a
 transaction cannot be repeated. ``CancelledError``, ``KeyboardInterrupt`` and ``SystemExit`` pass at
@@ -32,20 +32,29 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast, get_args, overload
 
 import tenacity
+from tenacity import wait_random_exponential
+from tenacity.wait import wait_base
 
 from optilock import events
 from optilock.dialects.transient import is_transient
 from optilock.errors import CommitOutcomeUnknown, ConfigurationError, WouldOverwrite
-from optilock.guard.repeats import RepeatValues, Rows, RunningAttempt, add_wanted, repeats_of
-from optilock.unit.backoff import Seconds, full_jitter, in_seconds
 from optilock.unit.running import begin_attempt, end_attempt, inside_unit
+from optilock.watched.guard.repeats import (
+    RepeatValues,
+    Rows,
+    RunningAttempt,
+    add_wanted,
+    repeats_of,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,7 +86,7 @@ def retry(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     ``attempts``: how often it runs at most, 1 or more (5).
     ``on``: a function that is given the error, an exception class, or a tuple of classes.
     ``deadline``: seconds or timedelta from the first attempt; none begins after it.
-    ``wait_initial``, ``wait_max``: seconds or timedelta (0.02, 1), :mod:`~optilock.unit.backoff`.
+    ``wait_initial``, ``wait_max``: seconds or timedelta (0.02, 1), :mod:`~optilock.unit.retry`.
     ``before_retry``: called with an :class:`optilock.events.Retry` before each wait.
     ``repeat_values``: what happens where a later attempt wants the same value again, over a change
     that its author has not seen: ``"refuse"`` raises :class:`optilock.WouldOverwrite`,
@@ -404,3 +413,29 @@ def _not_a_coroutine(function: Callable[..., object], result: R) -> R:
             " see: decorate the async def itself."
         )
     return result
+
+
+# -- the waits between attempts: exponential, with full jitter -------------------------------------
+#
+# The n-th wait is drawn evenly from zero to ``initial * 2 ** (n - 1)`` seconds, and never more
+# than ``maximum``. Writers that met once are spread over the whole range, so that they do not
+# meet again; a fixed wait with a little jitter would keep them together
+# (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+
+Seconds = float | timedelta
+
+
+def full_jitter(initial: float, maximum: float) -> wait_base:
+    """The waits described above, both limits in seconds."""
+    return wait_random_exponential(multiplier=initial, max=maximum)
+
+
+def in_seconds(name: str, value: Seconds) -> float:
+    """``value`` as seconds; a ConfigurationError that names the option for anything else."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if is_number and 0 <= seconds < math.inf:
+        return float(seconds)
+    raise ConfigurationError(
+        f"{name}={value!r} is not a duration: write seconds (0 or more) or a timedelta."
+    )

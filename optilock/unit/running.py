@@ -26,7 +26,7 @@ from operator import attrgetter
 from typing import TypeVar
 from weakref import ref
 
-from optilock.guard.repeats import RunningAttempt, attempt_here
+from optilock.watched.guard.repeats import RunningAttempt, attempt_here
 
 U = TypeVar("U")
 

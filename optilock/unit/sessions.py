@@ -16,13 +16,13 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Mapper, Session, scoped_session, sessionmaker
 
 from optilock.errors import ConfigurationError
-from optilock.guard.releases import check_release
-from optilock.guard.watching import guard_class
-from optilock.session.connections import bind_to_write, refuse_shards
-from optilock.session.watched import KNOWN, Owner, Watched
 from optilock.undocumented.connections import set_options
-from optilock.undocumented.queries import locks_rows
-from optilock.writes.send import require_row_counts_of
+from optilock.undocumented.statements import locks_rows
+from optilock.watched.guard.releases import check_release
+from optilock.watched.guard.watching import guard_class
+from optilock.watched.session.connections import bind_to_write, refuse_shards
+from optilock.watched.session.watched import KNOWN, Owner, Watched
+from optilock.watched.writes.send import require_row_counts_of
 
 SyncSessions = sessionmaker[Any] | scoped_session[Any] | Engine
 

@@ -22,10 +22,11 @@ different states. The rows that are *written* are as they were read, or there is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult
+from sqlalchemy import Connection, CursorResult, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -36,11 +37,12 @@ from optilock.dialects.rows import native
 from optilock.dialects.switch import Interposed
 from optilock.dialects.transient import answer_unknown
 from optilock.errors import ConfigurationError
-from optilock.session.watched import known_of
-from optilock.undocumented.dialects import level_on_connect
-from optilock.undocumented.transactions import opened_by
-from optilock.unit.ending import ask_drivers
+from optilock.undocumented.connections import level_on_connect
+from optilock.undocumented.flushes import listeners_of, opened_by
 from optilock.unit.parts import Part
+from optilock.watched.guard.promises import hold_by_locks
+from optilock.watched.session.connections import binds_of_sessions
+from optilock.watched.session.watched import known_of
 
 
 class Short(Part, option="short"):
@@ -164,3 +166,102 @@ def _refuse_level(connection: Connection) -> None:
             " each SELECT has a moment of its own. Give the unit an engine without it, or leave"
             " short=True out. Nothing was sent."
         )
+
+
+# -- ``pipelined=True``: a unit of work in two round trips -----------------------------------------
+#
+# ::
+#
+#     with UnitOfWork(SessionLocal, pipelined=True) as session:
+#         session.get_one(Account, 42).owner = "Ada"
+#     # BEGIN and SELECT in one trip, UPDATE and COMMIT in another
+#
+# The results stay as they are without it, and there are never more trips. How the driver is
+# brought to that is in :mod:`optilock.dialects.postgresql.line`; which writes go with COMMIT, in
+# :mod:`optilock.watched.guard.writes_with_commit`, and when, in :mod:`optilock.unit.short`.
+#
+# Where something comes after the last flush, COMMIT goes by itself. BEGIN goes with the first
+# statement all the same; not so where a listener has begun the transaction, where the session is
+# bound to a ``Connection``, and in two phases.
+
+
+class Pipelined(Part, option="pipelined"):
+    """The part that lets BEGIN and COMMIT go with statements."""
+
+    def opened(self, sessions: Any) -> None:
+        ask_drivers(sessions, self.option, lambda asked, its: asked.refuse_pipeline(its))
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        transaction, dialect = session.get_transaction(), connection.dialect
+        database_of(dialect).refuse_pipeline(dialect)
+        if session.twophase or transaction is None or not opened_by(transaction, connection):
+            return
+        ending = database_of(dialect).pipelined(connection, interruptible=dialect.is_async)
+        known_of(session).ending = ending
+
+    def after(self, session: Session, error: BaseException | None) -> None:
+        known_of(session).ending = None
+
+
+# -- the last writes go together with the end of the transaction -----------------------------------
+#
+# That is what ``pipelined=True`` and ``short=True`` have in common. What is pending is flushed
+# inside of ``session.commit()``, after the listeners of ``before_commit``, so that nothing but the
+# end comes after the flush; and which writes those are is said in
+# :mod:`optilock.watched.guard.writes_with_commit`.
+#
+# Where something else does come after it, the unit flushes as ever: parts that hear of
+# ``before_commit``, promises (``expect``, ``verify``) of rows that are not locked, and the
+# application's listeners of ``before_commit``, ``after_flush``, ``after_flush_postexec``, and of
+# rows that were inserted or deleted (``pending_to_persistent``, ``persistent_to_deleted``), who
+# may add others.
+
+#: Whoever hears of these may send something after the last flush.
+_AFTER_WRITES = (
+    "before_commit",
+    "after_flush",
+    "after_flush_postexec",
+    "pending_to_persistent",
+    "persistent_to_deleted",
+)
+_OUR_OWN = f"{__name__.partition('.')[0]}."
+
+
+def flushes_at_commit(session: Session, parts: Iterable[Part]) -> bool:
+    """Is what is pending to be flushed inside of ``session.commit()``? It is noted, then."""
+    known = known_of(session)
+    if known.ending is None or len(known.connections) != 1 or not hold_by_locks(session):
+        return False
+    if known.conditions is not None and known.conditions.is_ignored:
+        return False
+    for part in parts:
+        if type(part).before_commit is not Part.before_commit:
+            return False
+    for name in _AFTER_WRITES:
+        for listener in listeners_of(session, name):
+            if not str(listener.__module__).startswith(_OUR_OWN):
+                return False
+    known.ending_now = True
+    return True
+
+
+#: The beginning of an attribute of what units were opened with: no driver of it is refused.
+_NOT_REFUSED = "_optilock_ending_"
+
+
+def ask_drivers(sessions: Any, option: str, refuse: Callable[[Database, Dialect], None]) -> None:
+    """Ask the databases of a session factory, or of an engine, whether they ``refuse`` an option.
+
+    Asked for every unit, and looked at once: engines that it does not name, or is given later, are
+    asked when they connect.
+
+    Raises:
+        ConfigurationError: one of them does.
+    """
+    name = _NOT_REFUSED + option
+    if hasattr(sessions, name):
+        return
+    for bind in binds_of_sessions(sessions):
+        refuse(database_of(bind.dialect), bind.dialect)
+    with suppress(AttributeError):  # an AsyncEngine takes none
+        setattr(sessions, name, True)

@@ -28,19 +28,19 @@ from optilock.errors import (
     ConfigurationError,
     OptilockError,
 )
-from optilock.guard import capture, check_before_commit, conflict_after_rollback
-from optilock.guard import options as guard_options
-from optilock.guard.ended import guard_commit
-from optilock.plain import alone
-from optilock.session.watched import known_of
-from optilock.undocumented.transactions import was_committed
+from optilock.serialize import alone
+from optilock.undocumented.flushes import was_committed
 from optilock.unit import running
 from optilock.unit.beside import Beside
-from optilock.unit.ending import flushes_at_commit
+from optilock.unit.next_attempt import Relay
 from optilock.unit.options import Options
-from optilock.unit.relay import Relay
 from optilock.unit.sessions import choose_engines, choose_no_more, with_options
-from optilock.writes.send import require_row_counts
+from optilock.unit.short import flushes_at_commit
+from optilock.watched.guard import capture, check_before_commit, conflict_after_rollback
+from optilock.watched.guard import options as guard_options
+from optilock.watched.guard.ended import guard_commit
+from optilock.watched.session.watched import known_of
+from optilock.watched.writes.send import require_row_counts
 
 _log = logging.getLogger("optilock")
 

@@ -43,6 +43,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from optilock.errors import ConfigurationError
 from optilock.unit.isolation import Isolation
 from optilock.unit.membership import Membership
+from optilock.unit.next_attempt import Relay
 from optilock.unit.options import (
     Options,
     RetriedUnitOptions,
@@ -52,7 +53,6 @@ from optilock.unit.options import (
     policy_from,
     spelled_out,
 )
-from optilock.unit.relay import Relay
 from optilock.unit.retry import Policy
 from optilock.unit.sessions import is_async, make_session
 from optilock.unit.transaction import OwnTransaction

@@ -41,13 +41,12 @@ from typing import Any, Final, NoReturn, TypeVar
 from sqlalchemy.orm import Session
 
 from optilock import entities
+from optilock.conditions.fields import STAR
+from optilock.conditions.request import compared
 from optilock.entities import Stored
-from optilock.errors import PreconditionFailed
-from optilock.http.errors import BadPrecondition, NotFound, PreconditionRequired
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.fields import STAR
-from optilock.http.preconditions import Fields, Precondition, Profile, Require, required
-from optilock.http.request import compared
+from optilock.errors import BadPrecondition, NotFound, PreconditionFailed, PreconditionRequired
+from optilock.preconditions.entity_tags import PLAIN, ETags
+from optilock.preconditions.rfc9110 import Fields, Precondition, Profile, Require, required
 
 __all__ = ["STRICT", "Conditions", "Policy", "unconditional"]
 
@@ -58,7 +57,7 @@ UNCONDITIONAL: Final = "_optilock_unconditional"
 
 @dataclass(frozen=True)
 class Policy:
-    """Which conditions are asked for, as :func:`optilock.http.preconditions.required` takes it."""
+    """The conditions that a route requires (:func:`optilock.preconditions.rfc9110.required`)."""
 
     #: ``None``: a write without a condition is performed.
     require: Require | None = "if_match"

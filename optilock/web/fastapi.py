@@ -42,13 +42,11 @@ from typing import Annotated, Any
 
 from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
-from optilock.http.etags import PLAIN
+from optilock.preconditions.entity_tags import PLAIN
 from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
-from optilock.web.extras import extra
-from optilock.web.openapi import IF_MATCH, IF_NONE_MATCH, answers
-from optilock.web.problems import ERRORS
-from optilock.web.units import Depend, session_of_request, sync_session
+from optilock.web.problems import ERRORS, IF_MATCH, IF_NONE_MATCH, answers
+from optilock.web.units import Depend, extra, session_of_request, sync_session
 
 with extra("fastapi"):
     from anyio import CancelScope, CapacityLimiter, to_thread
@@ -96,7 +94,8 @@ def install(app: FastAPI, *, etags: Tags = PLAIN, policy: Policy = STRICT) -> No
     """Let an application answer errors with problem documents, and read and enforce conditions.
 
     A route that ignores the condition of a request, or reads and never compares it, writes no
-    versioned row: its COMMIT is refused, and the answer is 501 (:mod:`optilock.http.request`).
+    versioned row: its COMMIT is refused, and the answer is 501
+    (:mod:`optilock.conditions.request`).
 
     Args:
         app: before it has routes; a mounted application needs it, too.

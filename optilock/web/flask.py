@@ -21,7 +21,7 @@ the view like any other. Flask answers no error of ``after_request`` and ``teard
 COMMIT does not belong there.
 
 A view that never compares the condition of its request writes no versioned row: its COMMIT is
-refused, and the answer is 501 (:mod:`optilock.http.request`).
+refused, and the answer is 501 (:mod:`optilock.conditions.request`).
 
 The fields are taken from the WSGI environment as they are. ``request.if_match`` would leave out
 what it cannot read, and ``response.set_etag(tag)`` would put quotes around a tag that has them.
@@ -32,12 +32,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from optilock.conditions.request import Request, found_by
 from optilock.errors import ConfigurationError
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.request import Request, found_by
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
-from optilock.web.extras import extra
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
+from optilock.web.units import extra
 
 with extra("flask"):
     from flask import Flask, Response, current_app, has_request_context, request

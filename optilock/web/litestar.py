@@ -37,15 +37,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from optilock.conditions.request import serving
 from optilock.dialects import unwrapped
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.request import serving
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Policy
 from optilock.web.conditions import Conditions as _Conditions
-from optilock.web.extras import extra
-from optilock.web.openapi import ANSWERS, ETAG, IF_MATCH, IF_NONE_MATCH, ProblemDocument, told
-from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, problem_of
-from optilock.web.units import session_of_request
+from optilock.web.problems import (
+    ANSWERS,
+    ERRORS,
+    ETAG,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    MEDIA_TYPE,
+    OF_VALUES,
+    ProblemDocument,
+    problem_of,
+    told,
+)
+from optilock.web.units import extra, session_of_request
 
 with extra("litestar"):
     from litestar import Request, Response
@@ -128,7 +137,7 @@ class OptilockPlugin(InitPluginProtocol):
 
 
 def _serving(app: ASGIApp) -> ASGIApp:
-    """Let the condition of a request meet the writes of its units (optilock.http.request)."""
+    """Let the condition of a request meet the writes of its units (optilock.conditions.request)."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         with serving(str(scope.get("method", "GET")), scope["headers"]):

@@ -70,14 +70,16 @@ itself: it has read the body, and what else the handler has done by then only th
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
 from traceback import walk_tb
-from types import FrameType
-from typing import Any, Final
+from types import FrameType, MappingProxyType
+from typing import Any, Final, Required, TypedDict
 from uuid import UUID
 
 from sqlalchemy import inspect
@@ -85,45 +87,50 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NoResultFound
 from sqlalchemy.orm import Mapper
 from sqlalchemy.orm.exc import StaleDataError
 
+from optilock.columns.identities import identity_in
 from optilock.dialects.transient import is_transient
 from optilock.errors import (
-    CommitOutcomeUnknown,
-    Entry,
-    NotWritten,
-    OptilockError,
-    PreconditionFailed,
-)
-from optilock.http.errors import (
     AlreadyExists,
     BadEntity,
     BadPrecondition,
     BatchFailed,
+    CommitOutcomeUnknown,
     ConditionNotCompared,
+    Entry,
     NotFound,
+    NotWritten,
+    OptilockError,
+    PreconditionFailed,
 )
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.identities import identity_in
-from optilock.plain import as_json
-from optilock.web.kinds import (
-    AGAIN,
-    BAD_ENTITY,
-    BAD_PRECONDITION,
-    BY_CLASS,
-    CONFLICT,
-    EXISTS,
-    FAILED,
-    NOT_COMPARED,
-    NOT_FOUND,
-    NOT_WRITTEN,
-    REQUIRED,
-    UNKNOWN,
-    Kind,
-    Problem,
+from optilock.leases.errors import LeaseHeld, LeaseLost
+from optilock.preconditions.entity_tags import PLAIN, ETags
+from optilock.queue.errors import MessageNotFound, MessageTooLarge, ReceiptExpired
+from optilock.serialize import as_json
+from optilock.shares.errors import (
+    AccessDenied,
+    DeletePending,
+    HandleLost,
+    ReadOnlyName,
+    SharingViolation,
 )
+
+__all__ = [
+    "ANSWERS",
+    "ERRORS",
+    "ETAG",
+    "IF_MATCH",
+    "IF_NONE_MATCH",
+    "MEDIA_TYPE",
+    "OF_VALUES",
+    "Problem",
+    "ProblemDocument",
+    "answers",
+    "problem_of",
+    "told",
+]
 
 _log = logging.getLogger("optilock")
 
-__all__ = ["ERRORS", "MEDIA_TYPE", "OF_VALUES", "Problem", "problem_of"]
 
 MEDIA_TYPE: Final = "application/problem+json"
 #: In seconds, of a 503.
@@ -198,14 +205,10 @@ def _of_a_value(error: BaseException) -> Problem | None:
     return None
 
 
-#: What a watched session does in the place of SQLAlchemy's own.
-_OF_SESSIONS = (["optilock", "guard"], ["optilock", "copies"])
-
-
 def _is_orm(frame: FrameType) -> bool:
-    """Is it of a session, SQLAlchemy's own or a watched one?"""
+    """Return whether a frame is of a session, SQLAlchemy's own or a watched one."""
     module = str(frame.f_globals.get("__name__"))
-    return module == "sqlalchemy.orm.session" or module.split(".")[:2] in _OF_SESSIONS
+    return module == "sqlalchemy.orm.session" or module.split(".")[:2] == ["optilock", "watched"]
 
 
 def _codes(error: DBAPIError) -> set[object]:
@@ -288,3 +291,269 @@ _SHOWN = (str, int, float, Decimal, UUID, Enum, date, time, bytes, dict, list, t
 def _shown_names(names: tuple[str, ...]) -> list[str] | None:
     """Some of the names that a client has sent, shortened."""
     return [name[:_LONGEST] for name in names[:_NAMES]] or None
+
+
+# -- kinds of problem documents --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to answer: a status, header fields, and the members of the problem document."""
+
+    status: int
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self) -> bytes:
+        """The document as it is sent."""
+        return json.dumps(dict(self.body)).encode()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of problem: the end of its type, and what it says."""
+
+    name: str
+    status: int
+    title: str
+    detail: str
+
+    def problem(
+        self,
+        *,
+        status: int | None = None,
+        detail: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        **members: Any,
+    ) -> Problem:
+        told = self.status if status is None else status
+        body = {
+            "type": f"urn:optilock:{self.name}",
+            "title": self.title,
+            "status": told,
+            "detail": self.detail if detail is None else detail,
+        }
+        body |= {name: value for name, value in members.items() if value is not None}
+        return Problem(told, body, dict(headers))
+
+
+BAD_PRECONDITION = Kind(
+    "bad-precondition",
+    400,
+    "Bad Precondition",
+    "A condition or a key of this request cannot be read, or is none that this request can have."
+    ' An ETag is sent as it was received, with its two quotes: "abc".',
+)
+REQUIRED = Kind(
+    "precondition-required",
+    428,
+    "Precondition Required",
+    "Send If-Match with the ETag that you have read, or If-None-Match: * for something new.",
+)
+NOT_COMPARED = Kind(
+    "condition-not-compared",
+    501,
+    "Not Implemented",
+    "This resource does not compare the condition that the request carries, so it was not changed."
+    " Nothing was stored.",
+)
+BAD_ENTITY = Kind(
+    "bad-entity",
+    400,
+    "Bad Entity",
+    "What was sent cannot be stored as it is. Nothing was stored.",
+)
+NOT_FOUND = Kind(
+    "not-found",
+    404,
+    "Not Found",
+    "There is nothing here, or nothing any more. Nothing was stored.",
+)
+EXISTS = Kind(
+    "already-exists",
+    409,
+    "Already Exists",
+    "This is there already, so it was not made. Read it, and send its ETag in If-Match to change"
+    " it.",
+)
+FAILED = Kind(
+    "precondition-failed",
+    412,
+    "Precondition Failed",
+    "This is not in the version that the request demands. Nothing was stored. Read it again, decide"
+    " anew, and send the ETag that you have read then, which does not begin with W/.",
+)
+CONFLICT = Kind(
+    "conflict",
+    409,
+    "Conflict",
+    "Somebody else was first with a change of the same. Nothing was stored. Read it again, and"
+    " send the change again if it still is wanted.",
+)
+NOT_WRITTEN = Kind(
+    "not-written",
+    403,
+    "Not Written",
+    "This may be read here, and not be written. Nothing was stored, and nobody else was first:"
+    " to send it again changes nothing.",
+)
+UNKNOWN = Kind(
+    "outcome-unknown",
+    500,
+    "Outcome Unknown",
+    "It is not known whether it was stored: all of it, or nothing. Read it again before you send"
+    " it again.",
+)
+AGAIN = Kind(
+    "try-again",
+    503,
+    "Try Again",
+    "The database could not do it now, and may do it soon. Nothing was stored. Send the request"
+    " again.",
+)
+
+#: Of leases, share modes and queues: the status is the error's own.
+BY_CLASS: dict[type[BaseException], Kind] = {
+    LeaseHeld: Kind(
+        "lease-held",
+        412,
+        "Lease Held",
+        "Somebody else holds a lease on this. Nothing was stored. Send it again when the lease has"
+        " ended.",
+    ),
+    LeaseLost: Kind(
+        "lease-lost",
+        412,
+        "Lease Lost",
+        "The lease that was named is not in force, or not any more. Nothing was stored. Acquire a"
+        " new one, read again, and decide anew.",
+    ),
+    SharingViolation: Kind(
+        "sharing-violation",
+        409,
+        "Sharing Violation",
+        "Somebody has this open so that the request does not fit. Nothing was stored. Send it"
+        " again when it is closed.",
+    ),
+    DeletePending: Kind(
+        "delete-pending",
+        409,
+        "Delete Pending",
+        "This is to be deleted as soon as nobody has it open. Nothing was stored.",
+    ),
+    HandleLost: Kind(
+        "handle-lost",
+        412,
+        "Handle Lost",
+        "The handle that was named is not open, or not any more. Nothing was stored. Open it"
+        " again, read again, and decide anew.",
+    ),
+    AccessDenied: Kind(
+        "access-denied",
+        403,
+        "Access Denied",
+        "The handle that was named was not opened for this. Nothing was stored.",
+    ),
+    ReadOnlyName: Kind(
+        "read-only",
+        412,
+        "Read Only",
+        "This is read-only, so it is neither written nor deleted.",
+    ),
+    MessageNotFound: Kind(
+        "message-not-found",
+        404,
+        "Message Not Found",
+        "There is no such message in the queue, or not any more.",
+    ),
+    ReceiptExpired: Kind(
+        "receipt-expired",
+        400,
+        "Receipt Expired",
+        "The receipt that was named is not that of the message's last delivery. Nothing was done"
+        " to the message.",
+    ),
+    MessageTooLarge: Kind(
+        "message-too-large",
+        413,
+        "Message Too Large",
+        "The message has more bytes than the queue takes. It was not sent.",
+    ),
+}
+
+
+# -- conditional requests in an OpenAPI document ---------------------------------------------------
+
+IF_MATCH: Final = "The ETag of the version that is to be changed."
+IF_NONE_MATCH: Final = "* to make what is not there; to read: the ETag that is known already."
+ETAG: Final = "The version, to be sent in If-Match."
+
+
+class ProblemDocument(TypedDict, total=False):
+    """A problem document, for whoever makes schemas of types."""
+
+    type: Required[str]
+    title: Required[str]
+    status: Required[int]
+    detail: Required[str]
+    etag: str
+    conflicts: dict[str, dict[str, Any]]
+    names: list[str]
+    index: int
+
+
+_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "title": "Problem",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "etag": {"type": "string", "description": "The ETag of the current version."},
+        "conflicts": {"type": "object", "description": "For each field up to three values."},
+        "names": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The members of the body that it is about.",
+        },
+        "index": {"type": "integer", "description": "Which operation of several failed, from 0."},
+    },
+}
+#: What an answer beside 2xx means.
+ANSWERS: Final[Mapping[int, str]] = {
+    304: "The version that is known already.",
+    400: "A condition cannot be read, or the body cannot be stored.",
+    404: "There is nothing here.",
+    409: "Somebody else was first, or it is there already.",
+    412: "It is in another version.",
+    428: "A condition is needed.",
+}
+_READS = ("GET", "HEAD")
+
+
+def told(method: str) -> tuple[int, ...]:
+    """The statuses beside 2xx that a request of this method may get."""
+    return (304, 400, 404, 412) if method.upper() in _READS else (400, 404, 409, 412, 428)
+
+
+def answers(method: str, success: int) -> dict[int | str, dict[str, Any]]:
+    """The responses of an operation, by status; ``success`` has an ETag, unless it is a DELETE."""
+    found: dict[int | str, dict[str, Any]] = {one: _answer(one) for one in told(method)}
+    if method.upper() != "DELETE":
+        found[success] = {"description": "Done.", "headers": _etag()}
+    return found
+
+
+def _answer(status: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": ANSWERS[status]}
+    if status in (304, 412):
+        found["headers"] = _etag()
+    if status != 304:
+        found["content"] = {MEDIA_TYPE: {"schema": dict(_SCHEMA)}}
+    return found
+
+
+def _etag() -> dict[str, Any]:
+    return {"ETag": {"description": ETAG, "schema": {"type": "string"}}}

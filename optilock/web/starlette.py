@@ -20,7 +20,7 @@
     )
 
 :class:`ConditionalRequests` lets the condition of a request and the writes of its units meet at
-COMMIT: a route that compares nothing writes nothing (501; :mod:`optilock.http.request`).
+COMMIT: a route that compares nothing writes nothing (501; :mod:`optilock.conditions.request`).
 
 The fields are taken as they arrived: several lines of one name, control bytes, and bytes that are
 no ASCII.
@@ -30,13 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from optilock.conditions.request import Request as Served
+from optilock.conditions.request import serving
 from optilock.dialects import unwrapped
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.request import Request as Served
-from optilock.http.request import serving
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import STRICT, Conditions, Policy
-from optilock.web.extras import extra
 from optilock.web.problems import ERRORS, MEDIA_TYPE, OF_VALUES, Problem, problem_of
+from optilock.web.units import extra
 
 with extra("starlette"):
     from starlette.requests import Request

@@ -12,6 +12,7 @@ or a conflict there would be a broken 200.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy.orm import scoped_session
@@ -20,7 +21,7 @@ from optilock import UnitOfWork
 from optilock.errors import ConfigurationError
 from optilock.unit.sessions import is_async
 
-__all__ = ["REQUIRES", "Depend", "session_of_request", "sync_session"]
+__all__ = ["REQUIRES", "Depend", "extra", "session_of_request", "sync_session"]
 
 #: An attribute of a dependency: its unit demands a condition for every row.
 REQUIRES = "_optilock_requires_conditions"
@@ -72,3 +73,29 @@ def _marked(depend: Depend, options: Mapping[str, Any]) -> Depend:
     if options.get("require_conditions"):
         setattr(depend, REQUIRES, True)
     return depend
+
+
+# -- frameworks that are not installed -------------------------------------------------------------
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import a framework in this block; name its extra if it is not installed.
+
+    ::
+
+        with extra("flask"):
+            from flask import Flask
+
+    Raises:
+        ModuleNotFoundError: the framework is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = (missing.name or name).split(".")[0]
+        raise ModuleNotFoundError(
+            f"The web layer for {name} needs {package}, which is not installed:"
+            f' pip install "optilock[{name}]"',
+            name=missing.name,
+        ) from missing

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from optilock import Unique, Versioned, entities
-from optilock.http.errors import NotFound
+from optilock.errors import NotFound
 from optilock.web.conditions import Conditions, Policy
 
 FREE = Policy(require=None)

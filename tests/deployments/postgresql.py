@@ -6,7 +6,7 @@
         first.crash()
         second.promote()
 
-Each is the server of :func:`optilock.testing.servers.postgresql`, in a folder of its own on a free
+Each is the server of :func:`optilock_apps.servers.postgresql`, in a folder of its own on a free
 port of the loopback interface, and is stopped by its own ``pg_ctl`` at the end.
 """
 
@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-
-from optilock.testing import servers
+from optilock_apps import servers
 
 __all__ = ["Node", "primary", "standby_of", "url_of"]
 

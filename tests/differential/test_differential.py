@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from optilock.guard import columns_only
+from optilock.watched.guard import columns_only
 from tests.differential.differences import Place, place_on, shrink
 from tests.differential.programs import Program, program
 from tests.differential.steps import Step

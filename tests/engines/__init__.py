@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from optilock_apps.servers import ServerMissing
 from sqlalchemy import Engine
 
 from optilock import OptilockError
-from optilock.testing.servers import ServerMissing
 from tests.engines import mariadb, postgresql, sqlite
 from tests.engines.target import Target
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from optilock_apps import servers
 from sqlalchemy import Connection, Engine, text
 
-from optilock.testing import servers
 from tests.engines.target import Target
 from tests.engines.urls import container, given, kept_open, look_for
 

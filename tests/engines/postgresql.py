@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from optilock_apps import servers
 from sqlalchemy import Engine, text
 
-from optilock.testing import servers
 from tests.engines.kept import Kept
 from tests.engines.target import Target
 from tests.engines.urls import container, given, kept_open, look_for

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from optilock_apps.servers import ServerMissing
 from sqlalchemy import Engine, create_engine, event
-
-from optilock.testing.servers import ServerMissing
 
 __all__ = ["container", "given", "kept_open", "look_for"]
 

@@ -11,7 +11,7 @@ from sqlalchemy import event, inspect, update
 from sqlalchemy.orm import Session
 
 from optilock import UnitOfWork
-from optilock.session.watched import watched
+from optilock.watched.session.watched import watched
 from tests.history.mappings import Mapping_
 from tests.history.model import Base, Fault, Kind, Ledger, Row, Span, Transaction
 

@@ -30,7 +30,7 @@ def count_into(counts: Counter[str]) -> None:
 def _count_wanted(counts: Counter[str]) -> None:
     from sqlalchemy.orm import persistence
 
-    from optilock.guard import columns_only
+    from optilock.watched.guard import columns_only
 
     for name in _EMITTERS:
         setattr(persistence, name, _counted_emitter(getattr(persistence, name), counts))
@@ -62,10 +62,10 @@ def _counted_emitter(emit: Any, counts: Counter[str]) -> Any:
 
 
 def _count_guarded(counts: Counter[str]) -> None:
-    from optilock.guard import connection as connections
-    from optilock.guard import pipeline, route
+    from optilock.watched.guard import batch, route
+    from optilock.watched.guard import connection as connections
 
-    send, written = pipeline.send, connections.written
+    send, written = batch.send, connections.written
 
     @functools.wraps(send)
     def counted_send(*args: Any, **options: Any) -> Any:
@@ -90,5 +90,5 @@ def _count_guarded(counts: Counter[str]) -> None:
 
         return counted_native
 
-    pipeline.send = counted_send
+    batch.send = counted_send
     connections.written = counted_written

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from optilock_apps import servers
 from sqlalchemy import create_engine, text
-
-from optilock.testing import servers
 
 __all__ = ["NAMES", "database"]
 

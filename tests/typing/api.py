@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, assert_type
 from uuid import UUID
 
+from optilock_apps.servers import Server, mariadb, postgresql
 from sqlalchemy import Engine, Uuid, create_engine, select
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -83,7 +84,7 @@ from optilock import (
     watch,
 )
 from optilock.entities import Idempotency, Operation, Stored
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 from optilock.testing import (
     Sent,
     Side,
@@ -95,7 +96,6 @@ from optilock.testing import (
     interleave,
     wire,
 )
-from optilock.testing.servers import Server, mariadb, postgresql
 
 
 class Base(DeclarativeBase):

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from optilock import Resolution, events
 from optilock.errors import Computed, ConcurrencyError, Entry
-from optilock.plain import as_json
+from optilock.serialize import as_json
 from optilock.unit.retry import Policy
 
 SECRET = "hunter2"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from optilock_apps.servers import ServerMissing
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -29,7 +30,6 @@ from benchmarks.servers import USUAL, Place, places
 from benchmarks.statements import counted
 from benchmarks.subjects import Shape, build
 from benchmarks.table import COLUMNS, CountLine, RatioLine, compare, markdown, to_json
-from optilock.testing.servers import ServerMissing
 
 SOCKET = Place("socket", "unused", "unused")
 DELAYED = Place("delayed", "unused", "unused")

@@ -19,8 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql
 
+from optilock.columns.values import holds, surely_holds
 from optilock.dialects import database_of
-from optilock.http.columns import holds, surely_holds
 
 SQLITE = create_engine("sqlite://").dialect
 MARIADB: Any = mysql.dialect()

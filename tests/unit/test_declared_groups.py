@@ -25,10 +25,10 @@ from sqlalchemy.orm import (
 )
 
 from optilock import ConfigurationError, Counter, Versioned, per_field, watch
-from optilock.conflicts.resolution import Resolution
-from optilock.conflicts.resolvers import check_on_conflict, merge_fields
 from optilock.errors import Computed, Entry
 from optilock.mapped import facts, joined
+from optilock.resolvers.resolution import Resolution
+from optilock.resolvers.rules import check_on_conflict, merge_fields
 
 
 class Base(DeclarativeBase):
@@ -306,7 +306,7 @@ def test_the_token_has_its_name_in_the_message_too() -> None:
 
 ROOT = Path(__file__).parents[2]
 #: Pages about the library itself, which advise nobody to merge.
-ABOUT = {"benchmarks.md", "design.md", "scenarios.md"}
+ABOUT = {"benchmarks.md", "design.md", "scenarios.md", "state.md"}
 PAGES = [ROOT / "README.md", *(p for p in ROOT.glob("docs/*.md") if p.name not in ABOUT)]
 
 

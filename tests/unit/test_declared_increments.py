@@ -31,7 +31,7 @@ from sqlalchemy.types import TypeDecorator
 
 from optilock import CompareValues, ConfigurationError, Counter, Unique, Versioned
 from optilock.mapped import facts
-from optilock.plain import difference
+from optilock.serialize import difference
 from optilock.tokens import Manual, RowVersion, Timestamp
 from tests.hash_token import Hash
 

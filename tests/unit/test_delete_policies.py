@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import Mapped, Session, mapped_column, registry, sessionmaker
 
 from optilock import ConfigurationError, Entry, OnDelete, Resolution, Versioned, watch
-from optilock.conflicts.resolution import settled_by_policy
+from optilock.resolvers.resolution import settled_by_policy
 
 
 class Thing:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from optilock_apps.demo.edits import checked_url, database_url
 from sqlalchemy import make_url
 
 from optilock import ConfigurationError
-from optilock.demo.wiki import checked_url, database_url
 
 
 @pytest.mark.parametrize(

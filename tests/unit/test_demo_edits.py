@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from optilock.demo.edits import Edit, apply, inserted, plan
-from optilock.demo.wiki import MOST, hot_pages
+from optilock_apps.demo.edits import MOST, Edit, apply, hot_pages, inserted, plan
 
 PAGES = ("with", "try", "class")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optilock.demo.edits import Edit, Losses, Stored, compare, inserted
+from optilock_apps.demo.edits import Edit, Losses, Stored, compare, inserted
 
 BODY = "First.\n\nSecond.\n\nThird."
 ORIGINALS = {"with": BODY}

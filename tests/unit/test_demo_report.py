@@ -6,11 +6,10 @@ import json
 from dataclasses import replace
 from io import StringIO
 
+from optilock_apps.demo.edits import Losses
+from optilock_apps.demo.report import as_json, complaints, table, verdict
+from optilock_apps.demo.run import Outcome, percentile
 from rich.console import Console
-
-from optilock.demo.edits import Losses
-from optilock.demo.report import as_json, complaints, table, verdict
-from optilock.demo.run import Outcome, percentile
 
 NONE_LOST = Losses(0, 0, ())
 PLAIN = Outcome(

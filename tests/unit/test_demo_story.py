@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from optilock_apps.demo.edits import WikiPage
+from optilock_apps.demo.report import story_of
+
 from optilock import Entry
-from optilock.demo.report import story_of
-from optilock.demo.wiki import WikiPage
 
 BODY = "First.\n\nSecond.\n\nThird."
 OURS = "First.\n[edit 2-7] Checked.\n\nSecond.\n\nThird."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from optilock_apps.demo.run import Tally, counting
+
 from optilock import Entry, events
-from optilock.demo.editors import Tally, counting
 from optilock.leases import LeaseHeld
 
 RETRY = events.Retry(attempt=1, wait=0.0, error=RuntimeError())

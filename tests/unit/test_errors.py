@@ -12,26 +12,24 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import errors
+from optilock import errors as client_errors
 from optilock.errors import (
+    AlreadyExists,
+    BadEntity,
+    BadPrecondition,
+    BatchFailed,
     CannotMerge,
     CommitOutcomeUnknown,
     ConcurrencyError,
     ConfigurationError,
     Entry,
     LinkGone,
+    NotFound,
     NotWritten,
     OptilockError,
     PreconditionFailed,
-    UnguardedStatement,
-)
-from optilock.http import errors as client_errors
-from optilock.http.errors import (
-    AlreadyExists,
-    BadEntity,
-    BadPrecondition,
-    BatchFailed,
-    NotFound,
     PreconditionRequired,
+    UnguardedStatement,
 )
 from optilock.queue import errors as queue_errors
 

@@ -17,9 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import BadEntity, BadPrecondition, ConfigurationError, Unique, Versioned
 from optilock.entities import Idempotency
-from optilock.entities.fingerprints import body_bytes, counted
-from optilock.entities.idempotency import Request, mark_of
-from optilock.http.etags import PLAIN
+from optilock.entities.idempotency import Request, body_bytes, counted, mark_of
+from optilock.preconditions.entity_tags import PLAIN
 
 KEYS = ["a secret of the server"]
 

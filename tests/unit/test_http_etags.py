@@ -24,10 +24,10 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.attributes import set_committed_value
 
 from optilock import BadPrecondition, ConfigurationError, Unique, Versioned, etag_of, watch
-from optilock.http import etags
-from optilock.http.etags import PLAIN, ETags
-from optilock.http.preconditions import required
-from optilock.http.texts import key_text, text_of, version_in
+from optilock.columns.texts import key_text, text_of, version_in
+from optilock.preconditions import entity_tags
+from optilock.preconditions.entity_tags import PLAIN, ETags
+from optilock.preconditions.rfc9110 import required
 from optilock.tokens import UtcDateTime
 from tests.tags import tag
 
@@ -158,7 +158,7 @@ def test_every_key_is_compared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> No
         compared.append(b)
         return a == b
 
-    monkeypatch.setattr(etags.hmac, "compare_digest", compare)
+    monkeypatch.setattr(entity_tags.hmac, "compare_digest", compare)
     KEYS.versions(Page, 7, KEYS.of(loaded(Page, id=7)))
     assert len(compared) == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Column, Integer, MetaData, Table, create_mock_engine
 from sqlalchemy.dialects import mysql
 
-from optilock.dialects.mariadb.keys import at_keys, delete_at
+from optilock.dialects.mariadb.rows import at_keys, delete_at
 
 DIALECT = create_mock_engine("mysql+pymysql://", print).dialect
 

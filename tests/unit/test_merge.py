@@ -20,11 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optilock.conflicts.diff3 import Effort, TooMuchWork, chunks
-from optilock.conflicts.lines import in_style_of, plain
-from optilock.conflicts.merge import FieldPolicy, add_delta, merge_json, merge_set, merge_text
-from optilock.conflicts.open_text import MARKS, merge_open, open_lines, places_in
 from optilock.errors import CannotMerge
+from optilock.resolvers.diff3 import Effort, TooMuchWork, chunks, in_style_of, plain
+from optilock.resolvers.merge import FieldPolicy, add_delta, merge_json, merge_set, merge_text
+from optilock.resolvers.open_text import MARKS, merge_open, open_lines, places_in
 
 # -- what is true of every policy ------------------------------------------------------------------
 

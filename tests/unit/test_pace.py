@@ -7,7 +7,7 @@ import math
 import pytest
 
 from optilock import ConfigurationError
-from optilock.rollout.pace import Pace, pace_of
+from optilock.rollout.fill import Pace, pace_of
 
 
 def test_a_batch_that_took_too_long_is_followed_by_a_smaller_one():

@@ -262,7 +262,7 @@ def test_a_unit_of_work_needs_sqlalchemy_and_tenacity_only() -> None:
 
 
 def test_importing_the_library_loads_no_optional_package_and_no_asyncio_half() -> None:
-    names = [*OPTIONAL, "sqlalchemy.ext.asyncio", "optilock.cli", "optilock.demo"]
+    names = [*OPTIONAL, "sqlalchemy.ext.asyncio", "optilock.cli", "optilock_apps.demo"]
     # SQLAlchemy 2.0 looks for greenlet itself.
     names.remove("greenlet")
     done = run(f"import optilock\nprint({set(names)!r} & set(sys.modules))", without=[])

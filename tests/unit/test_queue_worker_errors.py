@@ -7,7 +7,7 @@ import pymysql
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from optilock.queue.holding import passes
+from optilock.queue.worker_state import passes
 
 LOST = {
     "psycopg": psycopg.OperationalError("server closed the connection unexpectedly"),

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from optilock.conflicts.merge import add_delta, merge_set, merge_text
-from optilock.conflicts.resolution import Resolution, Resolver, check_resolution, choose
-from optilock.conflicts.resolvers import (
+from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
+from optilock.resolvers.merge import add_delta, merge_set, merge_text
+from optilock.resolvers.resolution import Resolution, Resolver, check_resolution, choose
+from optilock.resolvers.rules import (
     PerField,
     check_on_conflict,
     check_resolver,
@@ -23,7 +24,6 @@ from optilock.conflicts.resolvers import (
     reject,
     store_wins,
 )
-from optilock.errors import CannotMerge, Computed, ConfigurationError, Entry
 
 
 class Base(DeclarativeBase):

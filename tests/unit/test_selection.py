@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from optilock_apps.servers import ServerMissing
 
-from optilock.testing.servers import ServerMissing
 from tests.engines import Targets, mariadb, missing, urls
 from tests.selection import covering, shown_before
 from tests.summary import skipped_because

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from optilock_apps import servers
+from optilock_apps.servers import Server, ServerMissing
 from sqlalchemy import create_engine
 
 from optilock import OptilockError
-from optilock.testing import servers
-from optilock.testing.servers import Server, ServerMissing
 from tests.engines import skip_without
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
@@ -165,7 +165,7 @@ def _needs_mariadb() -> None:
 
 HOLDER = """
 import sys, time
-from optilock.testing import servers
+from optilock_apps import servers
 with getattr(servers, sys.argv[1])() as server:
     print(server.port, server.socket_url, flush=True)
     time.sleep(600)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from optilock import ConfigurationError
-from optilock.shares.modes import fits, letters, mode
+from optilock.shares.locked import fits, letters, mode
 
 FILE = json.loads((Path(__file__).parents[1] / "vectors" / "file_share.json").read_text())
 

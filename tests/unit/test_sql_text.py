@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import Versioned
-from optilock.statements.sql_text import (
+from optilock.watched.statements.sql_text import (
     calls_code,
     tables_added_to,
     tables_changed,

@@ -1,4 +1,4 @@
-"""All state that is kept outside of our own objects is listed in docs/design.md."""
+"""All state that is kept outside of our own objects is listed in docs/state.md."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import optilock
 
 PACKAGE = Path(optilock.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-PAGE = PACKAGE.parent / "docs" / "design.md"
+PAGE = PACKAGE.parent / "docs" / "state.md"
 #: Tools of people: what they keep is gone with their command.
-TOOLS = {"alembic", "check", "cli", "demo", "testing", "wiki"}
+TOOLS = {"alembic", "check", "cli", "moved", "testing"}
 OURS = re.compile(r"_?optilock[._][\w.]*")
 REGISTRIES = {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "ContextVar", "local", "set"}
 CACHES = {"cache", "lru_cache"}

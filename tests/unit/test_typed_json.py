@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from optilock.http.typed_json import read, written
+from optilock.columns.texts import read, written
 from tests.ids import told
 
 

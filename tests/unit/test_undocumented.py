@@ -50,57 +50,48 @@ import optilock
 from optilock import ConfigurationError, Versioned
 from optilock.undocumented import check
 from optilock.undocumented.connections import (
-    demand_rollback,
-    has_begin_listeners,
-    is_over,
-    while_connecting,
-)
-from optilock.undocumented.dialects import (
     default_in_ddl,
+    demand_rollback,
     double_percents,
+    has_begin_listeners,
     has_bind_expression,
+    is_over,
     json_writer,
     level_on_connect,
     reads_json_itself,
+    while_connecting,
 )
-from optilock.undocumented.flushes import before_planning
+from optilock.undocumented.flushes import (
+    before_planning,
+    classes_to_flush,
+    deleted_since,
+    expire_with_savepoint,
+    expired_with,
+    inserted_by,
+    is_flushing,
+    last_deleted,
+    mark_deleted,
+    marked_deleted,
+    nested_transaction,
+    transaction_of,
+    unmark_deleted,
+)
 from optilock.undocumented.mappers import (
     AskingListeners,
     always_load,
     ask_listeners,
     compare_by_key,
-    keep_with_mapping,
-    leave_out,
-    mapped_by,
-    mapped_key,
-    names_in_composite,
-    registries,
-)
-from optilock.undocumented.objects import (
     expire_attribute,
     is_child,
+    keep_with_mapping,
+    leave_out,
     left_out,
+    mapped_by,
+    mapped_key,
     mark_changed,
+    names_in_composite,
+    registries,
     take_as_stored,
-)
-from optilock.undocumented.queries import (
-    lazily_loaded_by,
-    locks_rows,
-    next_run,
-    refreshed_by,
-    repeats,
-    run_of,
-    with_shared_lock,
-)
-from optilock.undocumented.sessions import (
-    classes_to_flush,
-    deleted_since,
-    expire_with_savepoint,
-    is_flushing,
-    last_deleted,
-    mark_deleted,
-    marked_deleted,
-    unmark_deleted,
 )
 from optilock.undocumented.statements import (
     cache_key_of,
@@ -109,20 +100,21 @@ from optilock.undocumented.statements import (
     is_of_the_orm,
     is_ordered,
     is_server_side,
+    lazily_loaded_by,
     loader_options_of,
+    locks_rows,
     names_set_by,
+    next_run,
     prefixes_of,
+    refreshed_by,
+    repeats,
     resolved,
     returns_values,
+    run_of,
     subject_of,
     upsert_of,
     values_of,
-)
-from optilock.undocumented.transactions import (
-    expired_with,
-    inserted_by,
-    nested_transaction,
-    transaction_of,
+    with_shared_lock,
 )
 
 

@@ -28,7 +28,7 @@ from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import StaticPool
 
 from optilock import ConcurrencyError, ConfigurationError, Unique, Versioned, watch
-from optilock.session.watched import is_watched
+from optilock.watched.session.watched import is_watched
 
 
 class Base(DeclarativeBase):

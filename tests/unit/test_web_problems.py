@@ -37,8 +37,8 @@ from optilock import (
     entities,
 )
 from optilock.errors import Computed, Entry, OptilockError
-from optilock.http.etags import PLAIN
 from optilock.leases import LeaseHeld, LeaseLost
+from optilock.preconditions.entity_tags import PLAIN
 from optilock.queue.errors import (
     MessageNotFound,
     MessageTooLarge,
@@ -55,8 +55,7 @@ from optilock.shares import (
     SharingViolation,
 )
 from optilock.web.conditions import Conditions
-from optilock.web.openapi import ProblemDocument, answers
-from optilock.web.problems import Problem, problem_of
+from optilock.web.problems import Problem, ProblemDocument, answers, problem_of
 
 
 class Base(DeclarativeBase):
@@ -165,7 +164,7 @@ def test_every_error_of_the_tree_has_been_thought_of() -> None:
     def below(kind: type[Exception]) -> set[type[Exception]]:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
-    tools = ("optilock.demo", "optilock.testing")
+    tools = ("optilock_apps.demo", "optilock.testing")
     whole = {one for one in below(OptilockError) if one.__module__.startswith("optilock.")}
     ours = {one for one in whole if not one.__module__.startswith(tools)}
     known = {type(error) for error, _, _ in CASES}

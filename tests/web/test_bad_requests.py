@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from optilock import etag_of
-from optilock.http.etags import PLAIN, ETags
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from tests.applications import on_fastapi, on_flask, on_litestar, on_starlette, pages
 from tests.applications.pages import Base, Note, Page
 from tests.serving import Answer, asgi, ask, wsgi

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from optilock import CommitOutcomeUnknown, ConfigurationError, entities, etag_of, expect, watch
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 from optilock.web.conditions import Conditions as Asked
 from optilock.web.conditions import Policy
 from optilock.web.fastapi import ConditionalRoute, Conditions, conditions, install, unit

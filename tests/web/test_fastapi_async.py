@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 import optilock.asyncio
 from optilock import verify
-from optilock.http.errors import NotFound
+from optilock.errors import NotFound
 from optilock.web.fastapi import Conditions, install, not_modified, responses, unit
 from tests.applications.pages import Base, Page
 from tests.serving import Answer, asgi, ask

@@ -12,8 +12,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from optilock import ConfigurationError, Unique, Versioned, apply, etag_of, watch
-from optilock.http.errors import NotFound
-from optilock.http.etags import ETags
+from optilock.errors import NotFound
+from optilock.preconditions.entity_tags import ETags
 from optilock.web.conditions import Policy
 from optilock.web.flask import Optilock
 

@@ -41,9 +41,9 @@ from optilock import (
     unit_of_work,
     watch,
 )
-from optilock.http.errors import ConditionNotCompared, NotFound
-from optilock.http.preconditions import evaluate
-from optilock.http.request import compared, serving
+from optilock.conditions.request import compared, serving
+from optilock.errors import ConditionNotCompared, NotFound
+from optilock.preconditions.rfc9110 import evaluate
 from optilock.web import fastapi as on_fastapi
 from optilock.web import litestar as on_litestar
 from optilock.web.flask import Optilock

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import ConfigurationError, entities, etag_of
 from optilock.errors import ConcurrencyError
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 from optilock.web.conditions import Policy
 from optilock.web.litestar import Conditions, OptilockPlugin, conditions, unit
 from tests.applications import on_litestar, pages

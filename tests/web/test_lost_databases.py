@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from litestar import Litestar
 from litestar import get as get_of_litestar
 from litestar.response import Response as LitestarResponse
+from optilock_apps.servers import free_port
 from sqlalchemy import URL, Engine, String, create_engine, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -22,7 +23,6 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 
 from optilock import AsyncUnitOfWork, ConfigurationError, Versioned, watch
-from optilock.testing.servers import free_port
 from optilock.web.fastapi import install
 from optilock.web.litestar import OptilockPlugin
 from optilock.web.problems import problem_of

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import etag_of
-from optilock.http.fields import date
+from optilock.conditions.fields import date
 from tests.applications import on_fastapi, on_flask, pages
 from tests.applications.pages import Base, Page
 from tests.serving import asgi, ask, wsgi

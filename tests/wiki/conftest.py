@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from optilock_apps.wiki.pages import Page
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 from starlette.testclient import TestClient
 
-from optilock.wiki.pages import Page
 from tests.wiki.browsing import Visitor
 from tests.wiki.wikis import wiki_on
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from optilock_apps.wiki.texts import LONGEST
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from optilock.testing import count_statements
-from optilock.wiki.texts import LONGEST
 from tests.wiki.browsing import Visitor
 from tests.wiki.wikis import TEA, wiki_on
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from optilock_apps.wiki.conflict import Conflict
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from optilock.conflicts.open_text import MARKS
 from optilock.errors import ConfigurationError
+from optilock.resolvers.open_text import MARKS
 from optilock.testing import count_statements
-from optilock.wiki.conflict import Conflict
 from tests.wiki.browsing import Visitor
 from tests.wiki.wikis import TEA, both, wiki_on
 

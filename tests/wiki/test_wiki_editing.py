@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optilock_apps.wiki.command import _engine
+from optilock_apps.wiki.editing import Editing
+from optilock_apps.wiki.pages import Base, Page, prepare
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -19,9 +22,6 @@ from starlette.testclient import TestClient
 
 from optilock import leases
 from optilock.errors import ConfigurationError
-from optilock.wiki.command import _engine
-from optilock.wiki.editing import Editing
-from optilock.wiki.pages import Base, Page, prepare
 from tests.wiki.browsing import Answer, Visitor
 from tests.wiki.wikis import TEA, wiki_on
 

@@ -10,8 +10,7 @@ from time import process_time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from optilock.wiki.marks import Mark, marks
+from optilock_apps.wiki.conflict import Mark, marks
 
 texts = st.text("ab .\n<", max_size=40) | st.text(max_size=20)
 

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
+from optilock_apps.wiki import forms, texts
+from optilock_apps.wiki.texts import LONGEST, LONGEST_NAME, BadText, name_of
 from sqlalchemy import Engine, create_engine
 from starlette.testclient import TestClient
 
-from optilock.wiki import forms, texts
-from optilock.wiki.texts import LONGEST, LONGEST_NAME, BadText, name_of
 from tests.wiki.browsing import Visitor
 from tests.wiki.programs import ROOT
 from tests.wiki.wikis import TEA, both, wiki_on

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from optilock_apps.wiki.app import wiki
+from optilock_apps.wiki.pages import Base, Page, prepare
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from optilock import entities
-from optilock.conflicts.open_text import MARKS
-from optilock.wiki.app import wiki
-from optilock.wiki.pages import Base, Page, prepare
+from optilock.resolvers.open_text import MARKS
 
 __all__ = ["TEA", "both", "wiki_on"]
 

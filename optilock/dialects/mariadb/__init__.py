@@ -1,13 +1,11 @@
 """MariaDB and MySQL.
 
-:mod:`database` has their answers, :mod:`rows` their statement for many rows, :mod:`keys` the
-WHERE that finds rows by their keys and reads no other, :mod:`migrations`
-the triggers of versions, and how a table that is alive gets a version, :mod:`table_locks` for how
-long it is waited for,
-:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues,
-:mod:`galera` what is different on a cluster, :mod:`galera_tables` what a migration does there.
-:mod:`catalogue` what its tables have, and :mod:`weak` what makes versions weaker there.
+:mod:`database` has their answers. :mod:`rows` has the statement for many rows, and the WHERE that
+finds rows by their keys and reads no other. :mod:`migrations` has the triggers of versions, how a
+table in use gets a version, the catalogue and the clock. :mod:`queue_sql` has the statements of
+queues. :mod:`galera` has what is different on a cluster, and how long a statement that changes a
+table waits for it. :mod:`weak` finds what makes versions weaker.
 """
 
-from optilock.dialects.mariadb import clock as clock
+from optilock.dialects.mariadb import migrations as migrations
 from optilock.dialects.mariadb.database import MariaDB as MariaDB

@@ -29,33 +29,38 @@ from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
+from optilock.columns.limits import Limits
 from optilock.conditions.write import Write
 from optilock.dialects.base import Cascade, Changes, Database, Form, Switch, register
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
-from optilock.dialects.locks import BEGINS
+from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.mariadb import galera
-from optilock.dialects.mariadb.catalogue import MariaDBCatalogue
-from optilock.dialects.mariadb.keys import BY_PRIMARY, at_keys, forget_primary, has_primary
-from optilock.dialects.mariadb.messages import MariaDBMessages
 from optilock.dialects.mariadb.migrations import (
+    MariaDBCatalogue,
     MariaDBGuard,
     MariaDBWays,
     note_what_moves,
     version_trigger,
 )
-from optilock.dialects.mariadb.rows import is_refused, joined_rows
+from optilock.dialects.mariadb.queue_sql import MariaDBMessages
+from optilock.dialects.mariadb.rows import (
+    BY_PRIMARY,
+    at_keys,
+    forget_primary,
+    has_primary,
+    is_refused,
+    joined_rows,
+)
 from optilock.dialects.mariadb.weak import weak_settings
-from optilock.dialects.messages import Messages, Place
 from optilock.dialects.migrations import Names, TriggerDDL
+from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.switch import open_switch
-from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
-from optilock.http.limits import Limits
 from optilock.mapped import Identity
-from optilock.undocumented.dialects import level_on_connect, skips_rollback
+from optilock.undocumented.connections import level_on_connect, skips_rollback
 
 _SCALE = re.compile(r"\(\d+, ?(\d+)\)")
 

@@ -19,21 +19,34 @@ meanwhile, and with 1047 once it has lost the others. Either way there is nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Dialect, text
+from sqlalchemy import Connection, Dialect, Table, text
+from sqlalchemy.exc import DBAPIError
 
-from optilock.dialects.connections import undo_with
+from optilock.dialects.connections import afterwards, undo_with
+from optilock.errors import ConfigurationError
 
 __all__ = [
+    "INTERRUPTED",
     "NOT_PREPARED",
     "NOT_SERIALIZABLE",
+    "bounded",
+    "holder",
     "is_node",
+    "limited",
+    "made",
+    "nodes",
     "number_of",
     "see_what_others_have_committed",
+    "together",
 ]
 
 #: Another transaction was first.
@@ -109,3 +122,181 @@ def see_what_others_have_committed(connection: Connection) -> None:
     if before is not None and not before & 1:
         connection.exec_driver_sql(f"SET SESSION wsrep_sync_wait = {before | 1}")
         undo_with(connection, f"SET SESSION wsrep_sync_wait = {before}")
+
+
+# -- a table that is changed on every node of a cluster --------------------------------------------
+#
+# A node sends a statement that changes a table to all nodes, as text ("total order isolation").
+# Each node executes it at the same place among the write sets, and ends the transactions that have
+# the table: they get 1213, and run again. A statement that gives up waiting does so on each node
+# separately: ``ALTER TABLE … NOWAIT`` was executed on the nodes where the table was free, and
+# ignored on the node where a transaction had it, without an error. So nothing is limited here, and
+# nothing interrupted.
+#
+# How a node sends it can be set (``wsrep_OSU_method``): with RSU it keeps the statement to itself.
+# And a client that has changed a table on one node alone (``wsrep_on = OFF``) has made two tables
+# of it. So the nodes are compared before and afterwards.
+# (https://galeracluster.com/library/documentation/schema-upgrades.html)
+
+#: A year: the limit that a server has without settings is a day.
+_FOR_EVER = 31_536_000
+
+
+@contextmanager
+def together(connection: Connection) -> Iterator[None]:
+    """Let the statement wait on this node as long as it does on the others."""
+    with limited(connection, _FOR_EVER):
+        yield
+
+
+def nodes(connection: Connection, named: Sequence[str]) -> Sequence[str]:
+    """``host:port`` of every node; those that the cluster tells, unless they are ``named``.
+
+    Raises:
+        ConfigurationError: this node is none of a cluster that works, or would keep the change to
+            itself; or not all of them are known.
+    """
+    told = dict(map(tuple, connection.execute(text("SHOW STATUS LIKE 'wsrep_%'")).all()))
+    state, method = told.get("wsrep_local_state_comment"), _method(connection)
+    if told.get("wsrep_cluster_status") != "Primary" or state != "Synced":
+        raise ConfigurationError(
+            f"This node of the cluster is {state} ({told.get('wsrep_cluster_status')}), so it"
+            " cannot change a table on the others. Nothing was changed: wait until it is Synced,"
+            " or use another node."
+        )
+    if method != "TOI":
+        raise ConfigurationError(
+            f"wsrep_OSU_method is {method} on this node, which keeps the change of a table to the"
+            " node: the others would have another table. Nothing was changed: set it to TOI."
+        )
+    told_by_cluster = str(told.get("wsrep_incoming_addresses", "")).split(",")
+    found = list(named) or [address.strip() for address in told_by_cluster]
+    size = int(str(told.get("wsrep_cluster_size", 0)))
+    if len({*found}) != size or not all(map(_is_address, found)):
+        raise ConfigurationError(
+            f"The cluster has {size} nodes, and the roll-out has to look at each of them. It knows"
+            f" of {', '.join(found) or 'none'}. Nothing was changed: name all of them, the one of"
+            " the URL too, with nodes=['host:port', ...] (--node host:port)."
+        )
+    return found
+
+
+def _is_address(given: str) -> bool:
+    host, _, port = given.rpartition(":")
+    return bool(host) and port.isdigit()
+
+
+def _method(connection: Connection) -> str:
+    return str(connection.scalar(text("SELECT @@SESSION.wsrep_OSU_method"))).upper()
+
+
+_COLUMNS = (
+    "SELECT column_name, CONCAT_WS(' ', column_type, IF(is_nullable = 'NO', 'NOT NULL', 'NULL'),"
+    " CONCAT('DEFAULT ', column_default), NULLIF(extra, ''))"
+    " FROM information_schema.columns"
+    " WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+)
+_TRIGGERS = (
+    "SELECT trigger_name,"
+    " CONCAT_WS(' ', action_timing, event_manipulation, MD5(action_statement))"
+    " FROM information_schema.triggers"
+    " WHERE event_object_schema = COALESCE(:schema, DATABASE()) AND event_object_table = :name"
+)
+
+
+def made(connection: Connection, table: Table) -> Mapping[str, object]:
+    """Its columns and triggers on this node, once all is done that the others have sent before."""
+    see_what_others_have_committed(connection)
+    named = {"schema": table.schema, "name": table.name}
+    columns = {f"column {n}": what for n, what in connection.execute(text(_COLUMNS), named)}
+    triggers = {f"trigger {n}": what for n, what in connection.execute(text(_TRIGGERS), named)}
+    return {**columns, **triggers}
+
+
+# -- how long a statement that changes a table waits for its lock ----------------------------------
+#
+# It needs the table exclusively when it begins, and once more when it ends. While it waits for the
+# transactions that have the table, every later statement of others waits behind it, reads included.
+# The server has a limit for that in whole seconds only (``lock_wait_timeout``). So a thread looks
+# at the statement by another connection (:func:`bounded`), and lets the server interrupt it when it
+# has waited for too long; what it has done until then is undone.
+#
+# A thread cannot use a driver that belongs to an event loop: there the limit is in whole seconds,
+# and less than one means not to wait at all.
+
+#: ER_QUERY_INTERRUPTED
+INTERRUPTED = 1317
+#: Seconds between two looks.
+_LOOK = 0.015
+#: Its time there is the time since the statement began, not since it waits.
+_WAITS = text(
+    "SELECT 1 FROM information_schema.processlist WHERE id = :id AND command = 'Query'"
+    " AND state = 'Waiting for table metadata lock'"
+)
+
+
+@contextmanager
+def bounded(connection: Connection, beside: Connection | None, seconds: float) -> Iterator[None]:
+    """Interrupt the statement of ``connection`` that waits for a table for longer."""
+    if beside is None or connection.dialect.is_async:
+        with limited(connection, int(seconds)):
+            yield
+        return
+    number = connection.scalar(text("SELECT CONNECTION_ID()"))
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(beside, number, seconds, over))
+    with limited(connection, math.ceil(seconds) + 1):  # if nobody can look
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+@contextmanager
+def limited(connection: Connection, seconds: int) -> Iterator[None]:
+    """Let the server end the wait, in whole seconds; 0: it does not wait."""
+    connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {seconds}")
+    with afterwards(connection.exec_driver_sql, "SET SESSION lock_wait_timeout = DEFAULT"):
+        yield
+
+
+def _watch(beside: Connection, number: int, seconds: float, over: threading.Event) -> None:
+    since: float | None = None
+    with suppress(DBAPIError):
+        while not over.wait(_LOOK):
+            if beside.execute(_WAITS, {"id": number}).first() is None:
+                since = None
+            elif since is None:
+                since = time.monotonic()
+            elif time.monotonic() - since >= seconds:
+                beside.exec_driver_sql(f"KILL SOFT QUERY {number}")
+                since = None
+
+
+#: Whose transaction has the table, where the plugin ``metadata_lock_info`` is there; or else the
+#: oldest transaction of the server, which only who has the right PROCESS may see.
+_HOLDERS = (
+    "SELECT p.id, p.user, p.host, p.command FROM information_schema.metadata_lock_info l"
+    " JOIN information_schema.processlist p ON p.id = l.thread_id"
+    " LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id"
+    " WHERE l.table_schema = COALESCE(:schema, DATABASE()) AND l.table_name = :name"
+    " AND p.id <> CONNECTION_ID() ORDER BY t.trx_started IS NULL, t.trx_started LIMIT 1",
+    "SELECT p.id, p.user, p.host, p.command FROM information_schema.innodb_trx t"
+    " JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
+    " WHERE p.id <> CONNECTION_ID() ORDER BY t.trx_started LIMIT 1",
+)
+
+
+def holder(connection: Connection, table: Table) -> str | None:
+    """Whose transaction has the table, or is the oldest one."""
+    for question, sure in zip(_HOLDERS, (True, False), strict=True):
+        with suppress(DBAPIError):
+            named = {"schema": table.schema, "name": table.name}
+            found = connection.execute(text(question), named if sure else {}).first()
+            if found is not None:
+                number, user, host, does = found
+                oldest = "" if sure else ", whose transaction is the oldest of the server"
+                return f"connection {number} ({user}@{host}, {does}){oldest}"
+    return None

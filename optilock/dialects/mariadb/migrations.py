@@ -12,7 +12,7 @@ metadata lock makes every later one wait behind it, so that is limited (:mod:`ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
 from typing import Any
@@ -22,9 +22,12 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
+from optilock.conditions.condition import Clock, Later
+from optilock.dialects.catalogue import Catalogue, StoredColumn, StoredTable, keys_of
 from optilock.dialects.connections import undo_with
-from optilock.dialects.mariadb import galera, galera_tables
-from optilock.dialects.mariadb.table_locks import INTERRUPTED, bounded, holder
+from optilock.dialects.mariadb import galera
+from optilock.dialects.mariadb.galera import INTERRUPTED, bounded, holder
+from optilock.dialects.mariadb.weak import Stored
 from optilock.dialects.migrations import (
     Filled,
     Found,
@@ -38,7 +41,7 @@ from optilock.dialects.migrations import (
     Ways,
     sends,
 )
-from optilock.dialects.quoting import literal, plain, quoted_table, sql_of
+from optilock.dialects.values import plain, quoted_table, sql_literal, sql_of
 from optilock.errors import OptilockError
 from optilock.tokens.guard_trigger import GuardTrigger
 from optilock.tokens.timestamp import NextServerTime, ServerTime
@@ -95,7 +98,7 @@ class MariaDBGuard(GuardTriggers):
             return f"SET {guard.mark} {version} = IF({alone}, {self.following(guard)}, {version})"
         return (
             f"IF {guard.mark} {alone} THEN SIGNAL SQLSTATE '45000'"
-            f" SET MESSAGE_TEXT = {literal(self.refusal(guard))}; END IF"
+            f" SET MESSAGE_TEXT = {sql_literal(self.refusal(guard))}; END IF"
         )
 
     def _left_alone(self, guard: GuardTrigger) -> str:
@@ -168,14 +171,14 @@ class MariaDBWays(Ways):
         self, connection: Connection, beside: Connection | None, seconds: float
     ) -> AbstractContextManager[None]:
         if galera.is_node(connection):
-            return galera_tables.together(connection)
+            return galera.together(connection)
         return bounded(connection, beside, seconds)
 
     def nodes(self, connection: Connection, named: Sequence[str]) -> Sequence[str]:
-        return galera_tables.nodes(connection, named) if galera.is_node(connection) else ()
+        return galera.nodes(connection, named) if galera.is_node(connection) else ()
 
     def made(self, connection: Connection, table: Table) -> Mapping[str, object]:
-        return galera_tables.made(connection, table)
+        return galera.made(connection, table)
 
     def holder(self, connection: Connection, table: Table) -> str | None:
         return holder(connection, table)
@@ -275,3 +278,102 @@ def note_what_moves(connection: Connection, table: Table) -> None:
 
 def _code(error: DBAPIError) -> int | None:
     return error.orig.args[0] if error.orig is not None and error.orig.args else None
+
+
+# -- the catalogue: three statements for all tables of a schema ------------------------------------
+
+_WANTED = "table_schema = COALESCE(:schema, DATABASE()) AND table_name IN :names"
+
+_TABLES = (
+    "SELECT table_name, table_type LIKE '%VIEW', engine, @@lower_case_table_names,"
+    " (SELECT v.is_updatable FROM information_schema.views v"
+    " WHERE v.table_schema = t.table_schema AND v.table_name = t.table_name)"
+    f" FROM information_schema.tables t WHERE {_WANTED}"
+)
+_COLUMNS = (
+    "SELECT table_name, column_name, column_type, is_nullable, column_default, extra,"
+    f" collation_name FROM information_schema.columns WHERE {_WANTED} ORDER BY ordinal_position"
+)
+_KEYS = (
+    "SELECT table_name, index_name, column_name FROM information_schema.statistics"
+    f" WHERE {_WANTED} AND non_unique = 0"
+)
+
+
+class MariaDBCatalogue(Catalogue):
+    def _read(self, names: Collection[str]) -> dict[str, StoredTable]:
+        tables, columns, keys = (
+            self.ask(sql, names, schema=self.schema) for sql in (_TABLES, _COLUMNS, _KEYS)
+        )
+        found = {
+            name: self.table(
+                name,
+                map(_column, columns.get(name, ())),
+                keys_of(keys.get(name, ())),
+                is_view=bool(is_view),
+                refuses=("UPDATE", "DELETE") if takes == "NO" else (),
+                weaknesses=tuple(Stored(name, engine).weaknesses()),
+            )
+            for name, [(is_view, engine, _, takes)] in tables.items()
+        }
+        return dict(_as_asked(names, found, cased=not any(row[0][2] for row in tables.values())))
+
+
+def _as_asked(
+    names: Iterable[str], found: dict[str, StoredTable], *, cased: bool
+) -> Iterator[tuple[str, StoredTable]]:
+    """By the names that were asked for: on some servers names of tables have no case."""
+    lowered = {} if cased else {name.lower(): table for name, table in found.items()}
+    for name in names:
+        table = found.get(name) or lowered.get(name.lower())
+        if table is not None:
+            yield name, table
+
+
+def _column(row: tuple[str, str, str, str | None, str, str | None]) -> StoredColumn:
+    name, kind, nullable, default, extra, collation = row
+    said = (extra or "").upper()
+    return StoredColumn(
+        name,
+        _with_digits(_text(kind).lower()),
+        nullable == "YES",
+        None if default in (None, "NULL") else _text(default),
+        "GENERATED" in said and "DEFAULT_GENERATED" not in said,
+        "AUTO_INCREMENT" in said,
+        "ON UPDATE" in said,
+        collation if collation and not _tells_case(collation) else None,
+    )
+
+
+def _with_digits(kind: str) -> str:
+    """A time that says no number of digits keeps none."""
+    return f"{kind}(0)" if kind in ("datetime", "timestamp") else kind
+
+
+def _tells_case(collation: str) -> bool:
+    """``utf8mb4_bin``, ``utf8mb4_0900_as_cs``, ``binary``."""
+    return collation == "binary" or collation.endswith(("_bin", "_cs"))
+
+
+def _text(value: Any) -> str:
+    """Some drivers give long texts of the catalogue as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# -- the clock of conditions -----------------------------------------------------------------------
+#
+# ``UTC_TIMESTAMP`` and ``NOW`` are the begin of the statement, ``SYSDATE`` is now, in the time zone
+# of the session. So the time that the statement has taken is added to its begin in UTC.
+
+_NOW = "timestampadd(microsecond, timestampdiff(microsecond, now(6), sysdate(6)), utc_timestamp(6))"
+
+
+@compiles(Clock, "mysql", "mariadb")
+def _clock(element: Clock, compiler: Any, **options: Any) -> str:
+    return _NOW
+
+
+@compiles(Later, "mysql", "mariadb")
+def _later(element: Later, compiler: Any, **options: Any) -> str:
+    moment, length = (compiler.process(one, **options) for one in element.clauses)
+    return f"timestampadd(microsecond, 1000 * {length}, {moment})"

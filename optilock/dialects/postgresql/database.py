@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from sqlalchemy import Connection, Dialect, Insert, Select, Table, func, select,
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
+from optilock.columns.limits import Limits
 from optilock.conditions.write import Params, Write
 from optilock.dialects.base import (
     Changes,
@@ -29,32 +31,28 @@ from optilock.dialects.base import (
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import undo_with
-from optilock.dialects.locks import BEGINS
-from optilock.dialects.messages import Messages, Place
+from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.postgresql.catalogue import PostgreSQLCatalogue
-from optilock.dialects.postgresql.connects import may_pass, tells_of_a_moment
 from optilock.dialects.postgresql.cursors import open_line
-from optilock.dialects.postgresql.described import describe_once
 from optilock.dialects.postgresql.few_rows import few_rows
 from optilock.dialects.postgresql.last_writes import LOCK_TIMEOUT, LastWrites
-from optilock.dialects.postgresql.line import IDLE
-from optilock.dialects.postgresql.messages import PostgreSQLMessages
+from optilock.dialects.postgresql.line import IDLE, describe_once
 from optilock.dialects.postgresql.migrations import (
+    PostgreSQLCatalogue,
     PostgreSQLGuard,
     PostgreSQLWays,
     version_trigger,
 )
-from optilock.dialects.postgresql.patience import BRIEFLY
-from optilock.dialects.postgresql.raising import is_mark, one_or_error
-from optilock.dialects.postgresql.sets import set_form
+from optilock.dialects.postgresql.queue_sql import PostgreSQLMessages
+from optilock.dialects.postgresql.sets import BRIEFLY, is_mark, one_or_error, set_form
 from optilock.dialects.postgresql.weak import NO_BUMP, weak_settings
+from optilock.dialects.queue_sql import Messages, Place
 from optilock.dialects.switch import open_switch
-from optilock.dialects.waiting import Wait
 from optilock.dialects.weaknesses import Weakness
 from optilock.errors import ConfigurationError
-from optilock.http.limits import Limits
 from optilock.undocumented.connections import while_connecting
+
+__all__ = ["may_pass", "tells_of_a_moment"]
 
 #: PQTRANS_INERROR of libpq (https://www.postgresql.org/docs/current/libpq-status.html).
 _IN_ERROR = 3
@@ -372,3 +370,61 @@ def _lock_timeout(connection: Connection, value: str) -> str:
 
 def _is_psycopg(dialect: Dialect) -> bool:
     return dialect.driver == "psycopg"
+
+
+# -- failed connects that may succeed later --------------------------------------------------------
+#
+# psycopg and psycopg2 give a failed connect no SQLSTATE, whatever the server has answered; asyncpg
+# gives one. So this is read from the text, and from its form where possible: an answer of the
+# server is a severity, a colon and *two* spaces (``FATAL: database "shop" does not exist``).
+# Without an answer no server was reached, or the server is not of the kind that was asked for
+# (``target_session_attrs``): that is temporary. Of the answers, those that describe a moment are
+# temporary. They are known in English; the answers of a server with another ``lc_messages`` are not
+# understood, and the connect is not repeated.
+#
+# A connect to several servers is temporary if it is so on one of them.
+#
+# PgBouncer answers in the same form, and gives every refusal one code (08P01), an unknown database
+# as well as an unreachable server: there the text decides, too.
+
+_ANSWER = re.compile(r": \S+\s?: {2}(.*)")
+_EACH_SERVER = re.compile(r"^- host: ", re.MULTILINE)
+#: 57P03, 57P01, and 53300 in its three ways.
+_OF_A_MOMENT = (
+    "the database system is ",
+    "terminating connection due to ",
+    "sorry, too many clients already",
+    "remaining connection slots are reserved ",
+    "too many connections for ",
+    # PgBouncer's
+    "server login has been failing",
+    "server conn crashed",
+    "server DNS lookup failed",
+    "pgbouncer cannot connect to server",
+    "client_login_timeout (server down)",
+    "no more connections allowed",
+    "query_wait_timeout",
+)
+#: Others are errors of the caller's: options that cannot be read, no password.
+_FAILED = {"OperationalError", "TargetServerAttributeNotMatched"}
+
+
+def may_pass(error: BaseException) -> bool:
+    """``error`` came out of a connect, and carries no SQLSTATE."""
+    if _FAILED.isdisjoint(kind.__name__ for kind in type(error).__mro__):
+        return False
+    pgconn: Any = getattr(error, "pgconn", None)
+    if pgconn is not None and pgconn.needs_password:
+        return False
+    _, *several = _EACH_SERVER.split(str(error))
+    return any(map(_passes, several or [str(error)]))
+
+
+def _passes(text: str) -> bool:
+    answers = _ANSWER.findall(text)
+    return not answers or any(map(tells_of_a_moment, answers))
+
+
+def tells_of_a_moment(answer: str) -> bool:
+    """Is it one that another try may not get?"""
+    return any(words in answer for words in _OF_A_MOMENT)

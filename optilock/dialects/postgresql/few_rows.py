@@ -31,9 +31,8 @@ from sqlalchemy.types import TypeEngine
 
 from optilock.conditions.condition import parameter
 from optilock.conditions.write import Shape, Write
-from optilock.dialects.counted import execute_counted
-from optilock.dialects.postgresql.patience import BRIEFLY
-from optilock.dialects.postgresql.sets import SetForm
+from optilock.dialects.postgresql.sets import BRIEFLY, SetForm
+from optilock.dialects.rows import execute_counted
 
 __all__ = ["FewRows", "few_rows"]
 

@@ -31,12 +31,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from optilock.conditions.write import Alone, Write
-from optilock.dialects.plain import Leaves
 from optilock.dialects.postgresql.few_rows import one_by_one
 from optilock.dialects.postgresql.line import Line
-from optilock.dialects.postgresql.raising import is_mark
+from optilock.dialects.postgresql.sets import is_mark
 from optilock.dialects.rows import native
-from optilock.dialects.switch import Interposed
+from optilock.dialects.switch import Interposed, Leaves
 
 Statement = tuple[Any, Any]
 

@@ -26,10 +26,10 @@ The answer names rows by their place in the arrays: keys may come back as other 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -61,11 +61,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
-from optilock.conditions.condition import demanded_of, parameter, parameter_name
-from optilock.conditions.write import Shape, Write
-from optilock.dialects.postgresql.raising import all_or_error
+from optilock.conditions.condition import Condition, Given, demanded_of, parameter, parameter_name
+from optilock.conditions.write import Params, Shape, Write
 from optilock.dialects.rows import LockAndLook, Locks, mixed, must_match, native
-from optilock.undocumented.dialects import has_bind_expression
+from optilock.errors import Entry
+from optilock.undocumented.connections import has_bind_expression
+
+__all__ = ["BRIEFLY", "WaitsBriefly"]
 
 #: A parameter that is called as a column would be taken for a new value of that column.
 _OWN = "optilock_"
@@ -392,3 +394,101 @@ def _build(database: Locks, shapes: tuple[Shape, ...], dialect: Dialect) -> SetF
     carriers = {column: carrier_of(column.type, dialect) for column in columns}
     usable = {column: carrier for column, carrier in carriers.items() if carrier is not None}
     return SetForm(database, shapes, usable) if len(usable) == len(columns) else None
+
+
+# -- writes that wait only briefly for a lock ------------------------------------------------------
+#
+# They are for units that run again and lock their rows first. PostgreSQL looks for a deadlock after
+# a wait of one second (``deadlock_timeout``), and until then all transactions that want one of the
+# rows stand still. A unit that has locked some rows and writes others may be half of a deadlock;
+# and another transaction that has such a row is nearly always about to write it, so the unit would
+# miss it anyway.
+#
+# So such writes set ``lock_timeout`` for the rest of the transaction, in their own WHERE: it is
+# evaluated before the row is waited for, and costs no statement. A limit of the application's own
+# stays. (https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-LOCK-TIMEOUT)
+
+#: Milliseconds; a COMMIT that is on its way over a network has arrived by then.
+_LONGEST = 20
+_CLAUSE = (
+    "CASE current_setting('lock_timeout') WHEN '0'"
+    f" THEN set_config('lock_timeout', '{_LONGEST}ms', true) IS NOT NULL ELSE true END"
+)
+
+
+@dataclass(frozen=True)
+class WaitsBriefly(Condition):
+    """True of every row."""
+
+    def clause(self, given: Given) -> ColumnElement[bool]:
+        return literal_column(_CLAUSE, Boolean())
+
+    @property
+    def looks(self) -> tuple[ColumnElement[Any], ...]:
+        return ()
+
+    def holds(self, params: Any, seen: Any) -> bool:
+        return True
+
+    def explain(self, entry: Entry[Any]) -> Exception | None:
+        return None
+
+
+BRIEFLY = (WaitsBriefly(),)
+
+
+# -- statements that write all of their rows, or raise an error and write none ---------------------
+#
+# COMMIT is sent behind the last writes before their row counts are known. So the server must judge:
+# after an error it skips what follows. SQL has no statement that raises an error, but a text that
+# is not a number cannot be cast to one, and an error of that kind (22P02) contains the text.
+
+#: What the error says. PostgreSQL writes it into its log as well.
+MARK = "optilock: rows were changed or deleted by others, so nothing was written"
+_NOT_A_NUMBER = "22P02"
+
+#: A parameter that is called as a column would be taken for a new value of that column.
+_PARAMETER = "optilock_"
+
+
+def all_or_error(written: Any, expected: Any) -> Any:
+    """The statement around a change with RETURNING: as many rows as ``expected``, or an error."""
+    count = select(func.count()).select_from(written).scalar_subquery()
+    judged = case((count == expected, literal_column("'0'")), else_=literal_column(f"'{MARK}'"))
+    return select(cast(judged, Integer))
+
+
+def is_mark(error: BaseException) -> bool:
+    """Is it the error of such a statement?"""
+    return getattr(error, "sqlstate", None) == _NOT_A_NUMBER and MARK in str(error)
+
+
+class _OneRow(NamedTuple):
+    statement: Any
+    #: Its parameters, by those of the write.
+    names: Mapping[str, str]
+
+
+def one_or_error(write: Write) -> tuple[Any, Params]:
+    """The statement for a single row of a plain shape, and its parameters."""
+    shape, params = write
+    known: _OneRow | None = shape.forms.get("or_error")
+    if known is None:
+        known = shape.forms["or_error"] = _one_row(shape)
+    return known.statement, {ours: params[theirs] for theirs, ours in known.names.items()}
+
+
+def _one_row(shape: Shape) -> _OneRow:
+    names: dict[str, str] = {}
+
+    def given(name: str, kind: Any) -> Any:
+        ours = names.setdefault(name, f"{_PARAMETER}{len(names)}")
+        return bindparam(ours, type_=kind)
+
+    where = [
+        one.column == given(one.parameter, one.column.type) for one in (*shape.keys, *shape.matches)
+    ]
+    values = {column: given(name, column.type) for name, column in shape.all_sets().items()}
+    change = update(shape.table).where(*where).values(values)
+    written = change.returning(literal_column("1").label("one")).cte("optilock_written")
+    return _OneRow(all_or_error(written, literal_column("1")), names)

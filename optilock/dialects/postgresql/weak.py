@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, text
 
-from optilock.dialects.postgresql.messages import told_process
+from optilock.dialects.postgresql.queue_sql import told_process
 from optilock.dialects.weaknesses import Weakness
 
 #: The transaction-local setting that announces ``no_bump``.

@@ -1,10 +1,8 @@
 """SQLite.
 
-:mod:`database` has its answers, :mod:`rows` its statement for many rows, :mod:`migrations`
-the triggers of versions, and how a table that is alive gets a version,
-:mod:`clock` the time at which a row is looked at, :mod:`messages` the statements of queues.
-:mod:`catalogue` what its tables have.
+:mod:`database` has its answers, the form for many rows, the statements of queues and the clock.
+:mod:`migrations` has the triggers of versions, how a table in use gets a version, and the
+catalogue.
 """
 
-from optilock.dialects.sqlite import clock as clock
 from optilock.dialects.sqlite.database import SQLite as SQLite

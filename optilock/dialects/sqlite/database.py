@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import partial
@@ -24,25 +24,31 @@ from sqlalchemy import (
     types,
 )
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.ext.compiler import compiles
 
+from optilock.columns.limits import Limits
+from optilock.conditions.condition import Clock, Later
 from optilock.conditions.write import Write
 from optilock.dialects.base import Changes, Database, Form, Switch, register
 from optilock.dialects.catalogue import Catalogue
 from optilock.dialects.causes import Cause
 from optilock.dialects.connections import afterwards, undo_with
-from optilock.dialects.locks import BEGINS
-from optilock.dialects.messages import Messages, Place
+from optilock.dialects.locks import BEGINS, Wait
 from optilock.dialects.migrations import Names, TriggerDDL
-from optilock.dialects.quoting import quoted
-from optilock.dialects.rows import require_locks
-from optilock.dialects.sqlite.catalogue import SQLiteCatalogue
-from optilock.dialects.sqlite.messages import SQLiteMessages
-from optilock.dialects.sqlite.migrations import SQLiteGuard, SQLiteWays, version_trigger
-from optilock.dialects.sqlite.rows import RowByRow
+from optilock.dialects.queue_sql import Messages, Place, StatementTime
+from optilock.dialects.rows import by_shape, execute_counted, require_locks
+from optilock.dialects.sqlite.migrations import (
+    SQLiteCatalogue,
+    SQLiteGuard,
+    SQLiteWays,
+    moment,
+    version_trigger,
+)
 from optilock.dialects.switch import open_switch
-from optilock.dialects.waiting import Wait
+from optilock.dialects.values import quoted
 from optilock.errors import ConfigurationError
-from optilock.http.limits import Limits
+
+__all__ = ["SQLiteMessages"]
 
 #: An option of the table, behind its columns.
 _WITHOUT_ROWID = re.compile(r"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
@@ -313,3 +319,82 @@ def _require_no_transaction(connection: Connection) -> None:
             " this engine begins a transaction by itself (an event listener, or the driver's"
             " autocommit=False): use Isolation.REPEATABLE_READ."
         )
+
+
+# -- the clock of conditions and tokens ------------------------------------------------------------
+#
+# ``'now'`` is read when a statement first asks for it, and the statement has its locks by then. Its
+# resolution is a millisecond.
+
+
+@compiles(Clock, "sqlite")
+def _clock(element: Clock, compiler: Any, **options: Any) -> str:
+    return moment(compiler, "'now'")
+
+
+@compiles(Later, "sqlite")
+def _later(element: Later, compiler: Any, **options: Any) -> str:
+    begin, length = (compiler.process(one, **options) for one in element.clauses)
+    return moment(compiler, begin, f"({length} / 1000.0) || ' seconds'")
+
+
+# -- rows: one ``executemany``, with the exact count of each row -----------------------------------
+#
+# There is no network to save, so the cheapest exact answer is the row count of every UPDATE.
+
+#: Rows of one ``executemany``. SQLAlchemy makes two objects a row for it, and with those of ten
+#: thousand rows at once Python's garbage collector would begin to walk through everything there is.
+_AT_ONCE = 1_000
+
+
+class RowByRow:
+    """Every row judged by its own count."""
+
+    def send(self, connection: Connection, writes: list[Write]) -> list[Write]:
+        """Write the rows; return those that were changed by others or are gone."""
+        missed: list[Write] = []
+        for same in by_shape(writes):
+            for start in range(0, len(same), _AT_ONCE):
+                missed += _send(connection, same[start : start + _AT_ONCE])
+        return missed
+
+
+def _send(connection: Connection, writes: list[Write]) -> list[Write]:
+    rows = [write.params for write in writes]
+    counts = execute_counted(connection, writes[0].shape.statement, rows, _one_by_one)
+    return [write for write, count in zip(writes, counts, strict=True) if not count]
+
+
+def _one_by_one(
+    cursor: Any, statement: str, rows: Sequence[Mapping[str, Any]], context: Any
+) -> Iterator[int]:
+    for row in rows:
+        cursor.execute(statement, row)
+        yield cursor.rowcount
+
+
+# -- queues ----------------------------------------------------------------------------------------
+#
+# SQLite has one writer at a time, so nothing is locked and nothing skipped. An UPDATE finds its
+# rows after it has the write lock: two receivers never see the same messages, and the second
+# receiver finds the next ones.
+
+
+@compiles(StatementTime, "sqlite")
+def _begun(element: StatementTime, compiler: Any, **options: Any) -> str:
+    return moment(compiler, "'now'")
+
+
+class SQLiteMessages(Messages):
+    begin = "BEGIN IMMEDIATE"
+
+    def skip_locked(self, query: Select[Any], table: Table) -> Select[Any]:
+        return query
+
+    skip_locked_all = locked = skip_locked
+
+    def insert_unless(self, table: Table) -> Any:
+        return insert(table).on_conflict_do_nothing()
+
+    def hold_group(self, connection: Connection, key: str, delay: int) -> None:
+        connection.execute(self.insert_unless(self.g).values(self._group(key, delay)))

@@ -1,6 +1,5 @@
-"""How a unit of work reads: optimistic, with locks, or so as each row has been found to need it.
+"""How a unit of work reads: optimistic, with locks, or with locks on rows that have conflicted.
 
-The :mod:`part` of a unit with a strategy that locks puts a record of its :mod:`reading` on the
-session, which sees each query. :mod:`heat` remembers which rows conflict, for the whole process,
-and :mod:`lockable` says of which rows of a query a lock can be asked for.
+The part of a unit with a strategy that locks puts a record of its :mod:`reading` on the session,
+which passes each query to it. :mod:`heat` remembers the rows that conflict, for the whole process.
 """

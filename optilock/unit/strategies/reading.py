@@ -1,8 +1,8 @@
 """What a unit with a strategy does with each of its queries.
 
-A watched session asks it before it sends a query (:mod:`optilock.statements.execute`), which
-reaches ``get()``, lazy loads, refreshes, queries and eager loads alike; and before ``get()``, which
-may find an object in the session (:mod:`optilock.copies.locking_reads`).
+A watched session asks it before it sends a query (:mod:`optilock.watched.statements.execute`),
+which reaches ``get()``, lazy loads, refreshes, queries and eager loads alike; and before ``get()``,
+which may find an object in the session (:mod:`optilock.watched.rows.reads_by_key`).
 
 *By key* the row is known, and its own heat counts. *By anything else* it is not, and the heat of
 its table counts, which is moved by units that have queried the table. An object that the unit has
@@ -12,31 +12,58 @@ the unit has decided on what is no longer true, and gets the conflict at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary, ref
 
-from sqlalchemy import Connection, Engine, Select, inspect, select
+from sqlalchemy import (
+    Alias,
+    Column,
+    Connection,
+    Engine,
+    FromClause,
+    Join,
+    Select,
+    Table,
+    inspect,
+    select,
+)
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm import Bundle, Mapper, QueryableAttribute, Session
 from sqlalchemy.orm.attributes import instance_state
 
 from optilock.conditions.write import places_of
-from optilock.copies.reads_by_key import asked_for, reads_plainly, sent, the_one
 from optilock.dialects import Cause, database_of
 from optilock.dialects.transient import cause_of
 from optilock.errors import ConcurrencyError, ConfigurationError, PreconditionFailed
 from optilock.mapped import State, facts, identity_of, place_of
-from optilock.rows.stored import rows_at
-from optilock.session.connections import bind_to_write, connection_to_write
-from optilock.session.watched import watched
-from optilock.undocumented.queries import key_asked_for, writes_inside
-from optilock.undocumented.statements import subject_of
+from optilock.undocumented.statements import (
+    joins_of,
+    key_asked_for,
+    may_lock,
+    subject_of,
+    writes_inside,
+)
+from optilock.unit.parts import Part
+from optilock.unit.sessions import choose_no_more, lock_where_written
 from optilock.unit.strategies.heat import Adaptive, Decision, Key, Memory
-from optilock.unit.strategies.lockable import rows_to_lock
+from optilock.watched.rows.reads_by_key import asked_for, reads_plainly, sent, the_one
+from optilock.watched.rows.stored import rows_at
+from optilock.watched.session.connections import bind_to_write, connection_to_write
+from optilock.watched.session.watched import READS, watched
 
-__all__ = ["Reading"]
+__all__ = [
+    "MEMORY",
+    "OPTIMISTIC",
+    "PESSIMISTIC",
+    "Lockable",
+    "Locking",
+    "Reading",
+    "Strategy",
+    "check_strategy",
+    "rows_to_lock",
+]
 
 #: How many queries of a unit are remembered.
 QUERIES = 100
@@ -404,3 +431,122 @@ def _order(key: Key) -> Any:
 def _comparable(value: Any) -> Any:
     """In one order in every process; numbers as numbers."""
     return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
+
+
+# -- the rows of a query that can be locked --------------------------------------------------------
+#
+# ::
+#
+#     rows_to_lock(select(Account).where(...))      # ((<Mapper Account>, accounts),)
+#     rows_to_lock(select(func.count(Account.id)))  # (): no row of the result is a row of the table
+#
+# A lock is asked for the rows that become objects, and only where each row of the result stands
+# for one of them: databases refuse FOR UPDATE beside DISTINCT, GROUP BY, UNION, aggregates and
+# windows, and for the side of an outer join that may be missing. A row of several tables is
+# locked in the one that has its version.
+
+#: A class, and where its rows are locked.
+Lockable = tuple[Mapper[Any], FromClause]
+
+
+def rows_to_lock(statement: Select[Any]) -> tuple[Lockable, ...]:
+    """The rows of the query that can be locked; nothing if one cannot."""
+    if not may_lock(statement):
+        return ()
+    joins = joins_of(statement)
+    found: list[Lockable] = []
+    for described in statement.column_descriptions:
+        what = described["expr"]
+        if what is described.get("entity") and what is not None:
+            one = _of_entity(what)
+            if one is None:
+                return ()
+            found.append(one)
+        elif not _is_value(what):
+            return ()
+    if joins.full or (joins.outer and (joins.froms or joins.placed or len(found) != 1)):
+        return ()
+    if any(not _is_inner(source) for source in joins.froms):
+        return ()
+    return tuple(found)
+
+
+def _of_entity(entity: Any) -> Lockable | None:
+    subject = inspect(entity)
+    mapper: Mapper[Any] = subject.mapper
+    if subject is mapper:
+        table = facts(mapper).locked_in
+        return None if table is None else (mapper, table)
+    source = subject.selectable
+    is_table = isinstance(source, Alias) and isinstance(source.element, Table)
+    return (mapper, source) if is_table else None
+
+
+def _is_value(what: Any) -> bool:
+    """Is it a value of one row?"""
+    if isinstance(what, Bundle):
+        return all(_is_value(one) for one in what.exprs)
+    if isinstance(what, QueryableAttribute):
+        columns: Sequence[Any] = getattr(what.property, "columns", ())
+        return len(columns) > 0 and isinstance(columns[0], Column)
+    return isinstance(what, Column)
+
+
+def _is_inner(source: Any) -> bool:
+    """Is no side of it missing in any row?"""
+    if isinstance(source, Join):
+        inner = not (source.isouter or source.full)
+        return inner and _is_inner(source.left) and _is_inner(source.right)
+    return isinstance(source, (Table, Alias))
+
+
+# -- the option ``strategy=`` ----------------------------------------------------------------------
+#
+# ``"optimistic"`` (the default): without locks; the slower writer gets the conflict.
+# ``"pessimistic"``: each row that the unit reads as an object is locked until the unit is over.
+# ``"adaptive"``, or an :class:`~optilock.Adaptive`: rows on which units conflict are locked, the
+# others are not.
+
+Strategy = Literal["optimistic", "pessimistic", "adaptive"] | Adaptive
+OPTIMISTIC: Literal["optimistic"] = "optimistic"
+PESSIMISTIC: Literal["pessimistic"] = "pessimistic"
+ADAPTIVE: Literal["adaptive"] = "adaptive"
+
+#: What all units of the process have found out.
+MEMORY = Memory()
+_DEFAULT = Adaptive()
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse what is no strategy.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    known = (OPTIMISTIC, PESSIMISTIC, ADAPTIVE)
+    if isinstance(strategy, Adaptive) or (isinstance(strategy, str) and strategy in known):
+        return
+    raise ConfigurationError(
+        f"strategy={strategy!r} is no strategy: write"
+        f" {', '.join(repr(one) for one in known)}, or Adaptive(...) with limits of your own."
+    )
+
+
+class Locking(Part, option="strategy"):
+    """The part of a unit whose reads may lock."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        if isinstance(strategy, Adaptive):
+            self.adaptive: Adaptive | None = strategy
+        else:
+            self.adaptive = _DEFAULT if strategy == ADAPTIVE else None
+
+    def begin(self, session: Session) -> None:
+        session.__dict__[READS] = Reading(session, self.adaptive, MEMORY)
+        lock_where_written(session)
+
+    def after(self, session: Session, error: BaseException | None) -> None:
+        choose_no_more(session)
+        reading: Reading | None = session.__dict__.pop(READS, None)
+        if reading is not None and error is not None:
+            reading.remember(session, error)

@@ -17,8 +17,8 @@ from sqlalchemy.orm import (
 )
 
 from optilock import Versioned, client_wins, merge_fields, store_wins, watch
-from optilock.session import order
-from optilock.session.watched import GUARDED
+from optilock.watched.session import order
+from optilock.watched.session.watched import GUARDED
 
 pytestmark = pytest.mark.needs("resolves-in-place")
 

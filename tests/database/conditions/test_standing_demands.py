@@ -19,11 +19,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from optilock import ConfigurationError, UnitOfWork, Versioned, watch
 from optilock.leases import ENDLESS, Leasable, LeaseHeld, acquire
-from optilock.session.watched import Watched
 from optilock.shares import Shared, SharingViolation
 from optilock.shares import open as open_handle
 from optilock.tables.shares import SET
 from optilock.testing import count_statements
+from optilock.watched.session.watched import Watched
 from tests.models import Base as SharedBase
 from tests.models import key
 from tests.work import calls_of

@@ -29,7 +29,7 @@ from optilock import (
     events,
 )
 from optilock.entities import Idempotency, Version
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 from optilock.testing import count_statements
 from tests.entities import KINDS, Base
 from tests.models import key

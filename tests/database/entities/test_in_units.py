@@ -22,7 +22,7 @@ from optilock import (
     verify,
 )
 from optilock.entities import Version
-from optilock.http.preconditions import required
+from optilock.preconditions.rfc9110 import required
 from tests.models import Account
 from tests.tags import tag
 

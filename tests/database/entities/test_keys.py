@@ -51,8 +51,8 @@ from optilock import (
     watch,
 )
 from optilock.entities import Idempotency, Operation, Version
-from optilock.http.errors import AlreadyExists, BatchFailed
-from optilock.http.etags import PLAIN, ETags
+from optilock.errors import AlreadyExists, BatchFailed
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.shares.guard import Through
 from optilock.tables.shares import SET
 from optilock.testing import count_statements

@@ -20,7 +20,7 @@ from optilock import (
     etag_of,
 )
 from optilock.entities import Stored, Version
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 from tests.entities import KINDS, Reset, Thing, Visited
 from tests.models import Account, Note, Odd, Seat
 from tests.tags import tag, version_text

@@ -21,7 +21,7 @@ from optilock.entities import Operation
 from tests.entities import Base
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "table.json").read_text())["vectors"]
-#: Reading is :mod:`optilock.http.preconditions`; what an SDK sends is none of ours.
+#: Reading is :mod:`optilock.preconditions.rfc9110`; what an SDK sends is none of ours.
 SINGLE = [
     vector
     for vector in VECTORS

@@ -19,7 +19,7 @@ from optilock import (
     verify,
 )
 from optilock.errors import ConfigurationError
-from optilock.session.watched import watched as watched_state
+from optilock.watched.session.watched import watched as watched_state
 from tests.models import Account, Base, Comment, Note, Post, key
 from tests.two_writers import Do
 

@@ -22,9 +22,9 @@ from optilock import (
     Versioned,
     watch,
 )
-from optilock.guard import columns_only
-from optilock.guard.releases import check_release
 from optilock.undocumented import check
+from optilock.watched.guard import columns_only
+from optilock.watched.guard.releases import check_release
 from tests.models import key
 
 
@@ -160,7 +160,7 @@ def test_a_first_flush_that_the_guard_does_not_see_is_refused(
             else:
                 one.title = "mine"
         with monkeypatch.context() as patched, pytest.raises(ConfigurationError) as refused:
-            patched.setattr("optilock.guard.connection.arm", lambda flush, connection: None)
+            patched.setattr("optilock.watched.guard.connection.arm", lambda flush, connection: None)
             session.flush()
         assert "does not know" in str(refused.value)
         session.rollback()

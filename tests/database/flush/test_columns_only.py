@@ -52,7 +52,7 @@ from optilock import (
     verify,
     watch,
 )
-from optilock.guard import watching
+from optilock.watched.guard import watching
 from tests.models import key
 
 

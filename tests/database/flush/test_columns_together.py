@@ -38,7 +38,7 @@ from optilock import (
     store_wins,
     watch,
 )
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 from tests.models import Base, key
 
 TAGS = ETags(keys=["a key of sixteen bytes or more"])

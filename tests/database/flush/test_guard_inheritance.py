@@ -23,7 +23,7 @@ from optilock import (
     no_bump,
     store_wins,
 )
-from optilock.guard import options
+from optilock.watched.guard import options
 from tests.models import (
     Animal,
     Base,

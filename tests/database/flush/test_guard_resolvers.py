@@ -735,7 +735,7 @@ def test_a_relationship_shows_the_parent_that_is_stored(store, watched, other, s
 
 
 def test_a_refused_resolution_can_be_told_another_resolver(store, watched, other, refused, stored):
-    from optilock import guard
+    from optilock.watched import guard
 
     session, account = prepared(store, watched, merge_fields, 2)
     account.balance = 10

@@ -7,8 +7,8 @@ import pytest
 from optilock import Versioned
 from optilock.dialects import database_of
 from optilock.dialects.rows import judge
-from optilock.statements.bulk_rows import rows_to_update
 from optilock.tokens import Counter
+from optilock.watched.statements.bulk import rows_to_update
 from tests.models import Account, Native, Note, Odd, Ranked, Seat
 
 pytestmark = [pytest.mark.modes(full=True), pytest.mark.usefixtures("form")]

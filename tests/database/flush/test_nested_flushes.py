@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, Session, sessionmaker
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import OnDelete, Versioned, watch
-from optilock.conflicts.resolvers import client_wins
+from optilock.resolvers.rules import client_wins
 from optilock.testing import count_statements
 from tests.models import Account, Base, Comment, Note, Page, Post, key
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from optilock import touch, watch
-from optilock.session import order
+from optilock.watched.session import order
 from tests.models import Account
 from tests.work import calls_of
 
@@ -25,8 +25,8 @@ PROGRAM = """
     from sqlalchemy import ForeignKey, create_engine
     from sqlalchemy.orm import *
     from optilock import ConcurrencyError, UnitOfWork, Versioned, touch, verify, watch
-    from optilock.session import order
-    import optilock.guard.watching
+    from optilock.watched.session import order
+    import optilock.watched.guard.watching
 
     class Base(DeclarativeBase): pass
 
@@ -134,7 +134,7 @@ def test_two_watched_classes_one_above_the_other_call_each_step_once(
             session.get_one(Account, 1).note = "changed"
             session.commit()
 
-    called = [name for file, name in calls_of(work) if file.endswith("guard/watching.py")]
+    called = [name for file, name in calls_of(work) if file.endswith("watched/guard/watching.py")]
     steps = ("_after_begin", "_before_flush", "_after_flush", "_after_commit")
     assert [called.count(step) for step in steps] == [1] * len(steps)
 
@@ -169,7 +169,7 @@ def test_a_step_is_asked_only_by_sessions_that_have_something_for_it(
             session.commit()
 
     work()
-    ours = [name for file, name in calls_of(work) if "/optilock/rows/touch" in file]
+    ours = [name for file, name in calls_of(work) if "/optilock/watched/rows/touch" in file]
     assert ours == []
 
 

@@ -24,8 +24,8 @@ from sqlalchemy.orm import (
 )
 
 from optilock import Versioned, touch, watch
-from optilock.guard import connection as guarded
-from optilock.guard import watching
+from optilock.watched.guard import connection as guarded
+from optilock.watched.guard import watching
 from tests.models import key
 
 

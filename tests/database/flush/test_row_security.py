@@ -29,7 +29,7 @@ from optilock import (
     verify,
     watch,
 )
-from optilock.http.errors import BatchFailed
+from optilock.errors import BatchFailed
 from optilock.web.problems import problem_of
 
 pytestmark = pytest.mark.engines("postgresql")

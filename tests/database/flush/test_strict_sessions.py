@@ -359,4 +359,6 @@ def test_who_does_not_ask_pays_nothing(engine, rows):
     work()
     called = calls_of(work)
     names = {"refuse_forgotten_rows", "refuse_forgotten_statement"}
-    assert not [f for f, name in called if f.endswith("statements/strict.py") or name in names]
+    assert not [
+        f for f, name in called if f.endswith("watched/statements/strict_mode.py") or name in names
+    ]

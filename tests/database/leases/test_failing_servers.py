@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from optilock_apps import servers
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -18,7 +19,6 @@ from optilock import LeaseHeld, LeaseLost, SharingViolation, UnitOfWork, Version
 from optilock.leases import ENDLESS, Leasable, LeasePolicy
 from optilock.shares import HandleLost
 from optilock.tables.shares import SET
-from optilock.testing import servers
 from tests.failing_servers import frozen, restarted
 from tests.models import Base as Shared
 from tests.models import key

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, inspect, text
 
 from optilock import ConfigurationError, Counter, OptilockError, RowVersion, Timestamp, Unique
-from optilock.dialects.quoting import plain
+from optilock.dialects.values import plain
 from optilock.rollout import abort, claim, dry_run, roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import shape

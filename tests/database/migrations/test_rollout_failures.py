@@ -22,7 +22,7 @@ from optilock import (
     Versioned,
 )
 from optilock.check import check
-from optilock.dialects.quoting import plain, quoted
+from optilock.dialects.values import plain, quoted
 from optilock.rollout import claim, roll_out
 from optilock.rollout.report import Silent
 from tests.migrating import migrate, revise, send, shape

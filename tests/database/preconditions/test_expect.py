@@ -29,7 +29,7 @@ from optilock import (
     store_wins,
     unit_of_work,
 )
-from optilock.http.preconditions import required
+from optilock.preconditions.rfc9110 import required
 from optilock.testing import count_statements
 from optilock.web.problems import problem_of
 from tests.models import Account, Note, Tag, Timed

@@ -22,7 +22,7 @@ from optilock import (
     reject,
     watch,
 )
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 
 TAGS = ETags(keys=["a secret of sixteen bytes or more"])
 BODY = "".join(f"line {number}\n" for number in range(40))

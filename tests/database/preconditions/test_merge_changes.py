@@ -37,7 +37,7 @@ from optilock import (
     store_wins,
     unit_of_work,
 )
-from optilock.http.etags import PLAIN, ETags
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.preconditions.signed import LONGEST
 from optilock.testing import count_statements
 from optilock.web.problems import problem_of

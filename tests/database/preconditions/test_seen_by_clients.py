@@ -40,8 +40,8 @@ from optilock import (
     sign_seen,
     watch,
 )
-from optilock.conflicts.lines import plain
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
+from optilock.resolvers.diff3 import plain
 from tests.models import Account, Decided
 from tests.models import Base as Shared
 from tests.two_writers import Do

@@ -27,7 +27,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 
-from optilock.http.etags import PLAIN, ETags
+from optilock.preconditions.entity_tags import PLAIN, ETags
 from optilock.tokens import RowVersion, UtcDateTime
 from optilock.versioned import Versioned
 from tests.tags import version_text

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from optilock.dialects.postgresql import floor
+from optilock.dialects.postgresql import queue_sql
 from optilock.queue import Queue
 from tests.queues import bodies, make_tables
 
@@ -26,7 +26,7 @@ def queue(engine):
 def clock(monkeypatch):
     """Seconds of this process, which a test moves."""
     now = [1000.0]
-    monkeypatch.setattr(floor.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(queue_sql.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -38,7 +38,7 @@ def test_it_begins_at_the_last_one_that_was_received(queue, engine):
     (one,) = queue.receive()
     queue.receive(done=[one])
     first, last = ((given["low"], given["low_id"]) for given in looks if "low" in given)
-    assert first == floor.BEGINNING
+    assert first == queue_sql.BEGINNING
     assert last[1] == one.id
     assert abs(one.sent_at.replace(tzinfo=None) - last[0]) < timedelta(seconds=1)
 

@@ -15,8 +15,8 @@ from optilock import (
     bulk_update,
     verify,
 )
-from optilock.statements.bulk import Done
 from optilock.testing import count_statements
+from optilock.watched.statements.bulk import Done
 from tests.models import Account, Base, Dog, Kinds, Native, Note, Ranked, Seat, Stamped, Tag, key
 
 alive = pytest.mark.needs("resolves-in-place")

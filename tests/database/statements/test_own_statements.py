@@ -20,8 +20,8 @@ from optilock import (
     touch,
     verify,
 )
-from optilock.session.watched import watched as watched_state
 from optilock.testing import count_statements
+from optilock.watched.session.watched import watched as watched_state
 from tests.models import Animal, Base, Note, Page, key
 from tests.two_writers import Do
 

@@ -14,8 +14,7 @@ from optilock import Adaptive, events, unit_of_work
 from optilock.dialects import Cause
 from optilock.dialects.transient import cause_of
 from optilock.testing import count_statements
-from optilock.unit.strategies.part import MEMORY
-from optilock.unit.strategies.reading import Reading
+from optilock.unit.strategies.reading import MEMORY, Reading
 from tests.models import Account
 
 WRITERS, SECONDS = 16, 2.0

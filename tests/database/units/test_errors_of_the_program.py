@@ -34,7 +34,7 @@ from optilock import (
     unit_of_work,
     watch,
 )
-from optilock.http.etags import ETags
+from optilock.preconditions.entity_tags import ETags
 from optilock.web.problems import problem_of
 
 TAGS = ETags(keys=["a key of sixteen bytes or more"])

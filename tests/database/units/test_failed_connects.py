@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from optilock_apps.servers import free_port
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from optilock import is_transient, retry, unit_of_work
 from optilock.dialects.transient import commit_outcome_unknown
-from optilock.testing.servers import free_port
 
 pytestmark = pytest.mark.engines("postgresql", "mariadb")
 

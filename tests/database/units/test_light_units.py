@@ -19,8 +19,8 @@ from optilock import (
     watch,
 )
 from optilock.mapped import there_are
-from optilock.session.watched import Watched
-from optilock.unit.strategies.part import MEMORY
+from optilock.unit.strategies.reading import MEMORY
+from optilock.watched.session.watched import Watched
 from tests.models import Account
 from tests.work import calls_of
 

@@ -25,7 +25,7 @@ from optilock import (
     serializable,
     unit_of_work,
 )
-from optilock.dialects.plain import is_plain
+from optilock.dialects.switch import is_plain
 from optilock.dialects.transient import is_transient
 from optilock.testing import Wire, wire
 from tests.cut_line import Cut as Cut

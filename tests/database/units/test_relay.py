@@ -20,7 +20,7 @@ from optilock import (
     unit_of_work,
     verify,
 )
-from optilock.unit.strategies.part import MEMORY
+from optilock.unit.strategies.reading import MEMORY
 from tests.models import Account, Base, Note, Tag
 
 

@@ -33,8 +33,8 @@ from optilock import (
     unit_of_work,
     watch,
 )
-from optilock.guard.repeats import attempt_here
-from optilock.session.watched import known_of
+from optilock.watched.guard.repeats import attempt_here
+from optilock.watched.session.watched import known_of
 from optilock.web.problems import problem_of
 from tests.ids import told
 from tests.models import Animal, Comment, Dog, Post

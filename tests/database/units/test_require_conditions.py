@@ -28,10 +28,9 @@ from optilock import (
     unit_of_work,
     verify,
 )
-from optilock.errors import OptilockError
-from optilock.http.errors import ConditionNotCompared, PreconditionRequired
-from optilock.http.etags import ETags
-from optilock.http.request import serving
+from optilock.conditions.request import serving
+from optilock.errors import ConditionNotCompared, OptilockError, PreconditionRequired
+from optilock.preconditions.entity_tags import ETags
 from optilock.preconditions.signed import sign_seen
 from optilock.testing import count_statements
 from tests.models import Account, Base, key

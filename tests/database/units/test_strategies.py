@@ -26,8 +26,7 @@ from optilock import (
 )
 from optilock.testing import count_statements
 from optilock.unit.strategies.heat import Key
-from optilock.unit.strategies.part import MEMORY
-from optilock.unit.strategies.reading import Reading
+from optilock.unit.strategies.reading import MEMORY, Reading
 from tests.models import Account, Base, Comment, Dog, Page, Post, Seat, Tag
 
 ALL_ROWS = "WHERE 0 = 1"  # SQLite: the write lock of the file

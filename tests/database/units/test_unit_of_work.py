@@ -23,7 +23,6 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.exc import StaleDataError
 
 from optilock import events
-from optilock.conflicts.resolvers import client_wins, store_wins
 from optilock.errors import (
     CommitOutcomeUnknown,
     ConcurrencyError,
@@ -31,12 +30,13 @@ from optilock.errors import (
     OptilockError,
     SeparateUnitWarning,
 )
-from optilock.guard import is_watched
+from optilock.resolvers.rules import client_wins, store_wins
 from optilock.unit.async_unit import AsyncUnitOfWork
 from optilock.unit.isolation import Isolation
 from optilock.unit.retry import retrying
 from optilock.unit.unit_of_work import UnitOfWork, repeatable_read, unit_of_work
 from optilock.versioned import Versioned
+from optilock.watched.guard import is_watched
 
 pytestmark = pytest.mark.modes
 

@@ -7,7 +7,7 @@
         cluster.nodes[2].kill()
         cluster.nodes[2].start()
 
-Each node is a ``mariadbd`` as :func:`optilock.testing.servers.mariadb` starts it: on free ports of
+Each node is a ``mariadbd`` as :func:`optilock_apps.servers.mariadb` starts it: on free ports of
 the loopback interface, in a folder of its own, as an unprivileged user when we are root, and ended
 through its own process. A program keeps an eye on each of them, in case that we are killed.
 
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import pymysql
+from optilock_apps.servers import _INSTALL, Account, _program, account_for
 
 from optilock.errors import OptilockError
-from optilock.testing.servers import _INSTALL, Account, _program, account_for
 
 __all__ = ["Cluster", "Node", "running"]
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from optilock_apps import servers
 
 from optilock.errors import OptilockError
-from optilock.testing import servers
 from tests.deployments import find
 from tests.deployments.postgresql import Node, primary
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from optilock_apps import servers
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from optilock.testing import servers
 from tests.deployments.postgresql import primary
 from tests.deployments.writers import Tally, Verdict, awrite, judge, make, write
 from tests.failing_servers import restarted

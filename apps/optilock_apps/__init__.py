@@ -1,0 +1,3 @@
+"""Programs around optilock that no application imports: the demo, the wiki, and database servers
+for tests.
+"""

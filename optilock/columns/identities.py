@@ -1,0 +1,315 @@
+"""The key that somebody has given, read: which row is meant, in one way for all who ask.
+
+A key comes out of a URL as text, and out of a program as the value itself. The text of a value is
+taken where it is the one that Python or ISO writes: ``7`` and not ``+7``, ``07``, ``7.0`` or ``"
+7"``, which a database or a driver would also take for 7. So each row has one key, and one tag, in
+whatever way it is named, and a row that is named twice is seen. Every other text is the key of no
+row (:class:`~optilock.errors.NotFound`), as is a value of another type than the column's; of a new
+row it is the client's mistake (:class:`~optilock.errors.BadEntity`).
+
+What a type of the application (``TypeDecorator``) makes of a value and back is the key. Types that
+SQLAlchemy has for one database alone are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum as PythonEnum
+from math import isfinite
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BINARY,
+    VARBINARY,
+    Boolean,
+    Date,
+    DateTime,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Numeric,
+    String,
+    Time,
+    Uuid,
+)
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.orm import Mapper
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from optilock.columns.values import takes
+from optilock.errors import BadEntity, ConfigurationError, NotFound
+from optilock.mapped import Identity, facts
+from optilock.undocumented.connections import variants_of
+
+__all__ = [
+    "has_one_spelling",
+    "identity_given",
+    "identity_in",
+    "identity_of_new_row",
+    "is_of_texts",
+]
+
+#: Of these a database takes no two values for the same key that differ here.
+_EXACT = (Integer, Numeric, Float, Boolean, Enum, Date, Uuid)
+#: Whole numbers of one database alone.
+_NUMBERS = {"OID", "YEAR"}
+#: What types of the application are told where nobody knows the database yet.
+_ANY = DefaultDialect()
+
+
+def identity_given(call: str, mapper: Mapper[Any], key: Any) -> Identity:
+    """The key that the function ``call`` was given, in the order of the primary key's columns.
+
+    Raises:
+        NotFound: no row has such a key.
+        ConfigurationError: there are more values than columns, or fewer.
+    """
+    given = _parts(call, mapper, key)
+    try:
+        return tuple(map(_read, _kinds(mapper), given))
+    except ValueError:
+        raise NotFound(mapper.class_, given) from None
+
+
+def identity_of_new_row(call: str, mapper: Mapper[Any], key: Any) -> Identity:
+    """The same of a row that is to be made.
+
+    Raises:
+        BadEntity: no row can have such a key.
+        ConfigurationError: there are more values than columns, or fewer.
+    """
+    found = []
+    for name, kind, value in zip(
+        facts(mapper).keys, _kinds(mapper), _parts(call, mapper, key), strict=True
+    ):
+        try:
+            found.append(_read(kind, value))
+        except ValueError:
+            raise BadEntity(
+                f"{mapper.class_.__name__}.{name}, a part of the key, takes {takes(kind)}, and"
+                " something else was sent. Nothing was written.",
+                (name,),
+            ) from None
+    return tuple(found)
+
+
+def has_one_spelling(mapper: Mapper[Any]) -> bool:
+    """Is a key that was read what the database gives back of the row?
+
+    Text need not be: a collation, or its type, may ignore case, blanks and more, and a type of the
+    application, or of one database, may have one form of several.
+    """
+    return all(isinstance(kind, _EXACT) for one in _kinds(mapper) for kind in _forms(one))
+
+
+def is_of_texts(mapper: Mapper[Any]) -> bool:
+    """Is it, if not so, made of texts? Those whose tags are the same are the same."""
+    kinds = (kind for one in _kinds(mapper) for kind in _forms(one))
+    return all(isinstance(kind, (*_EXACT, String)) for kind in kinds)
+
+
+def _forms(kind: TypeEngine[Any]) -> list[TypeEngine[Any]]:
+    return [kind, *variants_of(kind)]
+
+
+def identity_in(mapper: Mapper[Any], identity: Identity, stored: Mapping[str, Any]) -> Identity:
+    """The key as the database has given it back, among what is ``stored`` of the row."""
+    keys = zip(facts(mapper).keys, identity, strict=True)
+    return tuple(stored.get(name, value) for name, value in keys)
+
+
+def _kinds(mapper: Mapper[Any]) -> list[TypeEngine[Any]]:
+    return [column.type for column in mapper.primary_key]
+
+
+def _parts(call: str, mapper: Mapper[Any], key: Any) -> tuple[Any, ...]:
+    names = facts(mapper).keys
+    if isinstance(key, Mapping):
+        given = tuple(key[name] for name in names) if set(key) == set(names) else ()
+    else:
+        given = tuple(key) if isinstance(key, (tuple, list)) else (key,)
+    if len(given) != len(names) or any(value is None for value in given):
+        raise ConfigurationError(
+            f"{call}() got a primary key that {mapper.class_.__name__} cannot have: give"
+            f" {' and '.join(names)}, each with a value, as session.get() takes them."
+        )
+    return given
+
+
+def _read(kind: TypeEngine[Any], value: Any) -> Any:
+    """The value as the column gives it back.
+
+    Raises:
+        ValueError: no row can have it.
+    """
+    if type(value) is int and isinstance(kind, Integer):
+        return value  # nearly always
+    variants = variants_of(kind)
+    for one in variants:  # nobody knows the database yet
+        with suppress(ValueError):
+            return _read_as(one, value)
+    return _read_as(kind, value)
+
+
+def _read_as(kind: TypeEngine[Any], value: Any) -> Any:
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
+        return _decorated(kind, value)
+    for family, read in _FAMILIES:
+        if isinstance(kind, family):
+            return read(value, kind)
+    if kind.__visit_name__ in _NUMBERS:
+        return _integer(value, kind)
+    if isinstance(value, str) and value != value.strip():
+        raise ValueError  # which a database may leave out
+    return value
+
+
+def _decorated(kind: TypeDecorator[Any], value: Any) -> Any:
+    """What the type makes of it, read, and back."""
+    if type(kind).bind_processor is not TypeDecorator.bind_processor:
+        return value
+    try:
+        if type(kind).process_bind_param is not TypeDecorator.process_bind_param:
+            value = kind.process_bind_param(value, _ANY)
+        value = _read(kind.load_dialect_impl(_ANY), value)
+        if type(kind).process_result_value is not TypeDecorator.process_result_value:
+            value = kind.process_result_value(value, _ANY)
+    except Exception as error:  # whatever it says of a text that is none of its own
+        raise ValueError from error
+    return value
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,19}")
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,400})(\.[0-9]{1,400})?")
+
+
+def _integer(value: Any, kind: Any) -> int:
+    if isinstance(value, str):
+        return int(_matched(_WHOLE, value))
+    return int(_of(value, int, but=bool))
+
+
+def _number(value: Any, kind: Any) -> Any:
+    if isinstance(value, str):
+        number = Decimal(_matched(_DECIMAL, value))
+    else:
+        plain = _of(value, (int, float, Decimal), but=bool)
+        number = Decimal(repr(float(plain)) if isinstance(plain, float) else plain)
+    if not number.is_finite():
+        raise ValueError
+    if not kind.asdecimal:
+        as_float = float(number)
+        return as_float if isfinite(as_float) else _refused()
+    if kind.scale is not None and number != round(number, kind.scale):
+        raise ValueError  # it is stored as another number
+    return number
+
+
+def _boolean(value: Any, kind: Any) -> bool:
+    return bool(value) if _of(value, int) in (0, 1) else _refused()
+
+
+# -- text, bytes and names -------------------------------------------------------------------------
+
+
+def _text(value: Any, kind: Any) -> str:
+    if type(value) is int and abs(value) < 1 << 64:
+        return str(value)  # MariaDB would take "7a" for 7
+    return str.__str__(_of(value, str))
+
+
+def _bytes(value: Any, kind: Any) -> bytes:
+    return bytes(_of(value, (bytes, bytearray, memoryview)))
+
+
+def _enum(value: Any, kind: Any) -> Any:
+    members = kind.enum_class
+    if members is not None and isinstance(value, members):
+        return value
+    if isinstance(value, PythonEnum) or _text(value, kind) not in kind.enums:
+        raise ValueError
+    if members is None:
+        return str.__str__(value)
+    return list(members.__members__.values())[kind.enums.index(value)]
+
+
+def _uuid(value: Any, kind: Any) -> Any:
+    if not isinstance(value, UUID):
+        text = _text(value, kind)
+        value = UUID(text)
+        if text.lower() not in (str(value), value.hex):
+            raise ValueError
+    return value if kind.as_uuid else str(value)
+
+
+# -- moments ---------------------------------------------------------------------------------------
+
+
+def _date(value: Any, kind: Any) -> date:
+    if not isinstance(value, str):
+        return _of(value, date, but=datetime)  # type: ignore[no-any-return]
+    found = date.fromisoformat(value)
+    return found if found.isoformat() == value else _refused()
+
+
+def _datetime(value: Any, kind: Any) -> datetime:
+    found = value
+    if isinstance(value, str):
+        found = datetime.fromisoformat(value)
+        written = value.removesuffix("Z") + "+00:00" if value.endswith("Z") else value
+        if written not in (found.isoformat(), found.isoformat(" ")):
+            raise ValueError
+    if _of(found, datetime).tzinfo is not None and not kind.timezone:
+        raise ValueError  # which of its times would be stored?
+    return found  # type: ignore[no-any-return]
+
+
+def _time(value: Any, kind: Any) -> time:
+    if not isinstance(value, str):
+        return _of(value, time)  # type: ignore[no-any-return]
+    found = time.fromisoformat(value)
+    return found if found.isoformat() == value else _refused()
+
+
+def _interval(value: Any, kind: Any) -> timedelta:
+    return _of(value, timedelta)  # type: ignore[no-any-return]
+
+
+# -- what they share -------------------------------------------------------------------------------
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> str:
+    return text if pattern.fullmatch(text) else _refused()
+
+
+def _of(value: Any, kinds: Any, *, but: Any = ()) -> Any:
+    return value if isinstance(value, kinds) and not isinstance(value, but) else _refused()
+
+
+def _refused() -> Any:
+    raise ValueError
+
+
+#: The first one that a column's type is of; an Enum is a String to SQLAlchemy.
+_FAMILIES: tuple[tuple[Any, Callable[[Any, Any], Any]], ...] = (
+    (Integer, _integer),
+    ((Numeric, Float), _number),
+    (Boolean, _boolean),
+    (Enum, _enum),
+    (String, _text),
+    (Uuid, _uuid),
+    (DateTime, _datetime),
+    (Date, _date),
+    (Time, _time),
+    (Interval, _interval),
+    ((LargeBinary, BINARY, VARBINARY), _bytes),
+)

@@ -1,0 +1,277 @@
+"""Versions and keys in characters that a tag can hold, and versions back from them.
+
+RFC 9110 section 8.8.3 allows a tag more than is used here, the comma and the backslash among them,
+and there are programs that split at the one and unescape the other.
+
+A text comes from a client, so it is no version before it has been proved one: :func:`version_in`
+takes what :func:`text_of` would write and what the column can hold, and nothing else. So no driver
+ever sees a number that is too large for it, a UUID that is none, or a NUL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from enum import Enum as PythonEnum
+from typing import Any
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from sqlalchemy import DateTime, Uuid
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from optilock.columns.values import holds
+from optilock.errors import ConfigurationError
+from optilock.tokens.row_version import TransactionId
+
+__all__ = ["key_text", "read", "text_of", "version_in", "written"]
+
+#: Digits of a number before its point, and after it, that are written out.
+_MOST = 1000
+
+
+def text_of(version: Any, name: str) -> str:
+    """The text of a version of the class ``name``."""
+    match version:
+        case bool():
+            pass
+        case UUID():
+            return version.hex
+        case int() | float() | Decimal():
+            return str(version)
+        case bytes():
+            return version.hex()
+        case datetime():
+            moment = version if version.tzinfo is None else version.astimezone(UTC)
+            return moment.isoformat()
+        case str():
+            return quote(version, safe=":+=@")
+    raise ConfigurationError(
+        f"The version of {name} is of type {type(version).__name__}, which has no agreed text: use"
+        " a number, a UUID, bytes, a datetime or a string as the version."
+    )
+
+
+def key_text(value: Any, name: str) -> str:
+    """The text of a value of the primary key of the class ``name``.
+
+    Values that a column takes for the same have the same text: 7 and "7", 1 and 1.0, a moment in
+    two time zones.
+    """
+    match value:
+        case None:
+            return "\0"
+        case bool():
+            return str(int(value))
+        case str():
+            return str.__str__(value)
+        case UUID():
+            return value.hex
+        case PythonEnum():
+            return value.name
+        case Decimal():
+            return _number_text(value)
+        case float() if value.is_integer():
+            return str(int(value))
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).isoformat()
+        case date() | time():
+            return value.isoformat()
+    kind: Any = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        raise ConfigurationError(
+            f"The key of {name} is of type {kind.__name__}, which has no text that is the same in"
+            " every process: give the type a __str__."
+        )
+    return str(value)
+
+
+def _number_text(value: Decimal) -> str:
+    """The same for equal numbers and for no others, in whatever context of decimal numbers.
+
+    1.5 for 1.50, and 100 for 1E+2, as for the number 100; but no thousands of zeros.
+    """
+    sign, digits, exponent = value.as_tuple()
+    if not value or not isinstance(exponent, int):
+        return f"{value:f}" if value else "0"  # NaN and its like; -0 is 0
+    text = "".join(map(str, digits)).rstrip("0")
+    exponent += len(digits) - len(text)
+    if abs(exponent) > _MOST:
+        return f"{'-' * sign}{text}E{exponent}"
+    plain = f"{value:f}"
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain
+
+
+# -- and back --------------------------------------------------------------------------------------
+
+
+def version_in(text: str, kind: TypeEngine[Any]) -> Any:
+    """The version that has this text, in a column of this type; ``None`` where none has."""
+    parse = _parser(kind)
+    if parse is None:
+        return None
+    try:
+        version = parse(text)
+        if text_of(version, "") != text:
+            return None
+        version = _with_zone(version, kind)
+        return version if _fits(version, kind) else None
+    except (ValueError, ArithmeticError):  # Decimal's and datetime's own among them
+        return None
+
+
+def _parser(kind: TypeEngine[Any]) -> Callable[[str], Any] | None:
+    if isinstance(kind, TransactionId):
+        return _whole
+    if isinstance(kind, TypeDecorator):
+        return _parser(kind.impl_instance)
+    if isinstance(kind, Uuid):
+        return UUID if kind.as_uuid else _string
+    try:
+        return _PARSERS.get(kind.python_type)
+    except NotImplementedError:
+        return None
+
+
+def _with_zone(version: Any, kind: TypeEngine[Any]) -> Any:
+    """SQLite and MariaDB give a moment back without its zone, and drop it of what they are sent."""
+    if isinstance(version, datetime) and isinstance(kind, DateTime) and kind.timezone:
+        return version if version.tzinfo else version.replace(tzinfo=UTC)
+    return version
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20:  # -9223372036854775808 has so many
+        raise ValueError(text)
+    return int(text)
+
+
+def _decimal(text: str) -> Decimal:
+    if not re.fullmatch(rf"-?\d{{1,{_MOST}}}(\.\d{{1,{_MOST}}})?", text, re.ASCII):
+        raise ValueError(text)
+    return Decimal(text)
+
+
+def _string(text: str) -> str:
+    return unquote(text, errors="strict")
+
+
+_PARSERS: dict[type, Callable[[str], Any]] = {
+    int: _whole,
+    float: float,
+    Decimal: _decimal,
+    UUID: UUID,
+    bytes: bytes.fromhex,
+    datetime: datetime.fromisoformat,
+    str: _string,
+}
+
+
+def _fits(version: Any, kind: TypeEngine[Any]) -> bool:
+    """Can a column of this type hold it, whatever the database, and is this its form there?"""
+    if isinstance(kind, TransactionId):
+        return bool(0 <= version < 1 << 32)
+    if isinstance(kind, TypeDecorator):
+        return _fits(version, kind.impl_instance)
+    if not holds(version, kind):
+        return False
+    match version:
+        case datetime():
+            return isinstance(kind, DateTime) and kind.timezone is (version.tzinfo is not None)
+        case str() if isinstance(kind, Uuid):
+            return str(UUID(version)) == version
+    return True
+
+
+# -- values of columns as JSON, and back, each in the type that it had -----------------------------
+#
+# A value that JSON has no form for is an object with one empty name, ``{"": ["decimal", "1.50"]}``.
+
+_PLAIN = (type(None), bool, int, float, str)
+_MARK = ""
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """The text of these values.
+
+    Raises:
+        TypeError: one of them is of a type that has none.
+    """
+    found = {name: _written(value) for name, value in values.items()}
+    return json.dumps(found, separators=(",", ":"))
+
+
+def read(text: str, enums: Callable[[str], Any]) -> dict[str, Any]:
+    """The values of this text; ``enums`` gives the class of an attribute's names.
+
+    Raises:
+        ValueError, TypeError, LookupError: it is none of :func:`written`.
+    """
+    found = json.loads(text)
+    return {name: _read(value, enums(name)) for name, value in found.items()}
+
+
+def _written(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, list):
+        return [_written(one) for one in value]
+    if isinstance(value, dict):
+        if _MARK not in value and all(type(key) is str for key in value):
+            return {key: _written(one) for key, one in value.items()}
+        return {_MARK: ["dict", [[_written(k), _written(v)] for k, v in value.items()]]}
+    if isinstance(value, Enum):
+        return {_MARK: ["enum", value.name]}
+    for kind, (name, text, _) in _TYPES.items():
+        if type(value) is kind:
+            return {_MARK: [name, text(value)]}
+    raise TypeError(type(value).__name__)
+
+
+def _read(data: Any, enum: Any) -> Any:
+    if isinstance(data, list):
+        return [_read(one, enum) for one in data]
+    if not isinstance(data, dict):
+        return data
+    if _MARK not in data:
+        return {key: _read(one, enum) for key, one in data.items()}
+    name, text = data[_MARK]
+    if name == "dict":
+        return {_read(key, enum): _read(one, enum) for key, one in text}
+    if name == "enum":
+        return enum[text]
+    return _BY_NAME[name](text)
+
+
+def _members(value: Any) -> list[Any]:
+    return [_written(one) for one in value]
+
+
+def _collected(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda data: kind(_read(one, None) for one in data)
+
+
+#: Type -> its name, its text, and back.
+_TYPES: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    Decimal: ("decimal", str, Decimal),
+    UUID: ("uuid", str, UUID),
+    bytes: ("bytes", bytes.hex, bytes.fromhex),
+    datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
+    date: ("date", date.isoformat, date.fromisoformat),
+    time: ("time", time.isoformat, time.fromisoformat),
+    timedelta: (
+        "timedelta",
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda data: timedelta(*data),
+    ),
+    set: ("set", _members, _collected(set)),
+    frozenset: ("frozenset", _members, _collected(frozenset)),
+    tuple: ("tuple", _members, _collected(tuple)),
+}
+_BY_NAME = {name: back for name, _, back in _TYPES.values()}

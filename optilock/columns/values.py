@@ -1,0 +1,367 @@
+"""What a column can hold, of what a client sends: keys, values of a body, versions in a tag.
+
+What no column of the type can hold never reaches a driver, whose error would say nothing about who
+was wrong. Only that is refused: where a database, or its driver, takes the text of a number for the
+number, it goes on doing so. :class:`~optilock.columns.limits.Limits` has what differs between
+databases, and each of them has its own (:meth:`optilock.dialects.base.Database.limits`); without
+one, it is what all of them hold.
+
+A type of the application (``TypeDecorator``) and types that SQLAlchemy has for one database alone
+are left alone: nobody here knows what they make of a value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum as PythonEnum
+from math import isinf, isnan
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    BINARY,
+    JSON,
+    VARBINARY,
+    BigInteger,
+    Boolean,
+    Date,
+    DateTime,
+    Dialect,
+    Enum,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Numeric,
+    SmallInteger,
+    String,
+    Time,
+    Uuid,
+)
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from optilock.columns.limits import STRICTEST, Limits
+from optilock.undocumented.connections import json_writer
+
+__all__ = ["holds", "surely_holds", "takes"]
+
+
+_CERTAIN = replace(STRICTEST, digits=(10, 0), zones=True)
+
+Check = Callable[[Any, Any, Limits, Any], bool]
+
+
+def holds(
+    value: Any,
+    kind: TypeEngine[Any],
+    limits: Limits = STRICTEST,
+    dialect: Dialect | None = None,
+) -> bool:
+    """Can a column of this type hold the value? NULL is another question."""
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
+        return True
+    check, _ = _family(kind)
+    if check is not None and not check(value, kind, limits, dialect):
+        return False
+    return dialect is None or _is_bound(value, kind, dialect)
+
+
+def surely_holds(value: Any, kind: TypeEngine[Any]) -> bool:
+    """Can a column of this type hold the value in whatever database? Nothing has to be asked."""
+    if isinstance(kind, TypeDecorator) and not isinstance(kind, Interval):
+        return True
+    check, _ = _family(kind)
+    return check is not None and check(value, kind, _CERTAIN, None)
+
+
+def takes(kind: TypeEngine[Any]) -> str:
+    """What a column of this type takes, in words for the client."""
+    length = getattr(kind, "length", None)
+    return _family(kind)[1] + (f" of at most {length} characters" if length else "")
+
+
+def _family(kind: TypeEngine[Any]) -> tuple[Check | None, str]:
+    for cls in type(kind).__mro__:
+        if cls in _FAMILIES:
+            return _FAMILIES[cls]
+    return _UNKNOWN
+
+
+def _is_bound(value: Any, kind: TypeEngine[Any], dialect: Dialect) -> bool:
+    """Does SQLAlchemy's own type hand it to the driver?"""
+    process = kind.dialect_impl(dialect).bind_processor(dialect)
+    try:
+        if process is not None:
+            process(value)
+    except Exception:
+        return False
+    return True
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+_WHOLE = re.compile(r"\s*[+-]?\d{1,64}\s*", re.ASCII)
+_NUMBER = re.compile(
+    r"\s*[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,4})?\s*", re.I | re.ASCII
+)
+
+
+def _integer(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    whole = _as_number(value, kind, limits)
+    if isinstance(whole, Decimal):
+        if not whole.is_finite() or whole.adjusted() > 20 or whole != int(whole):
+            return False
+        whole = int(whole)
+    return whole is not None and _in_range(whole, kind, limits)
+
+
+_BITS = {"TINYINT": 8, "MEDIUMINT": 24}  # MariaDB
+
+
+def _in_range(whole: int, kind: Any, limits: Limits) -> bool:
+    small, bits, big = limits.bits
+    if isinstance(kind, (SmallInteger, BigInteger)):
+        bits = big if isinstance(kind, BigInteger) else small
+    bits = _BITS.get(kind.__visit_name__, bits)
+    if getattr(kind, "unsigned", False):  # MariaDB
+        return 0 <= whole < 1 << bits
+    return -1 << (bits - 1) <= whole < 1 << (bits - 1)
+
+
+def _as_number(value: Any, kind: Any, limits: Limits) -> Any:
+    """The number that a driver makes of the value, as an int or a Decimal; ``None``: none."""
+    whole = isinstance(kind, Integer)
+    match value:
+        case bool():
+            fits = isinstance(kind, limits.bools) and not isinstance(kind, limits.no_bools)
+            return int(value) if fits else None
+        case int():
+            return value
+        case float():
+            return Decimal(repr(float(value))) if limits.converts or not whole else None
+        case Decimal():
+            return value if not whole or (limits.converts and limits.decimals) else None
+        case str() if limits.converts and _WHOLE.fullmatch(value):
+            return int(value)
+        case str() if limits.converts and (limits.decimal_text or not whole):
+            number = _NUMBER.fullmatch(value) or (limits.nan and value in ("NaN", "Infinity"))
+            return Decimal(value.strip()) if number else None
+    return None
+
+
+def _float(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    number = _as_number(value, kind, limits)
+    try:
+        found = None if number is None else float(number)
+    except (OverflowError, ValueError):
+        return False
+    if found is None or isnan(found):
+        return found is not None and limits.nan
+    if isinf(found):
+        return limits.infinity and not isinstance(number, int) and Decimal(number).is_infinite()
+    if found == 0 or 1e-37 < abs(found) < 3.4e38:
+        return True
+    if dialect is None or limits.single is None:
+        return dialect is not None
+    declared = kind.compile(dialect=dialect).upper()
+    bits = re.fullmatch(r"FLOAT\((\d+)\)", declared)
+    return not (declared == limits.single or (bits and int(bits[1]) <= 24))
+
+
+def _numeric(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    number = _as_number(value, kind, limits)
+    if number is None:
+        return False
+    number = Decimal(number)
+    precision, scale = kind.precision, kind.scale
+    if number.is_nan():
+        return limits.nan
+    if number.is_infinite():
+        return limits.infinity and not (precision and limits.counts_digits)
+    if precision is None:
+        precision, scale = limits.digits or (None, None)
+    if precision is None or not limits.counts_digits:
+        return number.adjusted() < limits.most_digits
+    places = precision - (scale or 0)
+    if number.adjusted() == places - 1:  # 999.995 is 1000.00
+        number = round(number, scale or 0)
+    return number == 0 or number.adjusted() < places
+
+
+def _boolean(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    return isinstance(value, (int, float, Decimal)) and value in (0, 1)
+
+
+# -- text, bytes and names -------------------------------------------------------------------------
+
+
+def _string(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    if not isinstance(value, str):
+        return _written(value, kind, limits)
+    if "\0" in value and not limits.nul:
+        return False
+    try:
+        octets = len(value.encode())
+    except UnicodeEncodeError:  # half of a pair: it has no UTF-8
+        return False
+    length = _length(kind)
+    if octets > 255 and not length and dialect is None:
+        return False
+    if octets > 255 and limits.octets is not None:
+        most = limits.octets(kind, dialect)
+        if most is not None:
+            return octets <= most
+    return not (limits.lengths and length and len(value) > length)
+
+
+def _length(kind: Any) -> int:
+    """Of a column that has one; that of a TEXT is a hint."""
+    return (kind.length or 0) if kind.__visit_name__ not in _TEXTS else 0
+
+
+_TEXTS = {"text", "unicode_text", "TEXT"}
+
+
+def _written(value: Any, kind: Any, limits: Limits) -> bool:
+    """Is there a text of something else?"""
+    if not limits.converts or not isinstance(value, limits.as_text):
+        return False
+    if isinstance(value, (float, Decimal)) and value != value and not limits.nan:
+        return False
+    if isinstance(value, (float, Decimal)) and isinf(value) and not limits.infinity:
+        return False
+    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() >= limits.most_digits:
+        return False
+    if isinstance(value, int) and not isinstance(value, bool) and not limits.long_numbers:
+        return -1 << 63 <= value < 1 << 63
+    most = _length(kind) if limits.lengths else 0
+    return not most or _most_written(value) <= most
+
+
+def _most_written(value: Any) -> int:
+    """Characters of the text that a database makes of it, or more."""
+    text = str(value)
+    match value:
+        case PythonEnum():
+            return max(len(value.name), len(text))
+        case float() if value.is_integer() and abs(value) < 1e15:
+            return len(str(int(value)))
+        case timedelta():
+            return 24
+        case float() | Decimal() if "e" in text.lower() or isinf(value):
+            return 24
+    return len(text)
+
+
+def _bytes(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        return False
+    size = memoryview(value).nbytes
+    if dialect is None and size > 255:
+        return False
+    most = limits.octets(kind, dialect) if limits.octets is not None and size > 255 else None
+    if most is None and limits.lengths and not isinstance(kind, LargeBinary):
+        most = kind.length
+    return most is None or size <= most
+
+
+def _enum(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    if isinstance(value, PythonEnum) and kind.enum_class is not None:
+        return isinstance(value, kind.enum_class)
+    return isinstance(value, str) and value in kind.enums
+
+
+def _uuid(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    if isinstance(value, UUID):
+        return kind.as_uuid or limits.converts
+    if not isinstance(value, str) or (kind.as_uuid and not limits.converts):
+        return False
+    try:
+        return value.lower() in (str(UUID(value)), UUID(value).hex)
+    except ValueError:
+        return False
+
+
+def _json(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    binary = kind.__visit_name__ == "JSONB"  # it keeps texts, and not what was written
+    try:
+        text = json_writer(dialect)(value)
+        text = text.decode() if isinstance(text, bytes) else text
+        read = json.loads(text, parse_constant=None if limits.json_nan else _refuse)
+        if "\\u" in text and (binary or not limits.json_surrogates):
+            json.dumps(read, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return not binary or "\\u0000" not in text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+# -- moments ---------------------------------------------------------------------------------------
+
+_TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
+_MOMENT = re.compile(rf"\d{{4}}-\d\d-\d\d([T ]{_TIME.pattern}(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+
+
+def _date(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    return isinstance(value, date) or _is_moment(value, limits)
+
+
+def _datetime(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    if limits.zones and isinstance(value, datetime):
+        return bool(kind.timezone) is (value.tzinfo is not None)
+    return isinstance(value, datetime if limits.zones else date) or _is_moment(value, limits)
+
+
+def _is_moment(value: Any, limits: Limits) -> bool:
+    if not isinstance(value, str) or not limits.converts:
+        return False
+    try:
+        moment = datetime.fromisoformat(value) if _MOMENT.fullmatch(value) else None
+    except ValueError:
+        return False
+    return moment is not None and (limits.offsets or moment.tzinfo is None)
+
+
+def _time(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    if isinstance(value, str) and limits.converts:
+        try:
+            return bool(_TIME.fullmatch(value) and time.fromisoformat(value))
+        except ValueError:
+            return False
+    return isinstance(value, time)
+
+
+def _interval(value: Any, kind: Any, limits: Limits, dialect: Any) -> bool:
+    if not isinstance(value, timedelta):
+        return False
+    return dialect is not None or -700_000 < value.days < 2_900_000  # or a moment since 1970
+
+
+_UNKNOWN: tuple[Check | None, str] = (None, "another value")
+_FAMILIES: dict[type[Any], tuple[Check | None, str]] = {
+    ARRAY: _UNKNOWN,
+    Interval: (_interval, "a length of time"),
+    Enum: (_enum, "one of its names"),
+    Boolean: (_boolean, "true or false"),
+    Integer: (_integer, "a whole number that it has room for"),
+    Float: (_float, "a number that it has room for"),
+    Numeric: (_numeric, "a number that it has room for"),
+    String: (_string, "a text"),
+    Uuid: (_uuid, "a UUID"),
+    DateTime: (_datetime, "a date and a time"),
+    Date: (_date, "a date"),
+    Time: (_time, "a time"),
+    LargeBinary: (_bytes, "bytes"),
+    BINARY: (_bytes, "bytes"),
+    VARBINARY: (_bytes, "bytes"),
+    JSON: (_json, "what JSON can say"),
+}

@@ -1,0 +1,213 @@
+"""Fields of conditional requests: their lines, and in them a list of tags or a date (RFC 9110).
+
+A list is read as section 13.1.1 writes it: ``*`` alone, or tags with commas between them, each with
+its two quotes. What is not such a list is :class:`~optilock.errors.BadPrecondition`, and
+the message says which character it was. A comma and a backslash are characters of a tag like
+others, and so are bytes above 127 (``obs-text``), so nothing is ever split at a comma. Reading
+takes one look at each character; a field of more than 8 KiB, or of more than 64 tags, is not read
+at all, or not to its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+from optilock.errors import BadPrecondition
+
+__all__ = [
+    "LONGEST",
+    "MATCH",
+    "MODIFIED",
+    "MOST",
+    "NONE_MATCH",
+    "STAR",
+    "UNMODIFIED",
+    "Fields",
+    "Oversized",
+    "Tag",
+    "date",
+    "sent_fields",
+    "tags",
+]
+
+#: Names and raw values of header fields, of one line each; those of other fields do not matter.
+Fields = (
+    Iterable[tuple[str | bytes, str | bytes | None]]
+    | Mapping[str, str]
+    | Mapping[str, str | None]
+    | Mapping[bytes, bytes]
+)
+MATCH, NONE_MATCH = "If-Match", "If-None-Match"
+UNMODIFIED, MODIFIED = "If-Unmodified-Since", "If-Modified-Since"
+_NAMES: dict[str | bytes, str] = {
+    key: name
+    for name in (MATCH, NONE_MATCH, UNMODIFIED, MODIFIED)
+    for key in (name.lower(), name.lower().encode())
+}
+_DATES = (UNMODIFIED, MODIFIED)
+
+#: Characters of a field, all of its lines together.
+LONGEST = 8192
+#: Tags of a field.
+MOST = 64
+#: The field value ``*``.
+STAR: Literal["*"] = "*"
+
+# Possessive, so that what fails has been looked at once. ``next`` is what stands between a tag and
+# the one after it, or the end: lists may have empty elements (section 5.6.1.2).
+_NEXT = r"(?P<next>[ \t]*+(?:,[ \t,]*+|\Z))?"
+_TAG = re.compile(rf'(W/)?("[\x21\x23-\x7e\x80-\xff]*+"){_NEXT}')
+_BARE = re.compile(rf"(?!\*)([\x21\x23-\x2b\x2d-\x7e\x80-\xff]++){_NEXT}")
+_GAP = re.compile(r"[ \t,]*+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_BEGUN = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*+')
+
+
+class Oversized(BadPrecondition):
+    """More than is read; a read is refused for that, too."""
+
+
+class Tag(NamedTuple):
+    """An entity tag. ``opaque`` has its quotes, as ``opaque-tag`` of section 8.8.3 has."""
+
+    opaque: str
+    weak: bool = False
+
+
+def sent_fields(fields: Fields, reads: bool) -> dict[str, str]:
+    """The four fields as far as they were sent, the lines of each joined (section 5.3).
+
+    Control bytes are no text at all, so a write with one is refused, in whichever field it is.
+    """
+    lines: dict[str, list[str]] = {}
+    length: dict[str, int] = {}
+    for name, value in fields.items() if isinstance(fields, Mapping) else fields:
+        known = _NAMES.get(name.strip().lower())
+        if known is None or value is None:
+            continue
+        length[known] = length.get(known, -len(", ")) + len(", ") + len(value)
+        if length[known] > LONGEST:
+            raise Oversized(f"{known} is longer than {LONGEST} characters.")
+        line = _text(value)
+        if not reads and known in _DATES and _CONTROL.search(line):
+            raise BadPrecondition(f"{known} has a control byte.")
+        lines.setdefault(known, []).append(line)
+        if len(lines[known]) > MOST:
+            raise Oversized(f"{known} has more than {MOST} lines.")
+    return {known: ", ".join(each) for known, each in lines.items()}
+
+
+def _text(given: str | bytes) -> str:
+    return given if isinstance(given, str) else bytes(given).decode("latin-1")
+
+
+def tags(name: str, value: str, *, bare: bool = False) -> Literal["*"] | tuple[Tag, ...]:
+    """The tags of a field, at least one; or :data:`STAR`.
+
+    Args:
+        name: of the field, for the message.
+        bare: read tags without quotes, too, as Azure does.
+
+    Raises:
+        BadPrecondition: it is no such list; :class:`Oversized`: it is too long.
+    """
+    if len(value) > LONGEST:
+        raise Oversized(f"{name} is longer than {LONGEST} characters.")
+    value = value.strip(" \t")
+    if value == STAR:
+        return STAR
+    found: list[Tag] = []
+    at, end = _gap(value, 0), len(value)
+    while at < end:
+        read = _TAG.match(value, at)
+        if read is not None:
+            found.append(Tag(read[2], read[1] is not None))
+        else:
+            read = _BARE.match(value, at) if bare else None
+            if read is None:
+                raise _unreadable(name, value, at)
+            found.append(Tag(f'"{read[1]}"'))
+        at = read.end()
+        if read["next"] is None:
+            raise _unreadable(name, value, _gap(value, at))
+        if len(found) > MOST:
+            raise Oversized(f"{name} has more than {MOST} tags.")
+    if not found:
+        raise BadPrecondition(f"{name} is empty. {_HOW}")
+    return tuple(found)
+
+
+def _gap(value: str, at: int) -> int:
+    """Where the next tag begins, or what is none."""
+    gap = _GAP.match(value, at)
+    assert gap is not None
+    return gap.end()
+
+
+_HOW = (
+    'Write each tag as the ETag field had it, with its two quotes, "abc", with commas between'
+    " several, or * alone (RFC 9110 section 8.8.3)."
+)
+
+
+def _unreadable(name: str, value: str, at: int) -> BadPrecondition:
+    """Says which character of the field cannot be where it is."""
+    begun = _BEGUN.match(value, at)
+    if begun is not None and not _TAG.match(value, at):
+        at = begun.end()
+        if at == len(value):
+            return BadPrecondition(f"{name} ends before the second quote of a tag. {_HOW}")
+    if value[at] == STAR:
+        return BadPrecondition(f"{name} has * beside something else. {_HOW}")
+    return BadPrecondition(f"{name} cannot be read: character {at + 1} is {value[at]!a}. {_HOW}")
+
+
+_DAYS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun"
+_LONG_DAYS = "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})"
+_TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+#: The three forms of section 5.6.7, which every recipient has to accept.
+_FORMS = [
+    re.compile(form, re.ASCII)
+    for form in (
+        rf"(?:{_DAYS}), (?P<day>\d\d) {_MONTH} (?P<year>\d\d\d\d) {_TIME} GMT",
+        rf"(?:{_LONG_DAYS}), (?P<day>\d\d)-{_MONTH}-(?P<year>\d\d) {_TIME} GMT",
+        rf"(?:{_DAYS}) {_MONTH} (?P<day>[ \d]\d) {_TIME} (?P<year>\d\d\d\d)",
+    )
+]
+
+
+def date(value: str) -> datetime | None:
+    """The moment of an HTTP date; ``None`` for what is none, which a recipient has to ignore."""
+    if len(value) > LONGEST:
+        return None
+    value = value.strip(" \t")
+    read = next((found for form in _FORMS if (found := form.fullmatch(value))), None)
+    if read is None:
+        return None
+    try:
+        return datetime(
+            _year(read["year"]),
+            _MONTHS.index(read["month"]) + 1,
+            int(read["day"]),
+            int(read["hour"]),
+            int(read["minute"]),
+            # A leap second is the 61st; datetime has none.
+            59 if read["second"] == "60" else int(read["second"]),
+            tzinfo=UTC,
+        )
+    except ValueError:
+        return None
+
+
+def _year(digits: str) -> int:
+    """Two digits mean the past where they would be more than 50 years ahead (section 5.6.7)."""
+    if len(digits) == 4:
+        return int(digits)
+    now = datetime.now(UTC).year
+    year = now - now % 100 + int(digits)
+    return year - 100 if year > now + 50 else year

@@ -1,0 +1,388 @@
+"""PostgreSQL's statements of a queue.
+
+What runs for every message is SQL text: it is compiled faster than it is put together, and the
+planner sees what was measured. Each is one statement, so a connection in AUTOCOMMIT mode needs one
+trip for it.
+
+``= ANY(ARRAY(SELECT ... LIMIT n))``, not a join: with a join a plan for any ``n`` expects many
+rows, and reads the whole table. ``FOR NO KEY UPDATE`` is the lock that an UPDATE takes anyway.
+
+Whoever sends tells those who wait (NOTIFY) only if there is somebody: a NOTIFY in each transaction
+would halve the rate of the senders, because their COMMITs then go one after the other. Somebody who
+waits holds an advisory lock; a sender tries to share it, for as long as its transaction lasts, and
+knows by that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Connection,
+    DateTime,
+    Integer,
+    Text,
+    Uuid,
+    bindparam,
+    column,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.compiler import compiles
+
+from optilock.dialects.queue_sql import Messages, Place, Row, StatementTime
+from optilock.dialects.queue_sql.parts import by_id
+from optilock.dialects.values import quoted_table, sql_of
+from optilock.tokens.timestamp import UtcDateTime
+
+__all__ = ["BEGINNING", "Floor", "Low", "PostgreSQLMessages"]
+
+
+@compiles(StatementTime, "postgresql")
+def _begun(element: StatementTime, compiler: Any, **options: Any) -> str:
+    return "statement_timestamp()"
+
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_PARAMETER = re.compile(r"(?<!:):(\w+)")
+_NUMBER, _NUMBERS = BigInteger(), ARRAY(BigInteger())
+_KINDS: dict[str, Any] = {
+    "n": _NUMBER,
+    "low": DateTime(),
+    "low_id": _NUMBER,
+    "length": _NUMBER,
+    "id": _NUMBER,
+    "ids": _NUMBERS,
+    "old_receipt": Uuid(),
+    "new_receipt": Uuid(),
+    "tenant": Text(),
+    "queue": Text(),
+    "delays": _NUMBERS,
+    "ttls": _NUMBERS,
+    "delay": _NUMBER,
+    "ttl": _NUMBER,
+    "bodies": Text(),
+    "new_body": Text(),
+    "new_headers": Text(),
+    "headers": ARRAY(Text()),
+}
+#: Bodies in one text, because drivers write an array of texts one by one. JSON has no bare newline.
+_LINES = "string_to_array(:bodies, chr(10))"
+_COLUMNS: dict[str, Any] = {
+    "id": _NUMBER,
+    "body": Text(),
+    "headers": Text(),
+    "sent_at": UtcDateTime(),
+    "expires_at": UtcDateTime(),
+    "visible_at": UtcDateTime(),
+    "receives": Integer(),
+    "group_key": Text(),
+    "dedup_key": Text(),
+    "last_error": Text(),
+    "expired": Boolean(),
+    "last": DateTime(),
+    "last_id": _NUMBER,
+}
+
+
+class PostgreSQLMessages(Messages):
+    one_trip = True
+
+    def __init__(self, place: Place) -> None:
+        named = f"{place.tables.messages.fullname} {place.tenant} {place.queue}"
+        digest = hashlib.blake2b(named.encode(), digest_size=8).digest()
+        #: Of those who wait for messages of this queue; another queue's may be the same.
+        self.lock = int.from_bytes(digest, "big", signed=True)
+        self.channel = f"optilock_{digest.hex()}"
+        self._floor = Floor()
+        self._mine = {"tenant": place.tenant, "queue": place.queue}
+        super().__init__(place)
+        taken, deleted = self._taken(), self._deleted("id = ANY(:ids)")
+        self._delete = self._text(deleted)
+        self._delete_one = self._text(self._deleted("id = :id"))
+        names = ", ".join(f"taken.{name}" for name in _COLUMNS)
+        self._both = self._text(
+            f"WITH done AS ({deleted} RETURNING 1), {self._found()}, taken AS ({taken})"
+            f" SELECT {names}, (SELECT count(*) FROM done) AS done"
+            " FROM taken RIGHT JOIN (VALUES (1)) AS one (row) ON true",
+            {**_COLUMNS, "done": _NUMBER},
+        )
+        self._send = self._text(self._sent(), {"id": _NUMBER})
+        self._send_one = self._text(self._sent_one(), {"id": _NUMBER})
+        self._send_alike = self._text(self._sent_alike(), {"id": _NUMBER})
+
+    # -- text ------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> str:
+        return quoted_table(_DIALECT, self.m.name, self.m.schema)
+
+    @property
+    def _now(self) -> str:
+        return sql_of(_DIALECT, self.place.now)
+
+    @property
+    def _since(self) -> str:
+        return sql_of(_DIALECT, self.place.begun)
+
+    def _text(self, sql: str, columns: dict[str, Any] | None = None) -> Any:
+        names = dict.fromkeys(_PARAMETER.findall(sql))
+        made = text(sql).bindparams(*(bindparam(name, type_=_KINDS[name]) for name in names))
+        if columns is None:
+            return made
+        # In their order: by their names SQLAlchemy would look for them again at each execution.
+        return made.columns(*(column(name, kind) for name, kind in columns.items()))
+
+    def _claiming(self) -> Any:
+        return self._text(f"WITH {self._found()} {self._taken()}", _COLUMNS)
+
+    def _found(self) -> str:
+        return (
+            f"found AS (SELECT id, visible_at FROM {self._table}"
+            " WHERE tenant = :tenant AND queue = :queue AND group_key IS NULL"
+            " AND (visible_at, id) > (:low AT TIME ZONE 'UTC', :low_id)"
+            f" AND visible_at <= {self._since} ORDER BY visible_at, id LIMIT :n"
+            " FOR NO KEY UPDATE SKIP LOCKED),"
+            " last AS (SELECT visible_at, id FROM found ORDER BY visible_at DESC, id DESC LIMIT 1)"
+        )
+
+    def _taken(self) -> str:
+        return (
+            f"UPDATE {self._table} SET visible_at = {self._now} + :length * interval '1"
+            " millisecond', receipt = :new_receipt, receives = receives + 1"
+            " WHERE id = ANY(ARRAY(SELECT id FROM found))"
+            f" RETURNING id, body, headers, {_in_utc('sent_at')}, {_in_utc('expires_at')},"
+            f" {_in_utc('visible_at')}, receives, group_key, dedup_key, last_error,"
+            f" expires_at <= {self._since} AS expired,"
+            " (SELECT visible_at FROM last) AT TIME ZONE 'UTC' AS last,"
+            " (SELECT id FROM last) AS last_id"
+        )
+
+    def _deleted(self, which: str) -> str:
+        return (
+            f"DELETE FROM {self._table} WHERE {which} AND receipt = :old_receipt"
+            " AND tenant = :tenant AND queue = :queue"
+            f" AND (expires_at IS NULL OR expires_at > {self._since})"
+        )
+
+    def _sent(self) -> str:
+        """Numbers are given in the order of the arrays."""
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"WITH sent AS (INSERT INTO {self._table} (tenant, queue, visible_at, sent_at,"
+            " expires_at, receipt, receives, body, headers)"
+            f" SELECT :tenant, :queue, {since} + v.delay {milliseconds}, {since},"
+            f" {since} + v.ttl {milliseconds}, :new_receipt, 0, v.body, v.headers"
+            f" FROM unnest(:delays, :ttls, {_LINES}, :headers) WITH ORDINALITY"
+            " AS v (delay, ttl, body, headers, place) ORDER BY v.place RETURNING id)"
+            f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
+        )
+
+    def _sent_one(self) -> str:
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"INSERT INTO {self._table} (tenant, queue, visible_at, sent_at, expires_at, receipt,"
+            f" receives, body, headers) VALUES (:tenant, :queue, {since} + :delay {milliseconds},"
+            f" {since}, {since} + :ttl {milliseconds}, :new_receipt, 0, :new_body, :new_headers)"
+            f" RETURNING id, ({self._told()}) AS told"
+        )
+
+    def _sent_alike(self) -> str:
+        """Messages that differ in their bodies only."""
+        since, milliseconds = self._since, "* interval '1 millisecond'"
+        return (
+            f"WITH sent AS (INSERT INTO {self._table} (tenant, queue, visible_at, sent_at,"
+            " expires_at, receipt, receives, body)"
+            f" SELECT :tenant, :queue, {since} + :delay {milliseconds}, {since},"
+            f" {since} + :ttl {milliseconds}, :new_receipt, 0, v.body"
+            f" FROM unnest({_LINES}) WITH ORDINALITY AS v (body, place) ORDER BY v.place"
+            " RETURNING id)"
+            f" SELECT sent.id, ({self._told()}) AS told FROM sent ORDER BY sent.id"
+        )
+
+    def _told(self) -> str:
+        """NOTIFY if somebody waits; asked once for all rows, because it depends on none."""
+        return (
+            f"SELECT CASE WHEN NOT pg_try_advisory_xact_lock_shared({self.lock})"
+            f" THEN pg_notify('{self.channel}', '') END"
+        )
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
+        low = self._floor.next()
+        rows = self._claimed(connection, n, length, receipt, low)
+        return self._rest(connection, n, length, receipt, low, rows)
+
+    def _claimed(
+        self, connection: Connection, n: int, length: int, receipt: UUID, low: Low
+    ) -> list[Row]:
+        given: dict[str, Any] = {"n": n, "length": length, "new_receipt": receipt, **self._mine}
+        given["low"], given["low_id"] = low
+        return list(connection.execute(self._claim, given).all())
+
+    def _rest(
+        self,
+        connection: Connection,
+        n: int,
+        length: int,
+        receipt: UUID,
+        low: Low,
+        rows: list[Row],
+    ) -> list[Row]:
+        """``rows`` and, if they are too few, what is below ``low``; in their order."""
+        enough = len(rows) == n
+        self._floor.found((rows[0].last, rows[0].last_id) if enough else None)
+        if not enough and low is not BEGINNING:
+            rows = rows + self._claimed(connection, n - len(rows), length, receipt, BEGINNING)
+        return sorted(rows, key=by_id)
+
+    def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+        given: dict[str, Any] = {"old_receipt": receipt, **self._mine}
+        if len(ids) == 1:
+            given["id"] = ids[0]
+            return int(connection.execute(self._delete_one, given).rowcount)
+        given["ids"] = list(ids)
+        return int(connection.execute(self._delete, given).rowcount)
+
+    def acknowledge_and_claim(
+        self,
+        connection: Connection,
+        done: tuple[Sequence[int], UUID],
+        n: int,
+        length: int,
+        new: UUID,
+    ) -> tuple[int, list[Row]]:
+        ids, receipt = done
+        low = self._floor.next()
+        given = {
+            "low": low[0],
+            "low_id": low[1],
+            "ids": list(ids),
+            "old_receipt": receipt,
+            "n": n,
+            "length": length,
+            "new_receipt": new,
+            **self._mine,
+        }
+        rows = list(connection.execute(self._both, given).all())
+        count = int(rows[0].done)
+        if rows[0].id is None:
+            rows = []
+        return count, self._rest(connection, n, length, new, low, rows)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def insert_unless(self, table: Any) -> Any:
+        return insert(table).on_conflict_do_nothing()
+
+    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
+        first = rows[0]
+        if len(rows) == 1:
+            alone = {**first, "new_receipt": receipt, **self._mine}
+            return [row[0] for row in connection.execute(self._send_one, alone)]
+        bodies = "\n".join([row["new_body"] for row in rows])
+        given: dict[str, Any] = {"new_receipt": receipt, "bodies": bodies, **self._mine}
+        if len({(row["delay"], row["ttl"]) for row in rows}) == 1 and not any(
+            row["new_headers"] for row in rows
+        ):
+            given |= {"delay": first["delay"], "ttl": first["ttl"]}
+            return [row[0] for row in connection.execute(self._send_alike, given)]
+        given |= {
+            "delays": [row["delay"] for row in rows],
+            "ttls": [row["ttl"] for row in rows],
+            "headers": [row["new_headers"] for row in rows],
+        }
+        return [row[0] for row in connection.execute(self._send, given)]
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    notifies = True
+
+    def can_listen(self, connection: Connection) -> bool:
+        """Not behind a pooler, where the next statement may go to another process."""
+        driver: Any = connection.connection.driver_connection
+        heard = hasattr(driver, "add_notify_handler") or hasattr(driver, "add_listener")
+        return heard and told_process(driver) == connection.scalar(text("SELECT pg_backend_pid()"))
+
+    def listen(self, connection: Connection) -> None:
+        connection.execute(text(f"LISTEN {self.channel}"))
+
+    def begin_watch(self, connection: Connection) -> bool:
+        return bool(connection.scalar(text(f"SELECT pg_try_advisory_lock({self.lock})")))
+
+    def is_watched(self, connection: Connection) -> bool:
+        """By a waiter, or is it a sender who has the lock now, shared?"""
+        high, low = (self.lock >> 32) & 0xFFFFFFFF, self.lock & 0xFFFFFFFF
+        asked = (
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND mode = 'ExclusiveLock' AND objsubid = 1"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            f" AND classid = {high} AND objid = {low})"
+        )
+        return bool(connection.scalar(text(asked)))
+
+    def end_watch(self, connection: Connection) -> None:
+        left = f"SELECT pg_advisory_unlock({self.lock}), pg_notify('{self.channel}', '')"
+        connection.execute(text(left))
+
+    def tell_waiting(self, connection: Connection) -> None:
+        connection.execute(text(self._told()))
+
+
+def _in_utc(name: str) -> str:
+    """A time without its zone, which drivers read eight times as fast."""
+    return f"{name} AT TIME ZONE 'UTC' AS {name}"
+
+
+def told_process(driver: Any) -> int | None:
+    """The number of the server's process, as the server told it when the connection was made."""
+    if hasattr(driver, "get_server_pid"):
+        return int(driver.get_server_pid())
+    told: int | None = getattr(getattr(driver, "info", None), "backend_pid", None)
+    return told
+
+
+# -- where the index scan for messages begins ------------------------------------------------------
+#
+# Each receive moves its rows in the index and leaves their old entries behind, until a VACUUM, at
+# the place where the next scan begins: 60,000 messages after the last VACUUM a scan reads 500
+# pages. So a scan begins where the one before has ended. Messages below that were received, or are
+# locked by their receiver, or were committed after the scan, by a slow sender or a receiver that
+# has failed. A scan from the beginning finds the last ones: once a second, and whenever a scan
+# returns fewer messages than asked for.
+
+#: The time, in UTC, and the number of a message: those after it are looked at.
+Low = tuple[datetime, int]
+#: Before all messages.
+BEGINNING: Low = (datetime(1970, 1, 1), 0)
+_SECONDS = 1.0
+
+
+class Floor:
+    """Of one queue, in one process; several threads may see an older one, which does no harm."""
+
+    def __init__(self) -> None:
+        self._low = BEGINNING
+        self._since = 0.0
+
+    def next(self) -> Low:
+        """Where to begin now."""
+        now = time.monotonic()
+        if now - self._since > _SECONDS:
+            self._low, self._since = BEGINNING, now
+        return self._low
+
+    def found(self, last: Low | None) -> None:
+        """A look has ended at this one; ``None``: there were fewer than asked for."""
+        self._low = BEGINNING if last is None else last

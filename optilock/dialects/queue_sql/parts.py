@@ -1,0 +1,248 @@
+"""What the statements of a queue are made of: its place, its clocks, its columns and its locks.
+
+Two clocks: what is looked up in an index is compared with the begin of the statement
+(:class:`StatementTime`), because databases use an index for nothing that moves while they look.
+What begins now (a time out) begins at :class:`~optilock.conditions.condition.Clock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FunctionElement,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    or_,
+    select,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+
+from optilock.conditions.condition import Clock, later
+from optilock.errors import ConfigurationError
+from optilock.tables.queue import RECEIPT, MessageTables
+from optilock.tokens.timestamp import UtcDateTime
+
+__all__ = [
+    "Parts",
+    "Place",
+    "Row",
+    "Sending",
+    "StatementTime",
+    "by_id",
+    "milliseconds",
+    "was_undone",
+]
+
+#: A message as it is read; the order is that of :meth:`Parts.columns`.
+Row = Any
+
+
+class StatementTime(FunctionElement[Any]):
+    """The begin of the statement, in UTC."""
+
+    inherit_cache = True
+    type = UtcDateTime()
+
+
+@compiles(StatementTime)
+def _on_another_database(element: Any, compiler: Any, **options: Any) -> str:
+    """Each engine that can has its own rule in its folder; this is for all others."""
+    if compiler.dialect.name == "default":  # str(statement)
+        return "CURRENT_TIMESTAMP"
+    raise ConfigurationError(
+        f"A queue works on PostgreSQL, MariaDB and SQLite, not on {compiler.dialect.name}: optilock"
+        " does not know its clock."
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the messages of a queue are, and by which clock."""
+
+    tables: MessageTables
+    tenant: str
+    queue: str
+    #: SQL of the time, in place of the database's own.
+    clock: ColumnElement[Any] | None = None
+
+    @property
+    def now(self) -> ColumnElement[Any]:
+        return Clock() if self.clock is None else self.clock
+
+    @property
+    def begun(self) -> ColumnElement[Any]:
+        return StatementTime() if self.clock is None else self.clock
+
+
+#: An attribute of an error: it came before COMMIT was sent.
+_UNDONE = "_optilock_undone"
+
+
+def was_undone(error: BaseException) -> bool:
+    """Did it leave :meth:`Parts.atomic` before COMMIT was sent?"""
+    return bool(vars(error).get(_UNDONE))
+
+
+def _roll_back(connection: Connection) -> None:
+    """The error that is under way is the news: a connection that cannot is thrown away."""
+    try:
+        connection.exec_driver_sql("ROLLBACK")
+    except DBAPIError as error:
+        connection.invalidate(error)
+
+
+def milliseconds(name: str = "length") -> Any:
+    """A number of them, as a parameter."""
+    return bindparam(name, type_=BigInteger())
+
+
+class Parts:
+    """Parts of the statements of one queue."""
+
+    #: How a transaction begins on a connection in AUTOCOMMIT mode.
+    begin = "BEGIN"
+    #: Does a receive that follows an acknowledgement go with it, in one trip?
+    one_trip = False
+    #: Does an UPDATE tell the rows that it has written?
+    returns_rows = True
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.m, self.g, self.a = place.tables
+
+    def prepare(self, connection: Connection) -> None:
+        """Before the first statement of a connection of our own."""
+
+    @contextmanager
+    def atomic(self, connection: Connection) -> Iterator[None]:
+        """All or nothing, on a connection in AUTOCOMMIT mode."""
+        try:
+            connection.exec_driver_sql(self.begin)
+        except DBAPIError as error:
+            vars(error)[_UNDONE] = True
+            raise
+        try:
+            yield
+        except BaseException as error:
+            vars(error)[_UNDONE] = True
+            if not connection.invalidated:
+                _roll_back(connection)
+            raise
+        connection.exec_driver_sql("COMMIT")
+
+    def mine(self, table: Table) -> ColumnElement[bool]:
+        c, place = table.c, self.place
+        return and_(c.tenant == place.tenant, c.queue == place.queue)
+
+    def lasts(self) -> ColumnElement[bool]:
+        """The message has not expired."""
+        m = self.m.c
+        return or_(m.expires_at.is_(None), m.expires_at > self.place.begun)
+
+    def is_visible(self, table: Table) -> ColumnElement[bool]:
+        return table.c.visible_at <= self.place.begun
+
+    def columns(self) -> list[ColumnElement[Any]]:
+        m = self.m.c
+        return [
+            m.id,
+            m.body,
+            m.headers,
+            m.sent_at,
+            m.expires_at,
+            m.visible_at,
+            m.receives,
+            m.group_key,
+            m.dedup_key,
+            m.last_error,
+            (m.expires_at <= self.place.begun).label("expired"),
+        ]
+
+    def skip_locked(self, query: Select[Any], table: Table) -> Select[Any]:
+        """Rows that others have locked are left out, and those found are locked."""
+        return query.with_for_update(of=table, skip_locked=True, key_share=True)
+
+    def skip_locked_all(self, query: Select[Any], table: Table) -> Select[Any]:
+        """Those left out as well on which somebody relies."""
+        return query.with_for_update(of=table, skip_locked=True)
+
+    def locked(self, query: Select[Any], table: Table) -> Select[Any]:
+        return query.with_for_update(of=table, key_share=True)
+
+    def insert_unless(self, table: Table) -> Any:
+        """An INSERT that does nothing where there is such a row."""
+        raise NotImplementedError
+
+    def _received(self) -> dict[str, Any]:
+        return {
+            "visible_at": later(self.place.now, milliseconds()),
+            "receipt": bindparam("new_receipt", type_=RECEIPT),
+            "receives": self.m.c.receives + 1,
+        }
+
+
+def by_id(row: Row) -> Any:
+    return row[0]
+
+
+# -- send: many messages at once, or one with a group or a deduplication key -----------------------
+
+
+class Sending(Parts):
+    def _new(self) -> dict[str, Any]:
+        begun = self.place.begun
+        return {
+            "tenant": self.place.tenant,
+            "queue": self.place.queue,
+            "visible_at": later(begun, milliseconds("delay")),
+            "sent_at": begun,
+            "expires_at": later(begun, milliseconds("ttl")),
+            "receipt": bindparam("new_receipt", type_=RECEIPT),
+            "receives": 0,
+            "body": bindparam("new_body"),
+            "headers": bindparam("new_headers"),
+        }
+
+    def send(self, connection: Connection, rows: list[dict[str, Any]], receipt: UUID) -> list[int]:
+        """Insert messages; their ids, in their order.
+
+        A row has ``delay``, ``ttl`` (milliseconds, or ``None``), ``new_body``, which is JSON in one
+        line, and ``new_headers``.
+        """
+        statement = insert(self.m).values(self._new()).returning(self.m.c.id)
+        given = [{**row, "new_receipt": receipt} for row in rows]
+        return [connection.execute(statement, one).scalar_one() for one in given]
+
+    def send_marked(
+        self, connection: Connection, row: dict[str, Any], group: str | None, dedup: str | None
+    ) -> int | None:
+        """Insert a message of a group, or with a deduplication key; ``None``: there is one."""
+        values = {**self._new(), "group_key": group, "dedup_key": dedup}
+        statement = self.insert_unless(self.m).values(values).returning(self.m.c.id)
+        found: int | None = connection.execute(statement, row).scalar()
+        return found
+
+    def same_key(self, connection: Connection, dedup: str) -> Any:
+        """``id``, ``receives`` and ``over`` of the message with that key: is it of no effect?"""
+        m = self.m
+        over = and_(m.c.expires_at.is_not(None), m.c.expires_at <= self.place.begun)
+        found = select(m.c.id, m.c.receives, over.label("over"))
+        return connection.execute(found.where(self.mine(m), m.c.dedup_key == dedup)).first()
+
+    def remove_over(self, connection: Connection, number: int) -> None:
+        m = self.m
+        mine = delete(m).where(m.c.id == number, self.mine(m), m.c.expires_at <= self.place.begun)
+        connection.execute(mine)

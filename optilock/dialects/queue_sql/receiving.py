@@ -1,0 +1,274 @@
+"""Messages without a group: received together, and deleted, kept or changed with their receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    union_all,
+    update,
+)
+
+from optilock.conditions.condition import later
+from optilock.dialects.queue_sql.parts import Parts, Place, Row, by_id, milliseconds
+from optilock.tables.queue import RECEIPT
+from optilock.tokens.timestamp import UtcDateTime
+
+__all__ = ["Looking", "Receiving", "Waiting"]
+
+
+class Receiving(Parts):
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._claim = self._claiming()
+        self._acknowledge = self._acknowledging(delete(self.m))
+
+    def _next(self) -> Select[Any]:
+        m = self.m
+        found = select(m.c.id).where(self.mine(m), m.c.group_key.is_(None), self.is_visible(m))
+        found = found.order_by(m.c.visible_at, m.c.id).limit(bindparam("n", type_=BigInteger()))
+        return self.skip_locked(found, m)
+
+    def _claiming(self) -> Any:
+        chosen = self.m.c.id.in_(self._next().scalar_subquery())
+        return update(self.m).where(chosen).values(self._received()).returning(*self.columns())
+
+    def claim(self, connection: Connection, n: int, length: int, receipt: UUID) -> list[Row]:
+        """Receive up to ``n`` messages, hidden for ``length`` milliseconds."""
+        given = {"n": n, "length": length, "new_receipt": receipt}
+        return sorted(connection.execute(self._claim, given).all(), key=by_id)
+
+    def _take(
+        self, connection: Connection, ids: list[int], length: int, receipt: UUID
+    ) -> list[Row]:
+        """Write rows that are locked, and read them."""
+        if not ids:
+            return []
+        m = self.m
+        mine = update(m).where(m.c.id.in_(ids), self.is_visible(m)).values(self._received())
+        connection.execute(mine, {"length": length, "new_receipt": receipt})
+        taken = select(*self.columns()).where(m.c.id.in_(ids), m.c.receipt == receipt)
+        return list(connection.execute(taken.order_by(m.c.id)).all())
+
+    def _acknowledging(self, statement: Any) -> Any:
+        m = self.m.c
+        return statement.where(
+            m.id.in_(bindparam("ids", expanding=True, type_=BigInteger())),
+            m.receipt == bindparam("old_receipt", type_=RECEIPT),
+            self.mine(self.m),
+            self.lasts(),
+        )
+
+    def acknowledge(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+        """Delete messages that were received together; how many."""
+        given = {"ids": list(ids), "old_receipt": receipt}
+        return int(connection.execute(self._acknowledge, given).rowcount)
+
+    def acknowledge_and_claim(
+        self,
+        connection: Connection,
+        done: tuple[Sequence[int], UUID],
+        n: int,
+        length: int,
+        new: UUID,
+    ) -> tuple[int, list[Row]]:
+        """Both; in one trip where :attr:`one_trip`."""
+        return self.acknowledge(connection, *done), self.claim(connection, n, length, new)
+
+    def remove(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> None:
+        """Delete messages that have expired."""
+        m = self.m
+        connection.execute(delete(m).where(m.c.id.in_(list(ids)), m.c.receipt == receipt))
+
+    def keep_key(
+        self, connection: Connection, ids: Sequence[int], receipt: UUID, window: int
+    ) -> int:
+        """Delete messages, and keep their deduplication keys for ``window`` milliseconds."""
+        statement = self._acknowledging(update(self.m)).values(
+            visible_at=None,
+            receipt=None,
+            body="null",
+            headers=None,
+            last_error=None,
+            expires_at=later(self.place.now, milliseconds()),
+        )
+        given = {"ids": list(ids), "old_receipt": receipt, "length": window}
+        return int(connection.execute(statement, given).rowcount)
+
+    def archive(self, connection: Connection, ids: Sequence[int], receipt: UUID) -> int:
+        """Copy messages into the archive; they are deleted next, in the same transaction."""
+        m, a = self.m, self.a
+        same = [column.name for column in a.c if column.name in m.c and column.name != "id"]
+        found = self._acknowledging(select(m.c.id, self.place.now, *(m.c[name] for name in same)))
+        statement = insert(a).from_select(["id", "archived_at", *same], found)
+        given = {"ids": list(ids), "old_receipt": receipt}
+        return int(connection.execute(statement, given).rowcount)
+
+    def change(
+        self,
+        connection: Connection,
+        ids: Sequence[int],
+        receipt: UUID,
+        values: Mapping[str, Any],
+        *,
+        length: int | None,
+    ) -> int:
+        """Set columns of messages that were received together; visible after ``length``."""
+        if length is not None:
+            values = {**values, "visible_at": later(self.place.now, length)}
+        statement = self._acknowledging(update(self.m)).values(values)
+        given = {"ids": list(ids), "old_receipt": receipt}
+        return int(connection.execute(statement, given).rowcount)
+
+    def beat(
+        self,
+        connection: Connection,
+        ids: Sequence[int],
+        receipt: UUID,
+        length: int,
+        *,
+        grouped: bool,
+    ) -> set[int]:
+        """Hide messages for longer; which are still there. Needs a transaction.
+
+        What is locked is left alone: whoever deletes a message must not wait for us, or we for him.
+        """
+        m, g = self.m, self.g
+        held = select(m.c.id).where(self.mine(m), m.c.id.in_(list(ids)), m.c.receipt == receipt)
+        free = list(connection.scalars(self.skip_locked(held, m)))
+        if free:
+            values = {"visible_at": later(self.place.now, length)}
+            connection.execute(update(m).where(m.c.id.in_(free)).values(values))
+            if grouped:
+                mine = update(g).where(self.mine(g), g.c.holder.in_(free))
+                connection.execute(mine.values(values))
+        return set(connection.scalars(held)) if len(free) < len(ids) else set(free)
+
+
+# -- look at messages, count them, remove many -----------------------------------------------------
+
+
+class Looking(Parts):
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._due = self._next_due()
+
+    def peek(self, connection: Connection, n: int) -> list[Row]:
+        m = self.m
+        found = select(*self.columns()).where(self.mine(m), self.is_visible(m), self.lasts())
+        alone = found.where(m.c.group_key.is_(None)).order_by(m.c.visible_at, m.c.id).limit(n)
+        rows = list(connection.execute(alone).all())
+        if len(rows) < n:
+            grouped = found.where(m.c.group_key.is_not(None)).order_by(m.c.id)
+            rows += connection.execute(grouped.limit(n - len(rows))).all()
+        return rows
+
+    def look(self, connection: Connection, ids: Sequence[int]) -> dict[int, UUID | None]:
+        """Id -> receipt, of the messages that are there."""
+        m = self.m
+        found = select(m.c.id, m.c.receipt).where(
+            m.c.id.in_(list(ids)), self.mine(m), self.lasts(), m.c.visible_at.is_not(None)
+        )
+        return {row[0]: row[1] for row in connection.execute(found)}
+
+    def _next_due(self) -> Any:
+        m, g = self.m, self.g
+        alone = select(m.c.visible_at).where(
+            self.mine(m), m.c.group_key.is_(None), m.c.visible_at.is_not(None)
+        )
+        grouped = select(g.c.visible_at).where(self.mine(g))
+        firsts = [
+            query.order_by(table.c.visible_at).limit(1).subquery()
+            for query, table in ((alone, m), (grouped, g))
+        ]
+        both = union_all(*(select(first.c.visible_at) for first in firsts)).subquery()
+        return select(func.min(both.c.visible_at, type_=UtcDateTime()), self.place.begun)
+
+    def due(self, connection: Connection) -> float | None:
+        """Seconds until a message can be received: 0 or less, now; ``None``, there is none."""
+        moment, now = connection.execute(self._due).one()
+        return None if moment is None else float((moment - now).total_seconds())
+
+    def counts(self, connection: Connection, dead: str, most: int | None) -> Any:
+        """``waiting``, ``hidden``, ``dead``, ``oldest``, and the time."""
+        m = self.m
+        mine, here = and_(self.mine(m), self.lasts()), self.is_visible(m)
+        buried = and_(m.c.tenant == self.place.tenant, m.c.queue == dead)
+        alone = m.c.group_key.is_(None)
+        oldest = (
+            select(m.c.visible_at)
+            .where(mine, alone, here)
+            .order_by(m.c.visible_at)
+            .limit(1)
+            .scalar_subquery()
+        )
+        return connection.execute(
+            select(
+                self._counted(and_(mine, here), most).label("waiting"),
+                self._counted(and_(mine, m.c.visible_at > self.place.begun), most).label("hidden"),
+                self._counted(and_(buried, m.c.visible_at.is_not(None)), most).label("dead"),
+                oldest.label("oldest"),
+                self.place.begun.label("now"),
+            )
+        ).one()
+
+    def _counted(self, which: ColumnElement[bool], most: int | None) -> Any:
+        found = select(literal(1).label("one")).select_from(self.m).where(which)
+        if most is not None:
+            found = found.limit(most)
+        return select(func.count()).select_from(found.subquery()).scalar_subquery()
+
+    def purge(self, connection: Connection, n: int, *, expired: bool) -> int:
+        """Delete up to ``n`` messages, or those that have expired; how many were looked at."""
+        m = self.m
+        found = select(m.c.id).where(self.mine(m))
+        if expired:
+            found = found.where(m.c.expires_at <= self.place.begun)
+        ids = list(connection.scalars(found.limit(n)))
+        if ids:
+            connection.execute(delete(m).where(m.c.id.in_(ids), self.mine(m)))
+        return len(ids)
+
+
+# -- wait for messages -----------------------------------------------------------------------------
+#
+# A database that has notifications wakes the sessions that wait.
+
+
+class Waiting(Parts):
+    #: Are there notifications for those who wait? The others are asked where there are.
+    notifies = False
+
+    def can_listen(self, connection: Connection) -> bool:
+        """Does the driver hear notifications, and talk to one process, not to a pooler's many?"""
+        return False
+
+    def listen(self, connection: Connection) -> None:
+        """From now on this connection hears that messages were sent."""
+
+    def begin_watch(self, connection: Connection) -> bool:
+        """From now on, until :meth:`end_watch`, whoever sends tells it. False: not for us."""
+        return False
+
+    def is_watched(self, connection: Connection) -> bool:
+        """Does somebody have the watch?"""
+        return False
+
+    def end_watch(self, connection: Connection) -> None:
+        """Give up the watch, and tell the others who wait."""
+
+    def tell_waiting(self, connection: Connection) -> None:
+        """Wake up who waits for messages, once this transaction is committed."""

@@ -1,0 +1,394 @@
+"""Writing what the resolvers decided, in the same transaction.
+
+A correction is a guarded write like any other. The stored rows were read with a lock, so it is
+checked against the version that was just read and cannot miss again; if it does (a trigger, a
+rule), that is an error, not another round. What the session demands of its rows is demanded of
+corrections, too: a lease may end meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ClauseElement, Column, Connection, Table
+from sqlalchemy.orm import NO_VALUE, Mapper
+
+from optilock.conditions.condition import explained
+from optilock.conditions.write import Shape, Write
+from optilock.dialects.rows import must_match
+from optilock.errors import Computed, ConcurrencyError, NotWritten
+from optilock.mapped import State, facts
+from optilock.mapping.moves import touch_state
+from optilock.mapping.originals import original_of
+from optilock.undocumented.flushes import mark_deleted, marked_deleted, unmark_deleted
+from optilock.undocumented.mappers import expire_attribute, mark_changed, take_as_stored
+from optilock.watched.rows.entries import Missed, kept_by_database, sums_of
+from optilock.watched.rows.stored import Values, read_stored
+from optilock.watched.rows.touch import is_touched, touch_with_next_flush
+from optilock.watched.session.watched import watched
+from optilock.watched.writes.answers import fill_in
+from optilock.watched.writes.send import look_again, send, send_again
+from optilock.watched.writes.shapes import shape_by_key
+
+
+@dataclass
+class Correction:
+    """One stored row, and what it gets."""
+
+    missed: Missed
+    #: Attribute -> new value, or SQL expression; empty when the row stays as it is.
+    values: Values = field(default_factory=dict)
+    #: Attribute -> stored value, of those that get a new one.
+    replaced: Values = field(default_factory=dict)
+    #: The version moves though no other value changes: the row was touched.
+    touched: bool = False
+
+    @property
+    def writes(self) -> bool:
+        return self.touched or bool(self.values)
+
+    @property
+    def final(self) -> Values:
+        """What is stored afterwards, as far as it is known here."""
+        known = {k: v for k, v in self.values.items() if not isinstance(v, ClauseElement)}
+        return {**(self.missed.stored or {}), **known}
+
+
+def plan_update(missed: Missed) -> Correction:
+    """Each column from the side that changed it, then what the resolver named.
+
+    What we add to a column is added in any case, as it is where the row has no other change.
+    """
+    resolution, entry = missed.resolution, missed.entry
+    assert resolution is not None and missed.stored is not None
+    kept = resolution.decision == "keep_database"
+    updates = entry.action == "update"
+    values: Values = dict(entry.changes) if updates and not kept else {}
+    if values and resolution.decision == "overwrite":  # all of what belongs together is ours
+        values.update((name, entry.current[name]) for name in entry.conflicting)
+    if updates and entry.added:
+        values.update(sums_of(entry, missed.stored))
+    values.update(resolution.values)
+    known = facts(missed.state.mapper)
+    wanted = {
+        name: _expression(missed, name) if isinstance(value, Computed) else value
+        for name, value in values.items()
+    }
+    changed = {
+        name: value
+        for name, value in wanted.items()
+        if isinstance(value, ClauseElement) or not known.same(name, value, missed.stored[name])
+    }
+    return Correction(
+        missed,
+        changed,
+        {name: missed.stored[name] for name in changed},
+        touched=updates and not kept and not entry.changes,
+    )
+
+
+def _expression(missed: Missed, name: str) -> Any:
+    return missed.expressions[facts(missed.state.mapper).columns[name]]
+
+
+def update_rows(connection: Connection, mapper: Mapper[Any], rows: list[Correction]) -> None:
+    """Write the corrections of one mapper: one statement a table, and one for each expression."""
+    rows = [row for row in rows if row.writes]
+    together = [row for row in rows if not _has_expression(row)]
+    for some in [together, *([row] for row in rows if _has_expression(row))]:
+        if some:
+            for row in some:
+                _move_token(mapper, row)
+            for table in tables_of(mapper):
+                _update_table(connection, mapper, table, some)
+
+
+def _has_expression(row: Correction) -> bool:
+    return any(isinstance(value, ClauseElement) for value in row.values.values())
+
+
+def _move_token(mapper: Mapper[Any], row: Correction) -> None:
+    token = facts(mapper).token
+    assert row.missed.stored is not None
+    if not token:
+        return
+    if mapper.version_id_generator:
+        row.values[token] = mapper.version_id_generator(row.missed.stored[token])
+    elif facts(mapper).by_values:
+        row.values[token] = facts(mapper).made_from({**row.missed.stored, **row.values})
+    elif facts(mapper).by_application:
+        attempt = row.missed.attempt
+        assigned = attempt.current[token] != attempt.original[token]
+        row.values[token] = (attempt.current if assigned else row.missed.stored)[token]
+
+
+def _update_table(
+    connection: Connection, mapper: Mapper[Any], table: Table, rows: list[Correction]
+) -> None:
+    """The union of the changed columns; a row that leaves one alone writes what is stored."""
+    names = _names_in(mapper, table)
+    touched = {name for row in rows for name in row.values if name in names}
+    expressions: dict[Column[Any], Any] = {
+        names[name]: value
+        for row in rows
+        for name, value in row.values.items()
+        if name in names and isinstance(value, ClauseElement)
+    }
+    if not touched:
+        if mapper.version_id_col is None or mapper.version_id_col.table is not table:
+            return
+        expressions.update(facts(mapper).touch)
+    columns = {name: names[name] for name in touched if names[name] not in expressions}
+    shape = shape_by_key(
+        mapper, table, connection.dialect, columns.values(), expressions, locked=True
+    )
+    writes = []
+    for row in rows:
+        stored = row.missed.stored
+        assert stored is not None
+        values = {column.key: row.values.get(n, stored[n]) for n, column in columns.items()}
+        write = Write(shape, {**values, **_found_by(shape, row.missed)})
+        fill_in(write, connection)
+        row.values.update({n: write.params[c.key] for n, c in names.items() if c in shape.prefetch})
+        writes.append(write)
+    missed = [row.missed for row in rows]
+    lost = _send(connection, writes, missed)
+    if lost:
+        why = _kept_by_database(connection, mapper, missed)
+        if why is not None:
+            raise why
+        raise ConcurrencyError(
+            [one.entry for one in missed],
+            f"The correction of {len(rows)} row(s) of {table.description} was written to"
+            f" {len(rows) - lost}: the rows keep changing, or a trigger or a rule prevents the"
+            " write. The transaction is rolled back; run the unit of work again.",
+        )
+
+
+def _kept_by_database(
+    connection: Connection, mapper: Mapper[Any], rows: list[Missed]
+) -> NotWritten | None:
+    """Of the first row that still is as it was read, although its correction was sent."""
+    token = facts(mapper).token
+    identities = [row.attempt.identity for row in rows]
+    if not token or not rows:
+        return None
+    now = read_stored(connection, mapper, identities, only=(token,), hidden=True)
+    for row in rows:
+        found, before = now.get(row.attempt.identity), row.stored or {}
+        if found is not None and facts(mapper).same(token, found[token], before.get(token)):
+            return kept_by_database(row.attempt, connection)
+    return None
+
+
+def delete_rows(connection: Connection, mapper: Mapper[Any], rows: list[Missed]) -> None:
+    """Delete rows in the version that is stored now; joined tables first."""
+    for table in reversed(tables_of(mapper)):
+        shape = shape_by_key(mapper, table, connection.dialect, None, locked=True)
+        writes = [Write(shape, _found_by(shape, row)) for row in rows]
+        lost = _send(connection, writes, rows)
+        if shape.conditions:
+            must_match(table, len(rows), len(rows) - lost, deleting=True)
+
+
+def _found_by(shape: Shape, row: Missed) -> Values:
+    stored = row.stored or {}
+    return shape.found_by(row.attempt.identity, stored.get(facts(shape.mapper).token))
+
+
+def _send(connection: Connection, writes: list[Write], rows: list[Missed]) -> int:
+    """Write rows under what the session demands of them; the number of those that missed.
+
+    Raises:
+        Exception: what a condition explains, which was true when the row was looked at.
+    """
+    shape = writes[0].shape
+    session: Any = rows[0].state.session
+    demands = watched(session).demands
+    if demands is not None and shape.table is facts(shape.mapper).table:
+        writes = [demands.demanded(write, shape.mapper) for write in writes]
+    lost = send(connection, writes)
+    if not lost or not writes[0].shape.demanded:
+        return len(lost)
+    still = send_again(connection, look_again(demands, connection, shape.mapper, lost))
+    by_row = {row.attempt.identity: row for row in rows}
+    for one in still:
+        row = by_row[shape.identity_of(one.write.params)]
+        why = explained(one.failed, row.entry)
+        if why is not None:
+            raise why
+    return len(still)
+
+
+def insert_row(connection: Connection, missed: Missed) -> Values:
+    """Insert a row again that somebody deleted, with our values; all tables of the mapper."""
+    mapper = missed.state.mapper
+    assert missed.resolution is not None
+    values = {**missed.attempt.current, **missed.resolution.values}
+    token = facts(mapper).token
+    if token and mapper.version_id_generator:
+        values[token] = mapper.version_id_generator(missed.attempt.original[token])
+    elif facts(mapper).by_values:
+        values[token] = facts(mapper).made_from(values)
+    elif token and facts(mapper).by_database:
+        again = facts(mapper).again(missed.attempt.original[token])
+        if again is None:
+            del values[token]
+        else:
+            values[token] = again
+    for table in tables_of(mapper):
+        names = {n: c for n, c in _names_in(mapper, table).items() if c.computed is None}
+        row = {c.key: values[n] for n, c in names.items() if n in values}
+        type(connection).execute(connection, table.insert(), row)
+    if token and token not in values:
+        identity = mapper.primary_key_from_instance(missed.obj)
+        stored = read_stored(connection, mapper, [tuple(identity)], only=(token,))
+        values.update(stored[tuple(identity)])
+    return values
+
+
+def tables_of(mapper: Mapper[Any]) -> list[Table]:
+    """The mapper's tables, the base first."""
+    if facts(mapper).maps_a_select:
+        return [facts(mapper).table]
+    tables = [m.local_table for m in reversed(list(mapper.iterate_to_root()))]
+    if mapper.concrete:
+        tables = [mapper.local_table]
+    return list(dict.fromkeys(table for table in tables if isinstance(table, Table)))
+
+
+def _names_in(mapper: Mapper[Any], table: Table) -> dict[str, Column[Any]]:
+    """Attribute -> column of one table."""
+    found: dict[str, Column[Any]] = {}
+    for column in _mapped(mapper, table.columns):
+        found[_name_of(mapper, column)] = column
+    return found
+
+
+def _mapped(mapper: Mapper[Any], columns: Iterable[Column[Any]]) -> Iterable[Column[Any]]:
+    if facts(mapper).maps_a_select:
+        mapped: set[Any] = set(facts(mapper).columns.values())
+    else:
+        mapped = {c for attribute in mapper.column_attrs for c in attribute.columns}
+    return (column for column in columns if column in mapped)
+
+
+def _name_of(mapper: Mapper[Any], column: Column[Any]) -> str:
+    return facts(mapper).names[column]
+
+
+# -- a refused row keeps its edits -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The edits of a refused row, put back after the flush.
+
+    SQLAlchemy believes that the row was written and marks the object clean. Until then the object
+    shows what was loaded, because listeners look at it and none of its edits was written.
+    Afterwards the edits are as before: pending values, history, the version that was read. The
+    next flush tries the row again, and conflicts again, until it is resolved, refreshed or
+    expunged.
+    """
+
+    state: State
+    #: Held until the object is dirty again: nobody else may reference it.
+    obj: Any
+    token: str
+    version: Any
+    #: Attribute -> pending value, and attribute -> value before the edit.
+    pending: Values
+    before: Values
+    #: The next version was to be written, whatever else changes.
+    touched: bool = False
+    #: The session was told to touch it, or rows that belong to it were written.
+    asked: bool = False
+    #: An orphan: it was to be deleted without ``session.delete()``, because its parent let it go.
+    orphan: bool = False
+    #: It was to be deleted by ``session.delete()``.
+    deleted: bool = False
+    #: Composite values, which are made of the pending ones.
+    composites: Values = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, missed: Missed, *, for_others: bool = False) -> Kept:
+        """Taken before SQLAlchemy marks the object clean; ``for_others``: they were written."""
+        state = missed.state
+        token = facts(state.mapper).token
+        names = [name for name in facts(state.mapper).columns if name != token]
+        before = {n: state.committed_state[n] for n in names if n in state.committed_state}
+        pending = {name: state.dict[name] for name in before if name in state.dict}
+        for column, expression in missed.expressions.items():
+            name = facts(state.mapper).names[column]
+            pending[name] = expression
+            before[name] = missed.attempt.original.get(name)
+        version = missed.attempt.original.get(token) if token else None
+        if token and facts(state.mapper).by_application:
+            before[token], pending[token] = version, missed.attempt.current[token]
+        asked = for_others or is_touched(state)
+        touched = missed.attempt.action == "update" and (
+            missed.touched or asked or not missed.attempt.changes
+        )
+        return cls(
+            state,
+            missed.obj,
+            token,
+            version,
+            pending,
+            before,
+            touched,
+            asked,
+            _is_orphan(missed),
+            _is_deleted(missed),
+        )
+
+    def hide(self) -> None:
+        """Show what was loaded, unchanged and not deleted, until :meth:`put_back`."""
+        state = self.state
+        if state.key is None:  # a new object that was to take over a row
+            return
+        for name in self.pending:
+            before = self.before[name]
+            if before is NO_VALUE:
+                before = original_of(state, name, NO_VALUE)  # changed in place
+            if before is NO_VALUE:
+                expire_attribute(state, name)
+            else:
+                state.dict[name] = before
+        if self.token:
+            state.dict[self.token] = self.version
+        for composite in state.mapper.composites:
+            if composite.key in state.dict:
+                self.composites[composite.key] = state.dict.pop(composite.key)
+        take_as_stored(state)
+        if self.deleted and state.session is not None:
+            unmark_deleted(state.session, state)
+
+    def put_back(self) -> None:
+        """Make the object as dirty as it was, without events or validators."""
+        state = self.state
+        if self.token:
+            state.dict[self.token] = self.version
+            state.committed_state.pop(self.token, None)
+        for name, value in self.pending.items():
+            state.dict[name] = value
+            state.expired_attributes.discard(name)
+            mark_changed(state, name, self.before[name])
+        state.dict.update(self.composites)
+        if self.touched and self.token:
+            (touch_with_next_flush if self.asked else touch_state)(state)
+        if self.orphan and state.session is not None:
+            state.session.delete(self.obj)  # its parent has let it go, and does not tell again
+        if self.deleted and state.key is not None and state.session is not None:
+            mark_deleted(state.session, state, self.obj)
+
+
+def _is_orphan(missed: Missed) -> bool:
+    return missed.attempt.action == "delete" and not _is_deleted(missed)
+
+
+def _is_deleted(missed: Missed) -> bool:
+    session = missed.state.session
+    return session is not None and missed.state in marked_deleted(session)

@@ -1,0 +1,432 @@
+"""When the database itself ended the transaction: which rows had moved?
+
+At REPEATABLE READ or SERIALIZABLE, with MariaDB's snapshot isolation, or behind a real BEGIN on
+SQLite, a conflict is an error of the database and the transaction is over. What the unit had tried
+is known from its writes and its dirty objects; the rows are read again after the rollback, and
+those whose token moved become the entries.
+
+A COMMIT that another transaction's change refuses is a conflict, whoever sends it.
+
+PostgreSQL at SERIALIZABLE, and Galera, may report a conflict no earlier than at COMMIT.
+``session.commit()``, ``with sessions.begin()``, ``with session.begin()``, the ``commit()`` of a
+``SessionTransaction`` (zope.sqlalchemy calls that), ``prepare()`` and the async forms all end in
+the session's outermost transaction, so that is what tells the conflict.
+
+SQLAlchemy takes a transaction whose COMMIT was refused for one that can still be rolled back. It is
+rolled back here, before the rows are read again; a ``rollback()`` that follows has nothing to do.
+
+A savepoint tells what ends it by a conflict in the same way, and is left to be rolled back: by its
+block, or with the whole transaction by ``session.rollback()``. A database that reports the conflict
+at RELEASE has ended the whole transaction (:mod:`optilock.dialects.connections`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import (
+    DBAPIError,
+    IllegalStateChangeError,
+    IntegrityError,
+    ResourceClosedError,
+    SQLAlchemyError,
+)
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock.conditions.write import Write, first_expected
+from optilock.dialects import database_of, database_of_error
+from optilock.dialects.connections import clear
+from optilock.dialects.transient import ended_by_conflict
+from optilock.errors import Action, ConcurrencyError, Entry
+from optilock.mapped import facts, place_of
+from optilock.serialize import alone
+from optilock.undocumented.connections import is_over
+from optilock.undocumented.flushes import inserted_by, was_committing
+from optilock.watched.guard.records import Flush, in_sqlalchemys_words
+from optilock.watched.rows.entries import Attempt, attempt_of, entry_of, has_moved
+from optilock.watched.rows.seen import version_seen
+from optilock.watched.rows.stored import read_stored
+from optilock.watched.session.connections import connection_apart, engine_to_write
+from optilock.watched.session.records import Promise, conflict_of
+from optilock.watched.session.watched import Watched, known_of, watched
+
+_log = logging.getLogger("optilock")
+#: Old releases of SQLAlchemy stumble over their own rollback after a refused PREPARE.
+_FAILURES = (DBAPIError, IllegalStateChangeError)
+
+
+def capture(session: Session) -> None:
+    """Remember what the session wants to write; to be called before a rollback expires it."""
+    states = dict.fromkeys((instance_state(obj) for obj in session.dirty), False)
+    states |= dict.fromkeys((instance_state(obj) for obj in session.deleted), True)
+    watched(session).wanted = attempts_in(states, [])
+
+
+def remember(flush: Flush) -> None:
+    """Take our side of every row now: the rollback that follows expires the objects."""
+    if flush.uow is not None and not flush.wanted:
+        states = {state: doomed for state, (doomed, _) in flush.uow.states.items()}
+        flush.wanted = attempts_in(states, [*flush.known.sent, *flush.held()])
+
+
+def keep_sides(flush: Flush) -> None:
+    """Keep our sides of the rows for a conflict that is told at COMMIT, when nobody has them."""
+    remember(flush)
+    sides = flush.known.sides
+    assert sides is not None
+    for attempt in flush.wanted:
+        sides[attempt.place] = _joined(sides.get(attempt.place), attempt)
+
+
+def drop_sides(flush: Flush) -> None:
+    """Forget those of the rows that the flush has refused: they are told, and not written."""
+    for kept in flush.kept:
+        (flush.known.sides or {}).pop(place_of(kept.state), None)
+
+
+def attempts_in(states: Mapping[Any, bool], writes: list[Write]) -> list[Attempt]:
+    """Our side of every versioned row among ``states`` (with: is it to be deleted?).
+
+    Rows that the transaction itself has inserted are left out: nobody else knows of them.
+    """
+    expected = first_expected(writes)
+    computed = {w.places()[0]: w.shape.prefetch for w in writes if w.shape.prefetch}
+    inserted = {s for session in {state.session for state in states} for s in inserted_by(session)}
+    attempts = []
+    for state, deleting in states.items():
+        mapper = state.mapper
+        token = facts(mapper).token
+        if state.key is None or state in inserted or not facts(mapper).guarded:
+            continue
+        seen = version_seen(state, token) if token else None
+        if token and seen is None:
+            continue
+        place = place_of(state)
+        version = expected.get(place, seen)
+        action: Action = "delete" if deleting else "update"
+        if deleting or state.modified:
+            filled_in = computed.get(place, ())
+            attempts.append(attempt_of(state, action, version, computed=filled_in))
+    return attempts
+
+
+def _joined(first: Attempt | None, then: Attempt) -> Attempt:
+    """Our side of a row that is written twice: what was read first, and what is wanted last."""
+    if first is None:
+        return then
+    return replace(then, original=first.original, changes={**first.changes, **then.changes})
+
+
+def attempt_of_write(write: Write) -> Attempt:
+    """Our side of a row that an earlier flush of the transaction wrote: key, version and values."""
+    shape, params = write
+    mapper = shape.mapper
+    token = facts(mapper).token
+    version = params[shape.token.parameter]
+    values = {
+        facts(mapper).names[column]: params[name]
+        for name, column in shape.sets.items()
+        if name in params and column is not shape.token.column
+    }
+    return Attempt(
+        mapper,
+        shape.identity_of(params),
+        "delete" if shape.deletes else "update",
+        {token: version},
+        {**values, token: version},
+        values,
+    )
+
+
+def conflict_in_flush(session: Session, flush: Flush, error: DBAPIError) -> ConcurrencyError | None:
+    """The conflict behind a database error in a flush, or ``None`` if there is none.
+
+    A row that had already missed explains the error better than the error does where that is about
+    the values of rows: a child's foreign key fails because its parent is gone. A full disk or a
+    lost connection would have come without the conflict as well, and so would what is refused of a
+    row that a resolver has decided about: those are judged as ever.
+    """
+    found = [missed.entry for missed in flush.misses if not missed.restored]
+    if not ended_by_conflict(error):
+        if flush.unadded is not None and flush.unadded.error is error:
+            return _refused_sum(session, flush, error)
+        if not found or flush.correcting or not _is_about_values(error):
+            return None
+        return in_sqlalchemys_words(conflict_of(found, flush.known.promises), flush.short)
+    attempts = [*flush.wanted, *_promised(flush.known)]
+    found = _moved_on_held(session, attempts, found, newest=True)
+    return conflict_of(found, flush.known.promises)
+
+
+def _is_about_values(error: DBAPIError) -> bool:
+    database = database_of_error(error.orig)
+    return isinstance(error, IntegrityError) or database.refuses_values(error)
+
+
+def _refused_sum(session: Session, flush: Flush, error: DBAPIError) -> ConcurrencyError | None:
+    """The conflict, where the database refuses a sum of which a part is another writer's.
+
+    Each writer has looked at the value that he has read; the sum of both nobody has looked at.
+    """
+    assert flush.unadded is not None
+    if not database_of_error(error.orig).refuses_values(error):
+        return None
+    found = _moved_on_held(session, flush.unadded.attempts, [], newest=True)
+    if not found:
+        return None
+    conflict = conflict_of(found, flush.known.promises)
+    conflict.add_note(
+        "optilock: only columns of __version_commutes__ changed, so the difference was added to"
+        " what is stored. Others had changed the row since it was read, and the database refused"
+        " the sum (a CHECK, or the range of the type). Nothing was written: read the row again, and"
+        " decide anew, which is what retry does."
+    )
+    return conflict
+
+
+def gone_in_flush(session: Session, flush: Flush) -> ConcurrencyError | None:
+    """The conflict of expired objects whose rows are gone, which SQLAlchemy could not read."""
+    moved = _moved_on_held(session, flush.wanted, [])
+    gone = [entry for entry in moved if entry.kind == "deleted"]
+    return conflict_of(gone, flush.known.promises) if gone else None
+
+
+def conflict_before_commit(session: Session) -> ConcurrencyError:
+    """The conflict for which the database ended the transaction at the look before COMMIT.
+
+    SQLAlchemy does not know of it yet: the caller's ``rollback()`` comes later.
+    """
+    known = watched(session)
+    clear(known.connections)
+    found = _moved_on_held(session, _tried(known), [])
+    return conflict_of(found, known.promises)
+
+
+def conflict_in_savepoint(session: Session) -> ConcurrencyError:
+    """The conflict for which a savepoint is not released, before anything is rolled back."""
+    known = watched(session)
+    found = _moved_on_held(session, _tried(known), [], newest=True)
+    return conflict_of(found, known.promises)
+
+
+def _moved_on_held(
+    session: Session, attempts: Iterable[Attempt], found: list[Entry[Any]], *, newest: bool = False
+) -> list[Entry[Any]]:
+    """The rows that moved, read on the connections that the session has.
+
+    Or on new ones for the ``newest``, where a savepoint was rolled back: the transaction goes on,
+    and may go on to see its old snapshot.
+    """
+    with ExitStack() as stack:
+        readable = {
+            connection.engine: stack.enter_context(_readable(connection, newest=newest))
+            for connection in watched(session).connections
+            if not connection.closed
+        }
+
+        def connection_for(mapper: Mapper[Any]) -> Connection | None:
+            return readable.get(engine_to_write(session, mapper))
+
+        known = [attempt for attempt in attempts if connection_for(attempt.mapper)]
+        with suppress(SQLAlchemyError):  # the conflict is the news, not a second failure
+            return _moved(known, connection_for, found)
+    return found
+
+
+@contextmanager
+def _readable(connection: Connection, *, newest: bool) -> Iterator[Connection]:
+    """A connection to read on; the given one is left as it was."""
+    inside = connection.in_transaction()
+    if connection.invalidated or is_over(connection) or (inside and newest):
+        with connection_apart(connection.engine) as another:
+            yield another
+        return
+    try:
+        yield connection
+    finally:
+        if not inside:
+            connection.rollback()
+
+
+def conflict_after_rollback(session: Session, error: DBAPIError) -> ConcurrencyError:
+    """The conflict that ended ``session``'s transaction, its rows read again on a new connection.
+
+    To be called when the transaction is rolled back; ``.entries`` may be empty.
+    """
+    known = watched(session)
+    attempts = _tried(known)
+    known.wanted = None
+    found: list[Entry[Any]] = []
+    with _connections_to_read(session) as connection_for, suppress(SQLAlchemyError):
+        # the conflict is the news, not a second failure
+        found = _moved(attempts, connection_for, [])
+    return conflict_of(found, known.promises)
+
+
+@contextmanager
+def _connections_to_read(session: Session) -> Iterator[Callable[[Mapper[Any]], Connection]]:
+    """The session's connections while it has them (the pool may be empty), otherwise new ones."""
+    held = {c.engine: c for c in watched(session).connections if not c.closed}
+    opened: dict[Engine, Connection] = {}
+
+    def connection_for(mapper: Mapper[Any]) -> Connection:
+        engine = engine_to_write(session, mapper)
+        own = held.get(engine)
+        if own is not None and not own.invalidated:
+            return own
+        if engine not in opened:
+            opened[engine] = engine.connect()
+        return opened[engine]
+
+    for connection in held.values():
+        connection.rollback()
+    try:
+        yield connection_for
+    finally:
+        for connection in held.values():
+            connection.rollback()
+        for connection in opened.values():
+            connection.close()
+
+
+def _tried(known: Watched) -> list[Attempt]:
+    """Our side of every row of the transaction: written, still to be written, only promised."""
+    attempts = dict(known.sides or {})
+    for attempt in known.wanted or ():
+        attempts[attempt.place] = _joined(attempts.get(attempt.place), attempt)
+    for write in (*known.sent, *known.undone):
+        attempt = attempt_of_write(write)
+        attempts.setdefault(attempt.place, attempt)
+    for attempt in _promised(known):
+        attempts.setdefault(attempt.place, attempt)
+    return list(attempts.values())
+
+
+def _promised(known: Watched) -> list[Attempt]:
+    """Rows that were only read, and must not have moved either."""
+    return [] if known.promises is None else [promised_side(one) for one in known.promises.all()]
+
+
+def promised_side(promise: Promise) -> Attempt:
+    """Our side of a conflict, as far as it is known without the object."""
+    token = facts(promise.mapper).token
+    seen = {token: promise.version}
+    return Attempt(promise.mapper, promise.identity, "verify", seen, seen, {})
+
+
+def _moved(
+    attempts: Iterable[Attempt], connection_for: Any, known: list[Entry[Any]]
+) -> list[Entry[Any]]:
+    """Entries for the rows whose token is not the expected one any more."""
+    found = {(entry.model, entry.identity): entry for entry in known}
+    by_mapper: dict[Mapper[Any], list[Attempt]] = {}
+    for attempt in attempts:
+        by_mapper.setdefault(attempt.mapper, []).append(attempt)
+    for mapper, some in by_mapper.items():
+        connection = connection_for(mapper)
+        database_of(connection.dialect).see_all(connection)
+        identities = [attempt.identity for attempt in some]
+        stored = read_stored(connection, mapper, identities, lock=False)
+        for attempt in some:
+            row = stored.get(attempt.identity)
+            if has_moved(attempt, row):
+                found.setdefault((mapper.class_, attempt.identity), entry_of(attempt, row))
+    return list(found.values())
+
+
+# -- a refused COMMIT -----------------------------------------------------------------------------
+
+
+def guard_commit(transaction: SessionTransaction) -> None:
+    """Let a transaction or a savepoint of a watched session tell a refused COMMIT or RELEASE.
+
+    Its methods are covered one by one: CPython reads the attributes of an object more slowly for
+    the rest of its life, once it has got another class.
+    """
+    held = ref(transaction)  # no circle: it goes when its session leaves it
+    commit = partial(_send, held, SessionTransaction.commit)
+    setattr(transaction, "commit", commit)  # noqa: B010
+    if transaction.session.twophase:
+        prepare = partial(_send, held, SessionTransaction.prepare)
+        setattr(transaction, "prepare", prepare)  # noqa: B010
+
+
+def _send(
+    held: ref[SessionTransaction], original: Callable[..., None], /, *args: Any, **options: Any
+) -> None:
+    """COMMIT, PREPARE or RELEASE; with ``session.commit()``, those of what is around it, too."""
+    transaction, before = held(), sys.exc_info()[1]
+    if transaction is None:
+        raise ResourceClosedError("This transaction is closed")
+    known = known_of(transaction.session)
+    if not transaction.nested:
+        if known.conditions is not None and transaction.is_active:
+            transaction.session.flush()
+            known.conditions.commit()
+        if known.owner is not None:
+            known.owner.committing_now()
+    try:
+        original(transaction, *args, **options)
+    except _FAILURES as error:
+        tell = _tell_release if transaction.nested else _tell_commit
+        tell(transaction, tuple(_since(before, error)))
+        raise
+
+
+def _tell_release(savepoint: SessionTransaction, reasons: Iterable[DBAPIError]) -> None:
+    """Raise the conflict behind these errors, if there is one."""
+    for reason in reasons:
+        if ended_by_conflict(reason):
+            raise conflict_in_savepoint(savepoint.session) from reason
+
+
+def _tell_commit(transaction: SessionTransaction, reasons: Iterable[DBAPIError]) -> None:
+    """Raise the conflict behind these errors, if there is one, with the transaction ended."""
+    session = transaction.session
+    held = known_of(session).connections if was_committing(transaction) else ()
+    refused = [connection for connection in held if _refused(connection)]
+    clear(refused)
+    for reason in reasons:
+        if ended_by_conflict(reason, at_commit=bool(refused)):
+            _end(transaction)
+            raise conflict_after_rollback(session, reason) from reason
+
+
+def _end(transaction: SessionTransaction) -> None:
+    """Roll back what another transaction has ended; a later ``rollback()`` does nothing."""
+    handled = sys.exception()
+    try:
+        transaction.rollback()
+    except ResourceClosedError:
+        pass  # after a refused PREPARE, SQLAlchemy has rolled back
+    except Exception as error:
+        what = "rolling back after a refused COMMIT failed"
+        _log.warning(what, exc_info=alone(error, handled))
+    setattr(transaction, "rollback", _nothing)  # noqa: B010
+
+
+def _nothing(*args: Any, **options: Any) -> None:
+    pass
+
+
+def _since(before: BaseException | None, error: BaseException) -> Iterator[DBAPIError]:
+    """``error``, and the errors that it hides: a ROLLBACK may fail on account of the first one."""
+    seen: BaseException | None = error
+    while seen is not None and seen is not before:
+        if isinstance(seen, DBAPIError):
+            yield seen
+        seen = seen.__context__
+
+
+def _refused(connection: Connection) -> bool:
+    """Was it COMMIT that failed? A flush that fails inside a savepoint ends no more than that."""
+    return not (connection.closed or connection.invalidated or connection.in_transaction())

@@ -1,0 +1,16 @@
+"""One row and its two writers: what was read of it, what is to be written, what is stored.
+
+:mod:`~optilock.watched.rows.entries` has both sides of a conflict, and makes an object equal to its
+row. :mod:`~optilock.watched.rows.stored` reads what is stored.
+
+*The version that an object has seen.* :mod:`~optilock.watched.rows.seen` keeps it while the object
+is expired, and :mod:`~optilock.watched.rows.rolled_back` after a rollback.
+:mod:`~optilock.watched.rows.unknown_versions` has objects that were never read.
+:mod:`~optilock.watched.rows.touch` moves a version though nothing else changes.
+
+*Reads.* :mod:`~optilock.watched.rows.reads_by_key` is ``session.get()``, and
+:mod:`~optilock.watched.rows.locked` records the rows that were read with a lock.
+
+*Merges.* :mod:`~optilock.watched.rows.merge` is ``session.merge()`` of copies, and
+:mod:`~optilock.watched.rows.members` compares their collections, and notes orphans.
+"""

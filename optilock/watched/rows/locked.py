@@ -1,0 +1,199 @@
+"""Rows that the running transaction has read with a lock, and what is read of them later.
+
+::
+
+    page = session.get_one(Page, 1, with_for_update=True)   # the newest row, and its version
+    page.body                                               # deferred: of the same row
+
+On MariaDB at REPEATABLE READ a locking read shows the newest row, and a plain read the row of the
+transaction's snapshot. So an object may hold a version that is younger than what its deferred
+columns, or those of a joined child, are read from later: old values under a new version, which no
+check sees. What is read later is sent with a shared lock, which the transaction's own lock covers.
+So are a ``refresh()``, expired attributes, and what ``selectin_polymorphic()`` adds. Attributes
+that another plain query has filled in are expired, and read this way when they are asked for. The
+parts of an aggregate whose root is locked are read so as well: its version stands for them.
+
+The number that SQLAlchemy gives each query, and each object that the query fills, says which
+objects those are: nothing is done for a row. Objects that a resolver has made equal to their stored
+row, which was read with a lock, are noted themselves; they read on where that row was read, which
+is the primary where plain reads go to a replica.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+from weakref import WeakSet, ref
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Mapper, Session, SessionTransaction
+from sqlalchemy.orm.attributes import instance_state
+
+from optilock.dialects import database_of
+from optilock.mapped import State
+from optilock.undocumented.mappers import expire_attribute
+from optilock.undocumented.statements import (
+    lazily_loaded_by,
+    locks_rows,
+    next_run,
+    refreshed_by,
+    run_of,
+    subject_of,
+    with_shared_lock,
+)
+from optilock.watched.session.connections import bind_to_write, connection_to_write
+from optilock.watched.session.watched import watched
+
+Execute = Callable[..., Any]
+_LOCKING = re.compile(r"\bFOR\s+(UPDATE|SHARE)\b|\bLOCK\s+IN\s+SHARE\s+MODE\b", re.IGNORECASE)
+#: An attribute of a session: its :class:`LockedRows`, once there were some.
+LOCKED = "_optilock_locked"
+
+
+class LockedRows:
+    """The objects of one transaction that hold rows which were read with a lock."""
+
+    def __init__(self, root: SessionTransaction) -> None:
+        self._root = ref(root)  # no circle: it goes when its session leaves it
+        self.runs: set[int] = set()
+        self.states: WeakSet[State] = WeakSet()
+
+    def is_of(self, root: SessionTransaction | None) -> bool:
+        """Is this the transaction?"""
+        return root is not None and self._root() is root
+
+    def __contains__(self, state: State) -> bool:
+        return run_of(state) in self.runs or state in self.states
+
+
+def _locked_rows(session: Session) -> LockedRows | None:
+    """Those of the running transaction; ``None`` if there are none."""
+    found: LockedRows | None = session.__dict__.get(LOCKED)
+    return found if found is not None and found.is_of(session.get_transaction()) else None
+
+
+def note_locked(session: Session, state: State) -> None:
+    """The object is equal to its row, which was read with a lock."""
+    _rows(session).states.add(state)
+
+
+def _note_locking(session: Session, since: int) -> None:
+    """The queries that the session has sent since that number have read with a lock."""
+    _rows(session).runs.update(range(since + 1, next_run()))
+
+
+def _rows(session: Session) -> LockedRows:
+    found = _locked_rows(session)
+    if found is None:
+        root = session.get_transaction()
+        assert root is not None
+        found = session.__dict__[LOCKED] = LockedRows(root)
+    return found
+
+
+def expire_older(state: State, context: Any, names: Collection[str]) -> None:
+    """A plain query has filled in what was not loaded: that may be older than the locked row."""
+    rows = _locked_rows(context.session)
+    if rows is None or run_of(context) in rows.runs or state not in rows:
+        return
+    columns = state.mapper.column_attrs
+    for name in names:
+        if name in state.dict and name in columns:
+            expire_attribute(state, name)
+
+
+# -- what is read later ---------------------------------------------------------------------------
+
+
+def run_query(
+    session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
+) -> Any:
+    """Execute a query that locks rows, or that may read again what was locked."""
+    if _is_locking(statement):
+        return run_locking(session, original, statement, params, options)
+    since = next_run()
+    mapper = _read_again(session, statement, params, options)
+    if mapper is None:
+        return original(session, statement, params, **options)
+    if _show_newer(connection_to_write(session, mapper)):
+        statement = with_shared_lock(statement)
+    given = options.pop("bind_arguments", None) or {}
+    given = {"bind": session.get_bind(**bind_to_write(mapper)), **given}
+    result = original(session, statement, params, bind_arguments=given, **options)
+    _note_locking(session, since)
+    return result
+
+
+def run_locking(
+    session: Session, original: Execute, statement: Any, params: Any, options: dict[str, Any]
+) -> Any:
+    """Execute a query that locks rows."""
+    since, known = next_run(), watched(session)
+    result = original(session, statement, params, **options)
+    known.holds_locks = True
+    for connection in known.connections:
+        if _show_newer(connection):
+            _note_locking(session, since)
+            break
+    return result
+
+
+def _is_locking(statement: Any) -> bool:
+    if locks_rows(statement):
+        return True
+    inside = getattr(statement, "element", None)  # from_statement(), of a text with columns or not
+    text = getattr(getattr(inside, "element", inside), "text", None)
+    return isinstance(text, str) and _LOCKING.search(text) is not None
+
+
+def _show_newer(connection: Connection) -> bool:
+    return database_of(connection.dialect).locks_show_newer
+
+
+def _read_again(
+    session: Session, statement: Any, params: Any, options: Mapping[str, Any]
+) -> Mapper[Any] | None:
+    """The class of a locked row that the query reads again, for an object which holds it."""
+    rows = _locked_rows(session)
+    if rows is None:
+        return None
+    state = refreshed_by(options.get("execution_options"))
+    if state is not None:
+        return state.mapper if state in rows else None
+    mapper = getattr(subject_of(statement), "mapper", None)
+    if not isinstance(mapper, Mapper):
+        return None
+    root = lazily_loaded_by(options.get("execution_options"))
+    if root is not None:
+        return root.mapper if root in rows and root.mapper in _roots_of(mapper) else None
+    keys = params.get("primary_keys") if isinstance(params, Mapping) else None
+    return _completed_among(session, rows, mapper, keys) if keys else None
+
+
+def _completed_among(
+    session: Session, rows: LockedRows, mapper: Mapper[Any], keys: Iterable[Any]
+) -> Mapper[Any] | None:
+    """``selectin_polymorphic()`` and ``selectinload()`` name the objects that they complete."""
+    for completed in (mapper, *_roots_of(mapper)):
+        if any(_is_locked(session, rows, completed, key) for key in keys):
+            return completed
+    return None
+
+
+def _roots_of(mapper: Mapper[Any]) -> tuple[Mapper[Any], ...]:
+    """The classes of roots whose version stands for rows of ``mapper``."""
+    return tuple(
+        root
+        for root in mapper.registry.mappers
+        if any(
+            name in root.relationships and mapper.isa(root.relationships[name].mapper)
+            for name in getattr(root.class_, "__version_root_of__", ())
+        )
+    )
+
+
+def _is_locked(session: Session, rows: LockedRows, mapper: Mapper[Any], key: Any) -> bool:
+    identity = key if isinstance(key, tuple) else (key,)
+    obj = session.identity_map.get(mapper.identity_key_from_primary_key(identity))
+    return obj is not None and instance_state(obj) in rows

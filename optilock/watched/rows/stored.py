@@ -1,0 +1,243 @@
+"""What is stored of rows now, by their keys: with a lock, or as a plain query shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, select
+from sqlalchemy.orm import Mapper
+
+from optilock.columns.identities import identity_in
+from optilock.conditions.condition import parameter
+from optilock.dialects import Database, database_of
+from optilock.dialects.locks import Wait
+from optilock.dialects.rows import found_in_turn, with_hint
+from optilock.errors import NotWritten
+from optilock.mapped import Identity, facts
+
+__all__ = ["Values", "read_stored", "rows_at"]
+
+Values = dict[str, Any]
+#: In front of the number of a part of the key, as a parameter.
+_KEY = "optilock_key_"
+
+
+def read_stored(
+    connection: Connection,
+    mapper: Mapper[Any],
+    identities: list[Identity],
+    *,
+    only: tuple[str, ...] = (),
+    lock: bool = True,
+    share: bool = False,
+    deleting: bool = False,
+    wait: Wait | None = None,
+    also: Mapping[str, ColumnElement[Any]] | None = None,
+    params: Mapping[str, Any] | None = None,
+    briefly: bool = False,
+    hidden: bool = False,
+) -> dict[Identity, Values]:
+    """What is stored now, every column (or ``only`` some), for those of the rows that exist.
+
+    And what ``also`` is asked of each, with ``params``. Is a lock of others waited for ``briefly``?
+    Are rows wanted, too, that are ``hidden`` from whoever would lock them?
+
+    Raises:
+        NotWritten: a row can be read and not be locked; it is not said that it is gone.
+    """
+    database = database_of(connection.dialect)
+    how = _How(only, lock=lock, share=share, deleting=deleting, briefly=briefly)
+    names: Mapping[str, ColumnElement[Any]] = how.columns(mapper)
+    if also:
+        names = {**names, **also}
+    alone = _Alone(connection, mapper, database, names, params)
+    if len(identities) > 1:
+        found = _read_together(alone, identities, how, wait)
+    elif wait is None and not also:
+        found = _read_one(connection, mapper, database, identities[0], how) if identities else {}
+    else:
+        row = alone.asked(identities[0], how, wait)
+        found = {} if row is None else {identities[0]: row}
+    locks = database.hides_from_locks and (how.lock or how.share)
+    if how.briefly or (wait is not None and wait.skip) or not (locks or len(identities) > 1):
+        return found
+    for identity in identities:
+        if identity not in found:
+            if locks:
+                row = alone.seen(identity, how, wait, hidden=hidden)
+            else:
+                row = alone.asked(identity, how, wait)
+            if row is not None:
+                found[identity] = row
+    return found
+
+
+def _read_together(
+    alone: _Alone, identities: list[Identity], how: _How, wait: Wait | None
+) -> dict[Identity, Values]:
+    connection, mapper, database, names, params = alone
+    keys, table = facts(mapper).rows[0], facts(mapper).table
+    query = partial(how.query, mapper, database, names, wait)
+    return {
+        tuple(row[: len(keys)]): dict(zip(names, row[len(keys) :], strict=True))
+        for row in rows_at(connection, query, table, keys, identities, params)
+    }
+
+
+class _Alone(NamedTuple):
+    """Rows are looked at one by one, and compared as the statement that writes one does it.
+
+    A row that is missing among several is not called gone before: a list of keys is compared in
+    another way (:func:`~optilock.dialects.keys.key_is_one_of`), a setting may cut what is read, and
+    the database may give a key back as another value than it was asked for.
+    """
+
+    connection: Connection
+    mapper: Mapper[Any]
+    database: Database
+    names: Mapping[str, ColumnElement[Any]]
+    params: Mapping[str, Any] | None
+
+    def seen(
+        self, identity: Identity, how: _How, wait: Wait | None, *, hidden: bool
+    ) -> Values | None:
+        """A row that was not found by whoever would lock it, if it is there all the same."""
+        seen = self.asked(identity, how.unlocked, None)
+        if seen is None:
+            return None
+        found = self.asked(identity, how, wait)  # somebody may have made it meanwhile
+        if found is None and not hidden:
+            raise cannot_be_locked(self.mapper, identity)
+        return found or seen
+
+    def asked(self, identity: Identity, how: _How, wait: Wait | None) -> Values | None:
+        keys, table = facts(self.mapper).rows[0], facts(self.mapper).table
+        here = [key == value for key, value in zip(keys, identity, strict=True)]
+
+        def ask() -> Any:
+            query = how.query(self.mapper, self.database, self.names, wait).where(*here)
+            return _sent(self.connection, query, self.params)
+
+        row = with_hint(self.database, table, ask).first()
+        return None if row is None else dict(zip(self.names, row[len(keys) :], strict=True))
+
+
+def cannot_be_locked(mapper: Mapper[Any], identity: Identity) -> NotWritten:
+    """The error of a row that is there, and which a policy keeps from whoever would write it."""
+    return NotWritten(
+        f"{mapper.class_.__name__} {identity!r} cannot be locked, so nothing was written: the row"
+        " is there and can be read, and nobody else was first. Row-level security (a policy FOR"
+        " UPDATE) does not let this user write it: change the policy, use another role, or leave"
+        " the row alone."
+    )
+
+
+def _sent(connection: Connection, query: Select[Any], params: Any) -> Any:
+    return type(connection).execute(connection, query, params)
+
+
+class _How(NamedTuple):
+    """How rows are read: some columns or all of them, and with which lock."""
+
+    only: tuple[str, ...]
+    lock: bool
+    share: bool
+    deleting: bool
+    briefly: bool
+
+    @property
+    def unlocked(self) -> _How:
+        return _How(self.only, lock=False, share=False, deleting=self.deleting, briefly=False)
+
+    def columns(self, mapper: Mapper[Any]) -> Mapping[str, ColumnElement[Any]]:
+        known = facts(mapper).columns
+        return {name: known[name] for name in self.only} if self.only else known
+
+    def query(
+        self,
+        mapper: Mapper[Any],
+        database: Database,
+        names: Mapping[str, ColumnElement[Any]],
+        wait: Wait | None = None,
+    ) -> Select[Any]:
+        """The keys of rows, and then these columns, in the order of the keys."""
+        keys, rows = facts(mapper).rows
+        query = select(*keys, *names.values()).select_from(rows).order_by(*keys)
+        table = facts(mapper).table
+        if self.briefly:
+            query = query.where(*(one.clause(parameter) for one in database.brief_waits))
+        if self.share:
+            return database.share(query, table)
+        if wait is not None:
+            return database.lock_within(query, table, wait)
+        return database.lock(query, table, deleting=self.deleting) if self.lock else query
+
+
+class _One(NamedTuple):
+    """The query for one row, made once."""
+
+    query: Select[Any]
+    #: Its parameters.
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def _read_one(
+    connection: Connection, mapper: Mapper[Any], database: Database, identity: Identity, how: _How
+) -> dict[Identity, Values]:
+    table = facts(mapper).table
+
+    def ask() -> Any:
+        one = _query_of_one(mapper, database, how)
+        given = dict(zip(one.keys, identity, strict=True))
+        return one.names, type(connection).execute(connection, one.query, given)
+
+    names, found = with_hint(database, table, ask)
+    width = len(identity)
+    rows = [dict(zip(names, row[width:], strict=True)) for row in found]
+    return {identity: rows[0]} if rows else {}
+
+
+def _query_of_one(mapper: Mapper[Any], database: Database, how: _How) -> _One:
+    shapes = facts(mapper).shapes
+    place = "one row", database, how, database.has_hint(facts(mapper).table)
+    one: _One | None = shapes.get(place)
+    if one is None:
+        columns, (keys, _) = how.columns(mapper), facts(mapper).rows
+        given = tuple(f"{_KEY}{number}" for number, _ in enumerate(keys))
+        same = [
+            key == bindparam(name, type_=key.type) for key, name in zip(keys, given, strict=True)
+        ]
+        query = how.query(mapper, database, columns).where(*same)
+        one = shapes[place] = _One(query, given, tuple(columns))
+    return one
+
+
+def rows_at(
+    connection: Connection,
+    query: Callable[[], Select[Any]],
+    table: Table,
+    keys: list[Any],
+    identities: list[Identity],
+    params: Mapping[str, Any] | None = None,
+) -> Iterator[Row[Any]]:
+    """The rows of ``query`` with these keys, in as many statements as that takes."""
+    database = database_of(connection.dialect)
+    step = database.keys_at_once(len(keys))
+
+    def ask(some: Sequence[Identity]) -> Any:
+        return _sent(connection, query().where(database.at_keys(keys, some)), params)
+
+    for start in range(0, len(identities), step):
+        some = identities[start : start + step]
+        yield from found_in_turn(database, table, some, ask)
+
+
+def stored_key(connection: Connection, mapper: Mapper[Any], identity: Identity) -> Identity | None:
+    """The key as the database gives it back; ``None``: there is no such row."""
+    names = tuple(name for name in facts(mapper).keys if name in facts(mapper).columns)
+    found = read_stored(connection, mapper, [identity], only=names, lock=False)
+    stored = next(iter(found.values()), None)
+    return None if stored is None else identity_in(mapper, identity, stored)

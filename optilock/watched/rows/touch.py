@@ -1,0 +1,171 @@
+"""``touch``: move the version of a row though nothing else of it changes.
+
+::
+
+    order = session.get_one(Order, 7)
+    ship(order)                          # writes elsewhere, which the order stands for
+    touch(order)                         # who holds the order as it was must look again
+
+The UPDATE compares the version, as every write does, and moves it by one step: also when the object
+is changed as well, and when it is touched twice. It is sent with the next flush; until then
+``etag_of`` tells the version that was loaded. A rollback takes it back, and nothing else does: an
+object that is refreshed meanwhile is touched in the version that was read then. Works in watched
+sessions, units and plain sessions.
+
+A touch stands on the object as a changed version, which ``refresh``, ``expire`` and a query with
+``populate_existing`` drop as they drop every edit. Nobody who touches a row means the copy in
+memory, so the session remembers it until the flush that writes it, or until a rollback: an object
+that was read again is touched in the version that was read, one that was expired in the version
+that was seen.
+
+So it is with the root of an aggregate whose own row was refused when others of the aggregate were
+written: they stay in the transaction, and it cannot be committed without the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sqlalchemy import inspect
+from sqlalchemy.orm import InstanceState, Session, SessionTransaction
+
+from optilock.errors import ConfigurationError, described
+from optilock.mapped import GIVE_ONE, State, facts
+from optilock.mapping.moves import touch_state
+from optilock.watched.rows.seen import recall
+from optilock.watched.session.order import at_step
+from optilock.watched.session.watched import stands_still
+
+#: An attribute of a session: its :class:`_Touched`, once there is something.
+TOUCHED = "_optilock_touched"
+ROOTS = "_optilock_roots"
+
+
+def touch(obj: object) -> None:
+    """Move the version of ``obj``'s row with the next flush, by one step.
+
+    A new object, which gets its first version anyway, and one that is to be deleted are left alone.
+    An object that a commit has expired is touched in the version that was seen: if its row has
+    moved since, or is gone, that is a conflict. A touch outlives ``refresh`` and ``expire``.
+
+    Raises:
+        ConfigurationError: the object is in no session, or its class has no version that moves by
+            itself (no mixin, ``CompareValues``, ``Manual``).
+    """
+    state = inspect(obj, raiseerr=False)
+    if not isinstance(state, InstanceState):
+        raise ConfigurationError(
+            f"touch() takes an object of a mapped class, not {described(obj)}."
+        )
+    name = state.class_.__name__
+    if state.session is None:
+        raise ConfigurationError(
+            f"This {name} is in no session, so nothing would write its version: add it to one, or"
+            " touch the object that the session has loaded."
+        )
+    if not facts(state.mapper).token:
+        raise ConfigurationError(f"{name} has no version to move: {GIVE_ONE}.")
+    if facts(state.mapper).by_values:
+        raise ConfigurationError(
+            f"The version of {name} is made from the values of its row, and moves with them alone:"
+            " change one of those, or give the class a token that can be moved, Counter()."
+        )
+    if facts(state.mapper).by_application:
+        raise ConfigurationError(
+            f"The version of {name} moves when your program assigns it (Manual): assign the next"
+            " one instead."
+        )
+    if stands_still(state.session, obj):
+        raise ConfigurationError(
+            f"This {name} is under no_bump(), which keeps its version as it is: touch it outside"
+            " of the block."
+        )
+    if state.persistent and state.obj() not in state.session.deleted:
+        touch_with_next_flush(state)
+
+
+# -- touches that wait for their flush ------------------------------------------------------------
+
+
+class _Touched(dict[State, Any]):
+    """State -> object, held: an expired object that nobody else references is touched, too."""
+
+    #: They end with it. None: it had not begun.
+    transaction: SessionTransaction | None = None
+
+
+def touch_with_next_flush(state: State) -> None:
+    """Let the next flush move the version of a persistent object in a session, by one step."""
+    at_step(
+        "touches",
+        TOUCHED,
+        before_flush=_before_flush,
+        before_commit=touch_again,
+        after_flush_postexec=_written,
+    )
+    recall(state)
+    touch_state(state)
+    session = state.session
+    assert session is not None
+    waiting = _waiting(session)
+    if waiting is None:
+        waiting = session.__dict__[TOUCHED] = _Touched()
+        waiting.transaction = session.get_nested_transaction() or session.get_transaction()
+    waiting[state] = state.obj()
+
+
+def touch_again(session: Session) -> None:
+    """Touch what was read again since, and has lost its touch."""
+    if not session.is_active:  # a flush has failed: all is rolled back, and says so
+        return
+    with session.no_autoflush:  # the version may have to be read
+        for state, obj in (_waiting(session) or {}).items():
+            if state.session is session and state.persistent and obj not in session.deleted:
+                recall(state)
+                touch_state(state)
+
+
+def is_touched(state: State) -> bool:
+    """Was the session told to touch the object with the flush that is running?"""
+    session = state.session
+    return session is not None and state in session.__dict__.get(TOUCHED, ())
+
+
+def note_roots(session: Session, states: set[State]) -> None:
+    """The flush that begins touches these for rows that belong to them."""
+    if states or ROOTS in session.__dict__:
+        session.__dict__[ROOTS] = states
+
+
+def stands_for_others(state: State, refused: Collection[State], flushed: Iterable[State]) -> bool:
+    """Was it touched for other rows, and were those written, though it was ``refused``?"""
+    session = state.session
+    roots = () if session is None else session.__dict__.get(ROOTS, ())
+    return state in roots and any(one not in roots and one not in refused for one in flushed)
+
+
+def _waiting(session: Session) -> _Touched | None:
+    """The touches of the running transaction."""
+    waiting: _Touched | None = session.__dict__.get(TOUCHED)
+    if waiting and waiting.transaction is not None:
+        running = session.get_nested_transaction() or session.get_transaction()
+        while running is not None and running is not waiting.transaction:
+            running = running.parent
+        if running is None:
+            del session.__dict__[TOUCHED]  # it was rolled back
+            return None
+    return waiting
+
+
+def _before_flush(session: Session, uow: Any, objects: Any) -> None:
+    touch_again(session)
+
+
+def _written(session: Session, uow: Any) -> None:
+    waiting = session.__dict__.get(TOUCHED)
+    if waiting:
+        for state in [state for state in waiting if state in uow.states]:
+            del waiting[state]
+        if not waiting:
+            del session.__dict__[TOUCHED]

@@ -1,0 +1,194 @@
+"""What happens around a flush and a transaction, in one order, whoever was there first.
+
+*Before a flush*, in every session:
+
+1. *beside*: the session of a scope whose place a unit has taken notes what was changed inside of
+   the unit (:mod:`optilock.unit.beside`), before anything below changes more;
+2. *touches*: rows that :func:`~optilock.touch` was called for are touched again where a reading has
+   dropped it (:mod:`optilock.watched.rows.touch`);
+3. *roots*: the versions of aggregates' roots move for their children
+   (:mod:`optilock.watched.aggregates`);
+4. *request*: what is written for a request whose condition nothing has compared
+   (:mod:`optilock.watched.statements.requests`);
+5. *conditions*: a unit with ``require_conditions=True`` asks for those of each row
+   (:mod:`optilock.unit.conditions`);
+6. *guard*: a watched session looks at all that the flush will write, what the steps above have
+   changed included: promises, rows that nobody has read, deletes (:mod:`optilock.watched.guard`).
+
+*After it*, ahead of all listeners of the application (they see what is settled): *guard* sends the
+rows that it keeps back and settles those that missed. When the objects are clean: *touches* that
+were written are forgotten.
+
+*Before COMMIT*, or the release of a savepoint: *touches*, which makes rows dirty again; *unsent*,
+which flushes what was written for a request whose condition nothing has compared; and then
+*promises*, which flushes and looks at the rows (:mod:`optilock.watched.guard.promises`).
+
+*When a transaction begins* on a connection, *after COMMIT*, *after a rollback* and *when it ends*,
+and *when objects come back* into a session: *guard* alone. *When a row is loaded*: *reads*, in the
+units that verify what they read.
+
+A step is there once somebody has needed it, and its place does not depend on when that was. It is
+called for the sessions that have something for it: those that carry its key in their ``__dict__``,
+or of which it says so itself. What all sessions may need (``touch`` and aggregates work in
+plain sessions) is listened to at ``Session``; what concerns watched sessions alone at the topmost
+class that is watched; reads at the one session. So each is called once.
+
+The steps *before a flush* come after all listeners of the application, whenever and wherever those
+were registered (for all sessions, a class, one session; with ``insert=True``): roots move for what
+the last of them has changed, and it is looked at as anything else. Where one of them would be
+called after our own listener, the steps wait until SQLAlchemy begins to plan the flush; the
+statements that such a listener sends are those of a flush that runs. At the other events listeners
+take their place by when they are registered, as everywhere in SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+from weakref import WeakSet
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from optilock.undocumented.flushes import before_planning, called_last
+
+Step = Callable[..., Any]
+#: The key of a step, or what it says of a session.
+Whose = str | Callable[[Session], bool]
+
+#: The steps of each event of a session, in their order.
+ORDER: Mapping[str, tuple[str, ...]] = {
+    "before_flush": ("beside", "touches", "roots", "request", "conditions", "guard"),
+    "after_flush": ("guard",),
+    "after_flush_postexec": ("touches",),
+    "before_commit": ("touches", "unsent", "promises"),
+    "after_begin": ("guard",),
+    "after_commit": ("guard",),
+    "after_rollback": ("guard",),
+    "after_transaction_end": ("guard",),
+    "detached_to_persistent": ("guard",),
+    "deleted_to_persistent": ("guard",),
+    "persistent_to_transient": ("guard",),
+    "loaded_as_persistent": ("reads",),
+}
+#: Ahead of what the application has registered already.
+_FIRST = frozenset({"after_flush"})
+
+_known: dict[str, dict[str, tuple[Whose, Step]]] = {name: {} for name in ORDER}
+#: The same, in the order of the list.
+_in_order: dict[str, tuple[tuple[Whose, Step], ...]] = dict.fromkeys(ORDER, ())
+#: What does not wait for listeners of the application.
+_begin: list[tuple[Whose, Step]] = []
+#: Steps that somebody has asked for; two threads may need their first one at the same time.
+_there: set[str] = set()
+#: Whose the steps around a flush are that are not the guard's.
+_beside_guard: set[Whose] = set()
+_changing = Lock()
+_of_classes: dict[str, Step] = {}
+_classes: WeakSet[type[Session]] = WeakSet()
+
+
+def at_step(name: str, whose: Whose, *, begin: Step | None = None, **steps: Step) -> None:
+    """From here on, call each of ``steps`` (by event) at its place, in the sessions that need it.
+
+    These are those that have ``whose`` in their ``__dict__``, or of which it says so. ``begin`` is
+    called ahead of listeners for whom the steps before a flush wait.
+    """
+    if name in _there:
+        return
+    with _changing:
+        if begin is not None:
+            _begin.append((whose, begin))
+        for of_event, step in steps.items():
+            places, known = ORDER[of_event], _known[of_event]
+            if name not in places:
+                raise LookupError(f"{name!r} is not in the order of {of_event}")
+            known[name] = whose, step
+            if name != "guard" and of_event in _OF_FLUSHES:
+                _beside_guard.add(whose)
+            _in_order[of_event] = tuple(known[one] for one in places if one in known)
+            if not event.contains(Session, of_event, _LISTENERS[of_event]):
+                event.listen(Session, of_event, _LISTENERS[of_event])
+        _there.add(name)  # last: whoever finds it here need not wait
+
+
+def listen_to_class(cls: type[Session], **steps: Step) -> None:
+    """Let the guard hear of its events, by name, in the sessions of ``cls``, once each."""
+    _of_classes.update(steps)
+    if any(issubclass(cls, above) for above in _classes):
+        return
+    for below in [one for one in _classes if issubclass(one, cls)]:
+        _classes.discard(below)
+        for name, step in _of_classes.items():
+            if event.contains(below, name, step):
+                event.remove(below, name, step)
+    _classes.add(cls)
+    for name, step in _of_classes.items():
+        event.listen(cls, name, step, propagate=True, insert=name in _FIRST)
+
+
+#: What a flush calls, in its order.
+_OF_FLUSHES = ("before_flush", "after_flush", "after_flush_postexec")
+
+
+def nobody_listens(session: Session) -> bool:
+    """Does nobody but the guard hear of the session's flushes, or of their transactions?"""
+    events = session.dispatch
+    return (
+        not events.after_transaction_create
+        and len(events.after_transaction_end) == 1
+        and len(events.before_flush) == 1
+        and len(events.after_flush) == 1
+        and len(events.after_flush_postexec) == bool(_in_order["after_flush_postexec"])
+        # A copy: another thread may need its first step now.
+        and not any(_is_for(session, whose) for whose in tuple(_beside_guard))
+    )
+
+
+def listen_in(session: Session, **steps: Step) -> None:
+    """Let one session hear of events that would cost the others something for each row."""
+    for name, step in steps.items():
+        event.listen(session, name, step)
+
+
+def _is_for(session: Session, whose: Whose) -> bool:
+    return whose in session.__dict__ if isinstance(whose, str) else whose(session)
+
+
+def _before_flush(session: Session | None = None, uow: Any = None, objects: Any = None) -> None:
+    """Only a flush that has something to do comes this far; without a session it is no flush."""
+    if session is None:
+        return
+    if called_last(session, "before_flush") is _before_flush:
+        _take_steps(session, uow, objects)
+    else:
+        for whose, begin in _begin:
+            if _is_for(session, whose):
+                begin(session, uow)
+        before_planning(session, uow, objects, _take_steps)
+
+
+def _take_steps(session: Session, uow: Any, objects: Any) -> None:
+    for whose, step in _in_order["before_flush"]:
+        if _is_for(session, whose):
+            step(session, uow, objects)
+
+
+def _after_flush_postexec(session: Session, uow: Any) -> None:
+    for whose, step in _in_order["after_flush_postexec"]:
+        if _is_for(session, whose):
+            step(session, uow)
+
+
+def _before_commit(session: Session) -> None:
+    for whose, step in _in_order["before_commit"]:
+        if _is_for(session, whose):
+            step(session)
+
+
+_LISTENERS: Mapping[str, Step] = {
+    "before_flush": _before_flush,
+    "after_flush_postexec": _after_flush_postexec,
+    "before_commit": _before_commit,
+}

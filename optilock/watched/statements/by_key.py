@@ -1,0 +1,327 @@
+"""Rows written by primary key through SQLAlchemy, in a watched session.
+
+::
+
+    session.execute(update(Account), [{"id": 1, "version": 3, "owner": "Ada"}])
+    session.bulk_update_mappings(Account, rows)       # optilock.watched.statements.legacy_bulk
+    session.bulk_save_objects(objects)
+
+Every row must say its version, which moves by the write. One that has moved is a
+``ConcurrencyError`` with entries, as in a flush; SQLAlchemy stops there, so other rows may be
+written already: roll back, or use :func:`~optilock.bulk_update`, which writes all rows that are in
+their version and reports the rest.
+A version that is given for a new row is refused where SQLAlchemy would store the first one instead.
+So is a class whose values are compared (``CompareValues``): these calls compare none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, bindparam
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.orm.exc import StaleDataError
+
+from optilock import events
+from optilock.errors import (
+    Action,
+    ConcurrencyError,
+    ConfigurationError,
+    Entry,
+    OptilockError,
+    preceded_by,
+)
+from optilock.mapped import Identity, State, facts
+from optilock.mapping.moves import moving_joined
+from optilock.watched.rows.entries import Attempt, entry_of, has_moved
+from optilock.watched.rows.seen import version_seen
+from optilock.watched.rows.stored import Values, read_stored
+from optilock.watched.session.connections import (
+    connection_to_write,
+    engine_to_write,
+    refuse_autocommit,
+)
+from optilock.watched.session.watched import watched
+from optilock.watched.statements.call import Call
+from optilock.watched.statements.rollback_effects import (
+    keep_promises,
+    promised_rows,
+    take_over,
+    versions_kept,
+)
+from optilock.watched.statements.version import VersionType, column_in, columns_set
+
+WRITING = "Writing rows by primary key"
+
+
+def update_by_key(call: Call, mapper: Mapper[Any]) -> Any:
+    """``session.execute(update(Model), rows)``.
+
+    Raises:
+        ConfigurationError: a row has no version, or the statement has a WHERE of its own.
+        ConcurrencyError: a row has moved.
+    """
+    if call.statement.whereclause is not None:
+        raise ConfigurationError(
+            f"The UPDATE of {mapper.class_.__name__} by primary key has a WHERE of its own, and"
+            " then SQLAlchemy cannot check the versions of the rows: leave it out, use"
+            " optilock.bulk_update(), or execute an update() for each row. Nothing was sent."
+        )
+    refuse_assigned(mapper, "an UPDATE by primary key")
+    refuse_unversioned(mapper, call.params)
+    refuse_autocommit(call.connection(mapper), WRITING)
+    with telling(call.session, lambda: attempts_of(mapper, call.params)):
+        return _send(call, mapper)
+
+
+def _send(call: Call, mapper: Mapper[Any]) -> Any:
+    """The objects of these rows get the new version, if they hold the one that the row names."""
+    call.flush_before()
+    session, rows = call.session, call.params
+    key = facts(mapper).token
+    held = _objects_of_rows(session, mapper, rows)
+    with versions_kept(mapper, [state for state, _ in held]), moving_joined():
+        result = call.send()
+    if leaves_versions(mapper):
+        columns = columns_set(mapper, call.statement, None)
+        beside = {name: None for name, one in facts(mapper).columns.items() if one in columns}
+        move_left(call.connection(mapper), mapper, [{**beside, **row} for row in rows])
+    matched = [(state, row[key]) for state, row in held if version_seen(state, key) == row[key]]
+    promised = promised_rows(session, mapper)
+    if promised:
+        names = facts(mapper).keys
+        named = {tuple(row.get(name) for name in names): row[key] for row in rows}
+        keep_promises(session, promised, named)
+    if matched and call.synchronizes:
+        take_over(session, call.connection(mapper), mapper, matched, certain=True)
+    return result
+
+
+def leaves_versions(mapper: Mapper[Any]) -> bool:
+    """May a row be written by key without a column of the table that has its version?"""
+    known = facts(mapper)
+    return len(mapper.tables) > 1 and known.by_database and not known.by_itself
+
+
+def move_left(connection: Connection, mapper: Mapper[Any], rows: list[Any]) -> None:
+    """Move the versions that SQLAlchemy has left: it wrote no other column of their table.
+
+    That it compared them has locked the rows.
+    """
+    known = facts(mapper)
+    token, table = known.version, known.version.table
+    own = {name for name, column in known.columns.items() if column.table is table}
+    beside = {*known.keys, known.token}
+    sets = [(row, row.keys() - beside) for row in rows]
+    left = [row for row, names in sets if names and own.isdisjoint(names)]
+    if not left:
+        return
+    keys = [column_in(mapper, key, table) for key in mapper.primary_key]
+    made = [token == bindparam("optilock_expected", type_=token.type)]
+    made += [one == bindparam(f"optilock_key_{n}", type_=one.type) for n, one in enumerate(keys)]
+    moved = token.onupdate.arg if token.onupdate.is_clause_element else token
+    statement = table.update().where(*made).values({token: moved})
+    for row in left:
+        named = {f"optilock_key_{n}": row[name] for n, name in enumerate(known.keys)}
+        params = {**named, "optilock_expected": row[known.token]}
+        type(connection).execute(connection, statement, params)
+
+
+def _objects_of_rows(
+    session: Session, mapper: Mapper[Any], rows: list[Any]
+) -> list[tuple[State, Any]]:
+    """The objects of ``rows`` that the session holds, each with its row."""
+    names = facts(mapper).keys
+    found = []
+    for row in rows if session.identity_map else ():
+        key = mapper.identity_key_from_primary_key(tuple(row.get(name) for name in names))
+        obj = session.identity_map.get(key)
+        if obj is not None:
+            found.append((instance_state(obj), row))
+    return found
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def refuse_unversioned(mapper: Mapper[Any], rows: list[Any]) -> None:
+    """Refuse rows without a version, with one that no row has, or whose version is ``xmin``.
+
+    Raises:
+        ConfigurationError: there is such a row.
+    """
+    column = facts(mapper).version
+    key = facts(mapper).token
+    if column.system:
+        raise ConfigurationError(
+            f"{mapper.class_.__name__}.{key} is a column of the database itself, and SQLAlchemy's"
+            " UPDATE by primary key would set it: use optilock.bulk_update(). Nothing was sent."
+        )
+    names, versions = facts(mapper).keys, VersionType(mapper)
+    for number, row in enumerate(rows):
+        version = row.get(key) if isinstance(row, Mapping) else _NO_ROW
+        if version is _NO_ROW or (version is not None and versions.takes(version)):
+            continue
+        shown = ", ".join(f"{name}={row[name]!r}" for name in names if name in row)
+        what = f"Row {number} ({shown}) of an UPDATE of {mapper.class_.__name__} by primary key"
+        if version is not None:
+            raise versions.refused(what, version)
+        raise ConfigurationError(
+            f"{what} has no {key!r}: the version that was read says which row is meant, and without"
+            f" it another writer's change would be overwritten. Add it to every row,"
+            f" {{{names[0]!r}: ..., {key!r}: ..., ...}}. Nothing was sent."
+        )
+
+
+_NO_ROW = object()
+
+
+def refuse_assigned(mapper: Mapper[Any], call: str) -> None:
+    """Refuse to write rows by key whose next version only the program can say.
+
+    Raises:
+        ConfigurationError: the version is the application's (``Manual``).
+    """
+    if facts(mapper).by_application:
+        raise ConfigurationError(
+            f"Your program makes the versions of {mapper.class_.__name__} (Manual), and {call} has"
+            " no place for the next one: the rows would change under a version that others have"
+            " read. Change the objects instead. Nothing was sent."
+        )
+
+
+def refuse_compared(mapper: Mapper[Any], call: str) -> None:
+    """Refuse to write rows by key whose values are to be compared, or make the version.
+
+    Raises:
+        ConfigurationError: the class has ``CompareValues`` among its tokens, or a version that is
+            made from values.
+    """
+    if facts(mapper).by_values:
+        raise ConfigurationError(
+            f"The version of {mapper.class_.__name__} is made from the values of a row, and {call}"
+            " knows some of them only: change the objects in a session. Nothing was sent."
+        )
+    if facts(mapper).compares:
+        name = mapper.class_.__name__
+        raise ConfigurationError(
+            f"{name} compares values (CompareValues), and {call} would write its rows without"
+            f" comparing any: change the objects in a session, or say update({name}).where(...)"
+            " with the values that were read. Nothing was sent."
+        )
+
+
+def refuse_first_versions(mapper: Mapper[Any], rows: Iterable[Any]) -> None:
+    """Refuse new rows that say another version than the first one, which SQLAlchemy would store.
+
+    Raises:
+        ConfigurationError: there is such a row.
+    """
+    key, following = facts(mapper).token, mapper.version_id_generator
+    if facts(mapper).kind is None or not callable(following):
+        return
+    for number, row in enumerate(rows):
+        given = row.get(key) if isinstance(row, Mapping) else None
+        if given is not None and given != following(None):
+            name = mapper.class_.__name__
+            raise ConfigurationError(
+                f"Row {number} of an INSERT of {name} in bulk gives {key!r}, and SQLAlchemy would"
+                " store the first version instead. Leave it out; or, to copy rows with the versions"
+                f" that they have, insert({name}.__table__), or insert({name}).values(rows)."
+                " Nothing was sent."
+            )
+
+
+# -- rows that have moved -------------------------------------------------------------------------
+
+
+@contextmanager
+def telling(session: Session, attempts: Callable[[], list[Attempt]]) -> Iterator[None]:
+    """Tell of stale rows as a flush does, with entries."""
+    try:
+        yield
+    except StaleDataError as error:
+        if isinstance(error, OptilockError):
+            raise
+        found = _entries(session, attempts())
+        if not found:
+            raise  # nobody was first: a trigger, or a driver that does not count
+        events.emit(lambda: events.Conflict(found))
+        conflict = preceded_by(ConcurrencyError(found), error)
+        if session.is_active:
+            conflict.add_note(
+                "optilock: other rows of the same call may be written in this transaction, which is"
+                " alive: roll back, or send them with optilock.bulk_update(), which says which."
+            )
+        raise conflict from error
+
+
+def attempts_of(mapper: Mapper[Any], rows: Iterable[Any]) -> list[Attempt]:
+    """Our side, as the rows say it."""
+    of = facts(mapper)
+    token, keys = of.token, of.keys
+    found = []
+    for row in rows:
+        if not isinstance(row, Mapping) or any(name not in row for name in keys):
+            continue
+        changes = {n: v for n, v in row.items() if n in of.columns and n not in (*keys, token)}
+        identity = tuple(row[name] for name in keys)
+        found.append(attempt_given(mapper, identity, "update", row[token], changes))
+    return found
+
+
+def attempt_given(
+    mapper: Mapper[Any], identity: Identity, action: Action, version: Any, changes: Values
+) -> Attempt:
+    """Our side, as the caller gives it. What he had read besides the version is not known."""
+    of = facts(mapper)
+    keys = {n: v for n, v in zip(of.keys, identity, strict=True) if n in of.columns}
+    original = {**keys, of.token: version}
+    return Attempt(mapper, identity, action, original, {**original, **changes}, changes)
+
+
+def _entries(session: Session, attempts: list[Attempt]) -> tuple[Entry[Any], ...]:
+    """The rows that are not as they were read. What this call has written itself is left out."""
+    found: list[Entry[Any]] = []
+    unsure: list[Entry[Any]] = []
+    by_mapper: dict[Mapper[Any], list[Attempt]] = {}
+    for attempt in attempts:
+        by_mapper.setdefault(attempt.mapper, []).append(attempt)
+    for mapper, some in by_mapper.items():
+        with _connection(session, mapper) as connection:
+            stored = read_stored(connection, mapper, [attempt.identity for attempt in some])
+        for attempt in some:
+            row = stored.get(attempt.identity)
+            if not has_moved(attempt, row):
+                continue
+            mine = session.is_active and row is not None and _is_what_we_wanted(attempt, row)
+            (unsure if mine else found).append(entry_of(attempt, row, demanded=True))
+    return tuple(found or unsure)
+
+
+def _is_what_we_wanted(attempt: Attempt, stored: Values) -> bool:
+    known = facts(attempt.mapper)
+    return all(
+        known.same(name, value, stored[name])
+        for name, value in attempt.changes.items()
+        if name in stored
+    )
+
+
+@contextmanager
+def _connection(session: Session, mapper: Mapper[Any]) -> Iterator[Connection]:
+    """The session's own; also after SQLAlchemy has rolled back and waits for ``rollback()``."""
+    if session.is_active:
+        yield connection_to_write(session, mapper)
+        return
+    engine = engine_to_write(session, mapper)
+    held = next(c for c in watched(session).connections if c.engine is engine and not c.closed)
+    inside = held.in_transaction()
+    try:
+        yield held
+    finally:
+        if not inside:
+            held.rollback()

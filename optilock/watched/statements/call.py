@@ -1,0 +1,210 @@
+"""One ``session.execute``, ``scalar`` or ``scalars`` of a watched session, and the rows it finds.
+
+The rows of an UPDATE or DELETE are locked and read before the statement is sent.
+:func:`rows_found` reads them with the WHERE of the statement itself, whether it names a class or a
+table. A demand is one more column of that SELECT, and one more condition of the statement
+(:mod:`optilock.watched.statements.demand_checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import (
+    BinaryExpression,
+    BindParameter,
+    Connection,
+    Delete,
+    FunctionElement,
+    Select,
+    Table,
+    TextClause,
+    Update,
+    select,
+)
+from sqlalchemy.orm import Mapper, Session
+from sqlalchemy.sql import operators, visitors
+
+from optilock.dialects import database_of
+from optilock.dialects.rows import with_hint
+from optilock.errors import ConfigurationError
+from optilock.mapped import Identity, facts
+from optilock.undocumented.flushes import is_flushing
+from optilock.undocumented.statements import criteria_of, loader_options_of, prefixes_of
+from optilock.watched.rows.stored import rows_at
+from optilock.watched.session.connections import bind_to_write, own_connection
+from optilock.watched.session.watched import watched
+
+Execute = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A statement, its parameters, and how it is to be sent."""
+
+    session: Session
+    #: SQLAlchemy's own method.
+    original: Execute
+    statement: Any
+    params: Any
+    options: Mapping[str, Any]
+
+    def send(self) -> Any:
+        """What SQLAlchemy itself does."""
+        return self.original(self.session, self.statement, self.params, **self.options)
+
+    def with_statement(self, statement: Any) -> Call:
+        """The same call of another statement."""
+        return replace(self, statement=statement)
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """The execution options that count."""
+        given = self.options.get("execution_options") or {}
+        return {**self.statement.get_execution_options(), **given}
+
+    @property
+    def is_by_key(self) -> bool:
+        """Does SQLAlchemy write rows by their primary keys, without a WHERE of the program's?"""
+        if not isinstance(self.params, list) or not isinstance(self.statement, Update):
+            return False
+        return self.chosen.get("dml_strategy", "auto") in ("auto", "bulk")
+
+    @property
+    def synchronizes(self) -> bool:
+        """Is the session to bring its objects up to date?"""
+        return self.chosen.get("synchronize_session", "auto") is not False
+
+    def connection(self, mapper: Mapper[Any] | None = None) -> Connection:
+        """Where it is sent, as a statement of the class if there is one; the transaction begins."""
+        binds = {"clause": self.statement} if mapper is None else bind_to_write(mapper)
+        return own_connection(self.session, {**binds, **(self.options.get("bind_arguments") or {})})
+
+    def flush_before(self) -> None:
+        """Write what is pending, unless the call says otherwise."""
+        flush_before(self.session, {"autoflush": self.session.autoflush, **self.chosen})
+
+    def refuse_elsewhere(self, mapper: Mapper[Any]) -> None:
+        """Refuse a statement for another schema than that of the session's objects.
+
+        Its rows are not theirs, though they have the same keys: objects would take over values and
+        versions of rows that they do not stand for.
+
+        Raises:
+            ConfigurationError: ``schema_translate_map`` is an option of the statement alone.
+        """
+        chosen = self.chosen
+        if "schema_translate_map" not in chosen or not facts(mapper).guarded:
+            return
+        if _schemas(self.connection(mapper).get_execution_options()) != _schemas(chosen):
+            raise ConfigurationError(
+                f"The statement of {mapper.class_.__name__} has a schema_translate_map of its own,"
+                " and the session reads and writes its objects in another schema: rows of one would"
+                " be taken for rows of the other. Give the map to the engine,"
+                " engine.execution_options(schema_translate_map=...), or to the connection,"
+                " session.connection(execution_options=...). Nothing was sent."
+            )
+
+
+def _schemas(options: Mapping[str, Any]) -> dict[Any, Any]:
+    """The map, without what SQLAlchemy's compiler adds to it (``_none``)."""
+    given = options.get("schema_translate_map") or {}
+    return {schema: there for schema, there in given.items() if schema != "_none"}
+
+
+def flush_before(session: Session, options: Mapping[str, Any]) -> None:
+    """Write what is pending, unless ``options`` say otherwise, or a listener of a flush asks."""
+    if options.get("autoflush", True) and not is_flushing(session):
+        session.flush()
+
+
+@contextmanager
+def stating(session: Session, seen_to: bool = True) -> Iterator[None]:
+    """The statement is seen to here, and not once more where it reaches the connection."""
+    known = watched(session)
+    before, known.stating = known.stating, seen_to
+    try:
+        yield
+    finally:
+        known.stating = before
+
+
+# -- the rows that a statement finds ---------------------------------------------------------------
+
+_NONE: Mapping[str, Any] = {}
+
+
+def rows_found(
+    connection: Connection,
+    statement: Update | Delete,
+    params: Any,
+    table: Table,
+    keys: list[Any],
+    looks: Sequence[Any],
+    wanted: Iterable[Identity] | None = None,
+    bound: Mapping[str, Any] = _NONE,
+) -> dict[Identity, tuple[Any, ...]]:
+    """The rows that the statement will find, of those ``wanted``, with these columns; locked.
+
+    With a list of parameters all that are wanted are looked at. ``bound``: parameters of ``looks``.
+    """
+    query = select(*keys, *looks).options(*loader_options_of(statement))
+    if not isinstance(params, list):
+        query = query.where(*criteria_of(statement))
+        bound = {**(params or {}), **bound}
+    database = database_of(connection.dialect)
+    database.begin_writing(connection, table)
+
+    def locked() -> Select[Any]:
+        return database.lock(query, table, deleting=isinstance(statement, Delete))
+
+    if wanted is None:
+        found: Iterable[Any] = with_hint(
+            database, table, lambda: connection.execute(locked().order_by(*keys), bound).all()
+        )
+    else:
+        found = rows_at(connection, locked, table, keys, sorted(wanted, key=repr), bound)
+    return {tuple(row[: len(keys)]): tuple(row[len(keys) :]) for row in found}
+
+
+def finds_twice(session: Session, statement: Update) -> bool:
+    """Does the UPDATE change just those rows that a SELECT with its WHERE has found before?
+
+    Not with the criteria of a ``do_orm_execute`` listener, ``UPDATE ... LIMIT``, or functions such
+    as ``random()``. A version that was not made must not be taken over: others may make it.
+    """
+    if session.dispatch.do_orm_execute or loader_options_of(statement):
+        return False
+    if statement.dialect_kwargs or prefixes_of(statement):
+        return False
+    where = statement.whereclause
+    return where is None or not any(
+        isinstance(one, (FunctionElement, TextClause)) for one in visitors.iterate(where)
+    )
+
+
+def key_named(mapper: Mapper[Any], statement: Update | Delete, params: Any) -> Identity | None:
+    """The key of the only row that the statement can match, by ``WHERE id = ?``."""
+    given = params if isinstance(params, Mapping) else {}
+    if params and not given:
+        return None  # many rows
+    named = {
+        one.left: given.get(one.right.key, one.right.value)
+        for one in _conjunction(criteria_of(statement))
+        if isinstance(one, BinaryExpression)
+        and one.operator is operators.eq
+        and isinstance(one.right, BindParameter)
+    }
+    identity = tuple(named.get(column) for column in mapper.primary_key)
+    return None if None in identity else identity
+
+
+def _conjunction(criteria: Iterable[Any]) -> Iterator[Any]:
+    for one in criteria:
+        if getattr(one, "operator", None) is operators.and_:
+            yield from _conjunction(one.clauses)
+        else:
+            yield one

@@ -1,0 +1,382 @@
+"""Statements that a watched session refuses, because they would overwrite changes silently.
+
+*Upserts.* ``INSERT … ON CONFLICT DO UPDATE`` has to move the version of the row that it changes.
+SQLAlchemy does not apply ``onupdate`` there, so the upsert itself must set the version.
+``excluded.version`` does not move it: that is the first version, which a new row would have had,
+unless the statement gives another one.
+
+*Demands.* Where the session demands something of rows (:func:`optilock.demand`), three kinds of
+statements are refused: SQL text, an upsert that may change a stored row, and a statement inside
+another one. The demand cannot be added to them.
+:mod:`optilock.watched.statements.demand_checks` checks the rows of all other statements.
+
+*Strict sessions.* ::
+
+    SessionLocal = watch(sessionmaker(engine), strict=True)
+
+A class without a version is written as SQLAlchemy writes it: the last write wins, silently. If the
+mixin was only forgotten, that is a mistake, and a strict session raises: for a flush that updates
+or deletes a row of such a class, and for an ``update()``, a ``delete()`` or an upsert. A class that
+needs no version declares ``__version_token__ = None``. Inserts, rows of a link table
+(``secondary``), and tables without a class are allowed.
+
+A flush is checked before it begins (:mod:`optilock.watched.guard.refusals`). Some changes appear
+only while it runs: a foreign key that becomes NULL because the parent is deleted, or the change of
+a listener. Their statement is refused, and the flush is rolled back. SQL text is not checked, and
+neither are changes by the database itself (ON DELETE CASCADE).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    Alias,
+    ClauseElement,
+    Column,
+    Delete,
+    Insert,
+    Integer,
+    Table,
+    TextClause,
+    Update,
+)
+from sqlalchemy.orm import Mapper
+from sqlalchemy.sql import visitors
+
+from optilock.conditions.demands import Demands
+from optilock.errors import ConfigurationError
+from optilock.mapped import Identity, all_mappers, facts
+from optilock.mapping.tables import classes_over, moved_by_flushes, versioned_tables
+from optilock.tokens.timestamp import NextServerTime
+from optilock.undocumented.statements import (
+    cache_key_of,
+    given_by,
+    names_set_by,
+    prefixes_of,
+    subject_of,
+    upsert_of,
+)
+from optilock.watched.statements.by_key import refuse_first_versions
+from optilock.watched.statements.sql_text import may_write, sql_of, tables_written
+
+_REPLACES = re.compile(r"\bREPLACE\b", re.IGNORECASE)
+
+
+def leaves_version(statement: Insert, version: Column[Any], given: Collection[str] = ()) -> bool:
+    """Does the upsert change stored rows and leave them in the version that others have read?
+
+    ``given`` names what the parameters say of new rows.
+    """
+    values = _set_by_upsert(statement)
+    names = {version.key, version.name}
+    named = [value for name, value in values.items() if name in names]
+    if not named:
+        return bool(values)
+    return (
+        _is_of_new_row(named[0], version)
+        and _repeats(version)
+        and names.isdisjoint({*given, *given_by(statement)})
+    )
+
+
+def replaces(statement: Insert) -> bool:
+    """Does it delete a stored row and make it again (``INSERT OR REPLACE``)?"""
+    return any(map(_REPLACES.search, prefixes_of(statement)))
+
+
+def changes_stored_rows(statement: Insert) -> bool:
+    """May it change a row that is there already, or make it again?"""
+    return bool(_set_by_upsert(statement)) or replaces(statement)
+
+
+def _set_by_upsert(statement: Insert) -> dict[str, Any]:
+    """The columns that the statement sets where the row is there, by name; often none."""
+    clause = upsert_of(statement)
+    values = getattr(clause, "update_values_to_set", None) or getattr(clause, "update", None) or ()
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return {str(getattr(name, "key", name)): value for name, value in pairs}
+
+
+def _is_of_new_row(value: Any, version: Column[Any]) -> bool:
+    """Is it ``excluded.version``, as PostgreSQL and SQLite say; MariaDB: ``inserted``?"""
+    table = getattr(value, "table", None)
+    if getattr(value, "name", None) == "values":  # VALUES(version)
+        return any(version.shares_lineage(one) for one in value.clauses if isinstance(one, Column))
+    return (
+        isinstance(table, Alias)
+        and table.name in ("excluded", "inserted")
+        and bool(version.shares_lineage(value))
+    )
+
+
+def _repeats(version: Column[Any]) -> bool:
+    """Do two new rows get one version by the column's default, or by none?"""
+    default: Any = version.default
+    return default is None or not default.is_callable or isinstance(version.type, Integer)
+
+
+def refuse_insert(statement: Insert, params: Any) -> None:
+    """Refuse an INSERT that would replace a versioned row unseen, or lose a version it gives.
+
+    Raises:
+        ConfigurationError: it changes stored rows and does not move the version, or it gives new
+            rows a version that SQLAlchemy would not store.
+    """
+    mapper = getattr(subject_of(statement), "mapper", None)
+    table: Any = statement.table
+    version: Any = versioned_tables().get(table)
+    if isinstance(mapper, Mapper):
+        version = facts(mapper).version
+        if version is not None and params:
+            refuse_first_versions(mapper, params if isinstance(params, list) else [params])
+    if version is None:
+        return
+    if replaces(statement):
+        raise ConfigurationError(
+            f"INSERT OR REPLACE deletes a row of {statement.table.description} and makes it again"
+            " with its first version: whoever has read it would overwrite it unseen. Use ON"
+            " CONFLICT DO UPDATE and set the version in it. Nothing was sent."
+        )
+    rows = params if isinstance(params, list) else [params or {}]
+    given = {name for row in rows for name in row}
+    if isinstance(mapper, Mapper):
+        given = set()  # SQLAlchemy stores the first version, whatever these rows say
+    if not leaves_version(statement, version, given):
+        return
+    if not isinstance(mapper, Mapper):
+        if version.onupdate is None and moved_by_flushes(version) is None:
+            return  # the database moves it, or the application
+        raise _left(statement.table.description, version, str(version))
+    if facts(mapper).by_application or facts(mapper).by_itself:
+        return
+    cls, key = mapper.class_.__name__, facts(mapper).token
+    raise _left(cls, version, f"{cls}.{key}", by_values=facts(mapper).by_values)
+
+
+def _left(
+    what: str, version: Column[Any], now: str, *, by_values: bool = False
+) -> ConfigurationError:
+    onupdate: Any = version.onupdate
+    following = f"{now} + 1" if isinstance(version.type, Integer) else "the next random value"
+    if onupdate is not None and isinstance(onupdate.arg, NextServerTime):
+        following = f"optilock.tokens.timestamp.NextServerTime({now})"
+    if by_values:
+        following = "the one that its token makes from the new values"
+    return ConfigurationError(
+        f"The upsert of {what} changes a stored row and leaves its version: whoever has read the"
+        f" row would overwrite it unseen. Set {version.name!r} in it to {following} (and not to"
+        " that of the new row, which is the first one). Nothing was sent."
+    )
+
+
+def refuse_unasked(demands: Demands, statement: Any) -> None:
+    """Refuse what may write rows of which something is demanded, and that nobody can look at.
+
+    Raises:
+        ConfigurationError: it is a SQL text that changes such a table, or an upsert of one, or has
+            a statement that writes one inside (``from_statement()``, a CTE of PostgreSQL).
+    """
+    if isinstance(statement, Insert):
+        if demands.may_concern(statement.table) and changes_stored_rows(statement):
+            for cls in _demanded_classes(demands, statement.table):
+                raise _upsert(cls, statement.table)
+    elif (sql := sql_of(statement)) is not None:
+        refuse_text(demands, sql)
+        return
+    refuse_inside(demands, statement)
+
+
+#: Statements in which there is no other one, by SQLAlchemy's keys: most programs have a few.
+_alone: set[Any] = set()
+_MOST = 1_000
+
+
+def inside_of(statement: Any) -> Sequence[Any]:
+    """The statements inside of another one that may write rows."""
+    if not isinstance(statement, ClauseElement):  # a sequence, which is no statement
+        return ()
+    found = cache_key_of(statement)
+    key = None if found is None else found.key
+    if key in _alone:
+        return ()
+    inside = [
+        one
+        for one in visitors.iterate(statement)
+        if one is not statement and isinstance(one, (Update, Delete, Insert, TextClause))
+    ]
+    if not inside and key is not None:
+        if len(_alone) >= _MOST:
+            _alone.clear()
+        _alone.add(key)
+    return inside
+
+
+def refuse_inside(demands: Demands, statement: Any) -> None:
+    """Refuse a statement with another one inside that writes such rows."""
+    for one in inside_of(statement):
+        if isinstance(one, (Insert, TextClause)):
+            refuse_unasked(demands, one)
+        else:
+            for cls in _demanded_classes(demands, one.table):
+                raise _inside(cls)
+
+
+def refuse_text(demands: Demands, sql: str) -> None:
+    """The same of a SQL text that is no statement of SQLAlchemy's."""
+    if not may_write(sql) or not demands.may_be_named(sql):
+        return
+    known = {
+        table.name.lower(): mapper.class_.__name__
+        for mapper in all_mappers()
+        if demands.on(mapper)
+        for table in mapper.tables
+        if isinstance(table, Table)
+    }
+    for name in sorted(tables_written(sql, known)):
+        cls = known[name]
+        raise ConfigurationError(
+            f"The SQL text writes the table {name!r}, and the session demands something of each row"
+            f" of {cls} that it writes (optilock.demand, or the leases of the class), which nobody"
+            f" can ask of the rows of a text. Write update({cls}).where(...) or"
+            f" delete({cls}).where(...), or change the objects; rows of which nothing is to be"
+            " demanded are written by a session without the demand. Nothing was sent."
+        )
+
+
+def refuse_others(demands: Demands, statement: Any, tables: set[Any]) -> None:
+    """Refuse a statement that writes an alias, or one more table (MariaDB).
+
+    Raises:
+        ConfigurationError: something is demanded of those rows.
+    """
+    written: set[Any] = set()
+    if not isinstance(statement.table, Table):
+        written = {one for one in visitors.iterate(statement.table) if isinstance(one, Table)}
+    if isinstance(statement, Update):
+        written.update(tables_set_by(statement))
+    for table in written - tables:
+        for cls in _demanded_classes(demands, table):
+            raise ConfigurationError(
+                f"The statement names an alias of {table.description}, or several tables, and the"
+                f" session demands something of each row of {cls} that it writes: name"
+                f" {table.description} itself, in a statement of its own. Nothing was sent."
+            )
+
+
+def tables_set_by(statement: Update) -> Iterator[Any]:
+    """The tables of which it sets columns, as far as these name theirs."""
+    return (table for name in names_set_by(statement) if (table := _table_of(name)) is not None)
+
+
+def _table_of(named: Any) -> Any:
+    """The table of a column, or of an attribute, that a statement sets; a name has none."""
+    column = named.__clause_element__() if hasattr(named, "__clause_element__") else named
+    return getattr(column, "table", None)
+
+
+def _demanded_classes(demands: Demands, table: Any) -> list[str]:
+    if not demands.may_concern(table):
+        return []
+    return [one.class_.__name__ for one in classes_over(table) if demands.on(one)]
+
+
+def _inside(cls: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"A statement that writes rows of {cls} is inside of another one, and the session demands"
+        " something of each of these rows, which nobody can ask there: execute it by itself, with"
+        " returning() if its rows are wanted. Nothing was sent."
+    )
+
+
+def _upsert(cls: str, table: Any) -> ConfigurationError:
+    return ConfigurationError(
+        f"The upsert of {table.description} may change a stored row, and the session demands"
+        f" something of each row of {cls} that it changes, which nobody can ask of it. Insert what"
+        f" is new (ON CONFLICT DO NOTHING), and write update({cls}).where(...) for what is stored."
+        " Nothing was sent."
+    )
+
+
+# -- rows without a version, in a strict session ---------------------------------------------------
+
+_NOTHING_SENT = "Nothing was sent."
+
+
+def refuse_forgotten(statement: Any) -> None:
+    """Refuse a statement that changes rows of a class without a version, also inside of another.
+
+    Raises:
+        ConfigurationError: it does, and the class does not say that it needs none.
+    """
+    for one in (statement, *inside_of(statement)):
+        if isinstance(one, (Update, Delete)) or (
+            isinstance(one, Insert) and changes_stored_rows(one)
+        ):
+            _refuse_change(one)
+
+
+def _refuse_change(statement: Any) -> None:
+    mapper = getattr(subject_of(statement), "mapper", None)
+    tables = set(_tables_written(statement))
+    if isinstance(mapper, Mapper):
+        refuse_class(mapper)
+        tables.difference_update(mapper.tables)
+    for table in tables:
+        found = _forgotten_over(table)
+        if found is not None:
+            raise forgotten(found)
+
+
+def _tables_written(statement: Any) -> Iterable[Table]:
+    """Its table, or that of the alias, and others that an UPDATE sets columns of (MariaDB)."""
+    for one in visitors.iterate(statement.table):
+        if isinstance(one, Table):
+            yield one
+    if isinstance(statement, Update):
+        yield from tables_set_by(statement)
+
+
+def _forgotten_over(table: Table) -> Mapper[Any] | None:
+    """A class whose rows are in the table, which has no version: unless it is a link table."""
+    classes = classes_over(table)
+    if any(one.version_id_col is not None and one.version_id_col.table is table for one in classes):
+        return None
+    found = next((one for one in classes if facts(one).forgotten), None)
+    return None if found is None or _is_link(table) else found
+
+
+def _is_link(table: Table) -> bool:
+    """Of classes beside it: to ask a class elsewhere would configure what is no matter of ours."""
+    beside = (
+        one
+        for one in all_mappers()
+        if any(isinstance(its, Table) and its.metadata is table.metadata for its in one.tables)
+    )
+    return any(each.secondary is table for mapper in beside for each in mapper.relationships)
+
+
+def refuse_class(mapper: Mapper[Any]) -> None:
+    """Refuse to change rows of the class where they have no version.
+
+    Raises:
+        ConfigurationError: they have none, and the class does not say that it needs none.
+    """
+    if facts(mapper).forgotten:
+        raise forgotten(mapper)
+
+
+def forgotten(
+    mapper: Mapper[Any], identity: Identity | None = None, *, then: str = _NOTHING_SENT
+) -> ConfigurationError:
+    """The row, or rows, of the class would be written without a version."""
+    name = mapper.class_.__name__
+    what = f"Rows of {name} were" if identity is None else f"{name} {identity!r} was"
+    return ConfigurationError(
+        f"{what} to be changed in a strict session, and the class has no version: the change would"
+        " go over whatever somebody else has written meanwhile, and nobody would be told. Add the"
+        f" mixin optilock.Versioned to {name}; or, where its rows need no version, say so in the"
+        f" class: __version_token__ = None. {then}"
+    )
